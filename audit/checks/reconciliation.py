@@ -2,15 +2,19 @@
 
 Claim: evidence. Null: the record of one hook agrees with the other hook's, with the
 outputs, the engine's per-request metrics and its counters. Statistic: requests with
-a mismatch, or without an account. A mismatch is no fault of the engine's
-decoding: it means that the record cannot be trusted, so the verdict is
+a mismatch, or without an account. A mismatch alone is no fault of the engine's
+decoding: one of the accounts is wrong, and no one knows which, so the verdict is
 inconclusive, the request's evidence level is lowered, and a gate that requires
-more cannot decide. Cannot see: an error that all accounts share.
+more cannot decide. A mismatch that the backend lists under `faults` is one: the
+target drew a token, and the engine returned another at that place. Tokens are
+compared by their ids, so no rounding and no near-tie is behind it. A hook that
+found the engine changed takes the standing from all accounts. Cannot see: an
+error that all accounts share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from audit.checks.interface import Check, Design, Params, needs_nothing
@@ -47,29 +51,45 @@ def _foresee(params: Params, design: Design) -> str | None:
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     problems, requests = _problems(evidence), evidence.candidate.requests
-    findings = [Finding(WHOLE_ARM, 0, each) for each in problems]
-    sources: set[str] = set()
-    silent = 0
-    for each in requests:
-        account = _account(each)
-        silent += not account
-        sources |= set(account.get("sources", ()))
-        findings += [Finding(each.request_id, 0, str(mismatch)) for mismatch in account.get("mismatches", ())]
-    good = not findings and not silent
+    accounts = [_account(each) for each in requests]
+    # an engine that is not the one the hooks were written for may draw elsewhere
+    faults = [] if problems else _findings(requests, accounts, "faults")
+    mismatches = _findings(requests, accounts, "mismatches")
+    rest = [Finding(WHOLE_ARM, 0, each) for each in problems] + [each for each in mismatches if each not in faults]
+    sources = sorted({str(name) for account in accounts for name in account.get("sources", ())})
+    silent = sum(not account for account in accounts)
     return CheckResult(
-        verdict=Verdict.CERTIFIED if good else Verdict.INCONCLUSIVE,
-        summary=_summary(len(requests), sources, findings, silent),
+        verdict=_verdict(faults, rest, silent),
+        summary=_summary(len(requests), sources, (faults, rest), silent),
         n=len(requests),
-        statistic=float(len(findings)),
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={"sources": sorted(sources), "without_account": silent, "problems": problems},
+        statistic=float(len(faults) + len(rest)),
+        findings=tuple([*faults, *rest][:MAX_FINDINGS]),
+        details={"sources": sources, "without_account": silent, "problems": problems, "misreturned": len(faults)},
     )
 
 
-def _summary(n: int, sources: set[str], findings: list[Finding], silent: int) -> str:
-    accounts = ", ".join(sorted(sources)) or "no account"
-    if findings:
-        return f"{len(findings)} mismatches or problems, first: {findings[0].message}"
+def _findings(requests: Sequence[RequestRecord], accounts: Sequence[Mapping[str, Any]], kind: str) -> list[Finding]:
+    return [
+        Finding(each.request_id, 0, str(message))
+        for each, account in zip(requests, accounts, strict=True)
+        for message in account.get(kind, ())
+    ]
+
+
+def _verdict(faults: list[Finding], rest: list[Finding], silent: int) -> Verdict:
+    if faults:
+        return Verdict.FAULT
+    return Verdict.INCONCLUSIVE if rest or silent else Verdict.CERTIFIED
+
+
+def _summary(n: int, sources: list[str], found: tuple[list[Finding], list[Finding]], silent: int) -> str:
+    faults, rest = found
+    if faults:
+        wrong = len({each.request for each in faults})
+        return f"{wrong} of {n} requests returned tokens that the target did not draw, first: {faults[0].message}"
+    if rest:
+        return f"{len(rest)} mismatches or problems, first: {rest[0].message}"
+    accounts = ", ".join(sources) or "no account"
     return f"{silent} of {n} requests have no account" if silent else f"{accounts} agree on all {n} requests"
 
 

@@ -75,7 +75,8 @@ class Engine(Protocol):
         A request that fails alone is yielded with `FinishReason.ERROR`, no tokens, and in the facts of its record
         `error`, a mapping of `message` and `kind` (`engine_died`, `not_tried`, `refused`, `timeout`, `http`,
         `malformed`). Other known facts: `level`, if this request provides less evidence than the arm, with `why`; and
-        `reconciliation`, a mapping of `sources` and `mismatches`.
+        `reconciliation`, a mapping of `sources`, `mismatches` and `faults`, the mismatches in which the engine returned
+        another token than its target drew.
 
         Raises:
             EngineError: the arm cannot continue.

@@ -15,6 +15,8 @@ from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from engine.sampling.transforms import transform
 
+from .planted import LEAK, planted
+
 pytestmark = pytest.mark.mlx
 
 TEXTS = ("def add(a, b):\n    return a + b\n\ndef add3(a, b, c):\n", '{"name": "Ada", "name": "', "one two one two one")
@@ -25,7 +27,7 @@ GREEDY = SamplingParams(max_new_tokens=24)
 @pytest.fixture
 def arm(backend, mlx_python):
     def opened(name, protocol=Protocol.GREEDY, **more):
-        return backend.arm(EngineSpec(protocol, rows=1, engine={"python": mlx_python, **more}, **ARMS[name]))
+        return backend.arm(EngineSpec(protocol, rows=1, engine={"python": mlx_python} | more, **ARMS[name]))
 
     return opened
 
@@ -40,7 +42,8 @@ def requests_of(engine, sampling):
 def generated(engine, sampling):
     answers = list(engine.generate(requests_of(engine, sampling)))
     assert [answer.facts.get("error") for answer in answers] == [None] * len(TEXTS)
-    assert [answer.facts["reconciliation"]["mismatches"] for answer in answers] == [[]] * len(TEXTS)
+    accounts = [answer.facts["reconciliation"] for answer in answers]
+    assert [(account["mismatches"], account["faults"]) for account in accounts] == [([], [])] * len(TEXTS)
     return answers
 
 
@@ -116,6 +119,16 @@ def test_a_seed_repeats_the_tokens_of_its_own_arm(arm):
     assert tokens_of(drafted) == tokens_of(again)
     other = generated(arm("draft", Protocol.CHAIN), replace(asked, seed=1))
     assert tokens_of(other) != tokens_of(drafted)
+
+
+def test_a_draft_returned_in_place_of_a_draw_is_a_fault_at_a_temperature_too(arm, mlx_python, tmp_path):
+    asked = replace(GREEDY, temperature=0.8, max_new_tokens=96, ignore_eos=True)
+    python = planted(tmp_path / "leak", mlx_python, LEAK)
+    engine = arm("draft", Protocol.CHAIN, python=python)
+    accounts = [answer.facts["reconciliation"] for answer in engine.generate(requests_of(engine, asked))]
+    wrong = [message for account in accounts for message in account["faults"]]
+    assert any("where it drew" in message for message in wrong)
+    assert all(message in account["mismatches"] for account in accounts for message in account["faults"])
 
 
 @pytest.mark.parametrize("name", ARMS)

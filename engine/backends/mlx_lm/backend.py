@@ -11,6 +11,7 @@ from engine.backends.converted.settings import ProcessSettings
 from engine.backends.frames import Frame
 from engine.backends.interface import Capabilities
 from engine.backends.mlx_lm.evidence import LEVELS, rule_of
+from engine.backends.mlx_lm.rounds import keeps_draws
 from engine.backends.mlx_lm.sampling import message_of, refusal
 from engine.backends.mlx_lm.settings import arguments_of
 from engine.backends.mlx_lm.to_record import AnswerTerms, recorded
@@ -79,4 +80,6 @@ class MlxEngine(ConvertedEngine):
 
     def answered(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> Generation:
         """The record of an answer."""
-        return recorded(request, frame, message, AnswerTerms(self.observed(), self.settings.gamma, self.target))
+        version, greedy = self.processes.facts()["installed"]["version"], request.sampling.temperature == 0
+        keeps = keeps_draws(version, greedy=greedy, gamma=self.settings.gamma)
+        return recorded(request, frame, message, AnswerTerms(self.observed(), self.settings.gamma, self.target, keeps))

@@ -11,6 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SOURCES: Final = ("tokens", "from_draft", "sampler", "finish reason", "arguments")
+MATCHING: Final = frozenset({"0.32.2"})
+"""Versions whose source returns the target's draws and no others, at any temperature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two accounts that differ; `misreturned` if the engine returned another token than its target drew there."""
+
+    message: str
+    misreturned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,46 +60,75 @@ def _split(calls: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, 
     return tuple(tokens[:half]), tuple(tokens[half:])
 
 
-def mismatches(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> tuple[str, ...]:
+def contradictions(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> tuple[Contradiction, ...]:
     """The contradictions among the accounts of one answer; `asked` is the message, `gamma` 0 without speculation."""
     accounts = _of_rounds(answer, asked, gamma) if gamma else _of_plain(answer)
-    return (*accounts, *_of_end(answer, asked), *_of_arguments(answer, asked))
+    rest = (*_of_end(answer, asked), *_of_arguments(answer, asked))
+    return (*accounts, *(Contradiction(message) for message in rest))
 
 
-def _of_plain(answer: Mapping[str, Any]) -> Iterator[str]:
+def keeps_draws(version: str | None, *, greedy: bool, gamma: int) -> bool:
+    """True if no lossless rule of the engine may return another token than its target drew.
+
+    A greedy draw is the only token that greedy decoding allows, and without speculation no rule stands between a draw
+    and its return. With drafts at a temperature, a rule that compares p with q could correct a draw, so the version
+    must be one of `MATCHING`.
+    """
+    return greedy or not gamma or version in MATCHING
+
+
+def _of_plain(answer: Mapping[str, Any]) -> Iterator[Contradiction]:
     sampled = [token for group in answer["calls"] for call in group for token in call]
     tokens = answer["tokens"]
     # the engine samples ahead
     if sampled[: len(tokens)] != tokens:
-        yield f"sampler: drew {len(sampled)} tokens, of which the {len(tokens)} returned ones are not the first"
+        message = f"sampler: drew {len(sampled)} tokens, of which the {len(tokens)} returned ones are not the first"
+        yield Contradiction(message, _first_unlike(tokens, sampled) is not None)
     if any(answer["from_draft"]):
-        yield "from_draft: a drafted token without a draft"
+        yield Contradiction("from_draft: a drafted token without a draft")
 
 
-def _of_rounds(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> Iterator[str]:
+def _first_unlike(returned: Sequence[int], drawn: Sequence[int]) -> int | None:
+    """The first place that has a returned and a drawn token, and these differ."""
+    places = enumerate(zip(returned, drawn, strict=False))
+    return next((at for at, (ours, theirs) in places if ours != theirs), None)
+
+
+def _of_rounds(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) -> Iterator[Contradiction]:
     rounds, before = rounds_of(answer), 0
     if not answer["calls"][0]:
-        yield "sampler: not asked before the first token"
+        yield Contradiction("sampler: not asked before the first token")
     for at, each in enumerate(rounds):
         width = min(gamma, asked["sampling"]["max_tokens"] - before)
-        problems = _of_round(each, width, last=at == len(rounds) - 1)
-        yield from (f"{problem}, in round {at}" for problem in problems)
+        shape = list(_of_shape(each, width))
+        tokens = list(_of_tokens(each, last=at == len(rounds) - 1))
+        yield from (Contradiction(f"{problem}, in round {at}") for problem in shape)
+        # of a round with other calls than expected, nobody knows which call drew which token
+        yield from (Contradiction(f"{each.message}, in round {at}", each.misreturned and not shape) for each in tokens)
         before += len(each.emitted)
 
 
-def _of_round(each: DraftRound, width: int, *, last: bool) -> Iterator[str]:
-    count = len(each.emitted)
+def _of_shape(each: DraftRound, width: int) -> Iterator[str]:
     if len(each.drafted) != width:
         yield f"sampler: {len(each.drafted)} drafted tokens, not {width}"
     if len(each.sampled) != len(each.drafted) + 1:
         yield f"sampler: {len(each.sampled)} samples of the target beside {len(each.drafted)} drafted tokens"
+
+
+def _of_tokens(each: DraftRound, *, last: bool) -> Iterator[Contradiction]:
+    count = len(each.emitted)
     if each.emitted != each.sampled[:count]:
-        yield "tokens: returned ones are not the target's samples"
+        at = _first_unlike(each.emitted, each.sampled)
+        place = "" if at is None else f": {each.emitted[at]} at place {at}, where it drew {each.sampled[at]}"
+        yield Contradiction(f"tokens: returned ones are not the target's samples{place}", at is not None)
     expected = tuple(place < each.accepted for place in range(count))
     if each.from_draft != expected:
-        yield f"from_draft: true {sum(each.from_draft)} times, but {sum(expected)} drafted tokens are emitted"
+        told = f"from_draft: true {sum(each.from_draft)} times, but {sum(expected)} drafted tokens are emitted"
+        yield Contradiction(told)
     if count > each.accepted + 1 or (count <= each.accepted and not last):
-        yield f"tokens: {count} returned beside {each.accepted} accepted drafted ones"
+        # what the target drew behind a refused draft was drawn after another text
+        behind = count > each.accepted + 1
+        yield Contradiction(f"tokens: {count} returned beside {each.accepted} accepted drafted ones", behind)
 
 
 def _of_end(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from engine.backends.converted.answers import end_of
 from engine.backends.frames import Frame
 from engine.backends.local_target import LocalTarget
-from engine.backends.mlx_lm.rounds import SOURCES, mismatches, rounds_of, speculation
+from engine.backends.mlx_lm.rounds import SOURCES, contradictions, rounds_of, speculation
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.types import FinishReason, Generation, QKind, Request
 from engine.record.foreign import ForeignEngine, ForeignRecord, header_of, observed_trace
@@ -22,11 +22,15 @@ from engine.record.foreign_steps import ForeignStep
 
 @dataclass(frozen=True, slots=True)
 class AnswerTerms:
-    """What reading an answer needs; gamma is 0 without speculation."""
+    """What reading an answer needs; gamma is 0 without speculation.
+
+    keeps_draws: every token that the engine returns has to be the one that its target drew there.
+    """
 
     observed: ForeignEngine
     gamma: int
     target: LocalTarget
+    keeps_draws: bool
 
 
 def recorded(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> Generation:
@@ -34,14 +38,18 @@ def recorded(request: Request, frame: Frame, asked: Mapping[str, Any], terms: An
     answer = frame.header
     tokens = tuple(int(token) for token in answer["tokens"])
     reason = end_of(request, tokens, terms.observed.eos_ids)
-    problems = mismatches(answer, asked, terms.gamma)
+    found = contradictions(answer, asked, terms.gamma)
     facts: dict[str, Any] = {
-        "reconciliation": {"sources": list(SOURCES), "mismatches": list(problems)},
+        "reconciliation": {
+            "sources": list(SOURCES),
+            "mismatches": [each.message for each in found],
+            "faults": [each.message for each in found if each.misreturned and terms.keeps_draws],
+        },
         **_decoded(request, tokens, reason, terms.target),
     }
     if terms.gamma:
         facts["speculation"] = speculation(answer)
-    drafted = bool(terms.gamma) and not problems
+    drafted = bool(terms.gamma) and not found
     steps = (_rounds if drafted else _alone)(answer, frame.arrays.get("rows"))
     trace = observed_trace(header_of(request, terms.observed, reason, facts), ForeignRecord(steps))
     return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)

@@ -4,8 +4,9 @@ from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence
 
 
-def account(*mismatches):
-    return {"reconciliation": {"sources": ["worker hook", "outputs"], "mismatches": list(mismatches)}}
+def account(*mismatches, faults=()):
+    both = {"mismatches": [*mismatches, *faults], "faults": list(faults)}
+    return {"reconciliation": {"sources": ["worker hook", "outputs"], **both}}
 
 
 def test_accounts_that_agree_are_certified_and_named():
@@ -19,6 +20,21 @@ def test_a_mismatch_is_inconclusive_and_no_fault():
     assert found.verdict is Verdict.INCONCLUSIVE
     (finding,) = found.findings
     assert (finding.request, finding.message) == ("candidate/case-1#0", "2 tokens, outputs have 3")
+
+
+def test_a_token_that_the_target_did_not_draw_is_a_fault():
+    wrong = account("counters: 3, not 2", faults=["tokens: 7 at place 0, where it drew 9"])
+    found = evaluate(CHECK, evidence([answered(0, account()), answered(1, wrong)]), {})
+    assert found.verdict is Verdict.FAULT
+    assert found.summary.startswith("1 of 2 requests returned tokens that the target did not draw, first: tokens: 7")
+    assert [each.message for each in found.findings] == ["tokens: 7 at place 0, where it drew 9", "counters: 3, not 2"]
+    assert found.statistic == 2
+
+
+def test_a_hook_that_found_the_engine_changed_excuses_such_a_token():
+    effective = {"evidence": {"level": 1, "problems": ["sampler: no such callable"]}}
+    found = evaluate(CHECK, evidence([answered(0, account(faults=["7, not 9"]))], effective=effective), {})
+    assert found.verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_request_without_an_account_is_not_certified():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.backends.mlx_lm.rounds import DraftRound, mismatches, rounds_of, speculation
+from engine.backends.mlx_lm.rounds import DraftRound, contradictions, keeps_draws, rounds_of, speculation
 
 ASKED = {"sampling": {"max_tokens": 6, "ends": [1]}, "arguments": {"num_draft_tokens": 2}}
 SOUND = {
@@ -16,7 +16,11 @@ SOUND = {
 
 
 def words(gamma=2, asked=ASKED, **changed):
-    return list(mismatches({**SOUND, **changed}, asked, gamma))
+    return [each.message for each in contradictions({**SOUND, **changed}, asked, gamma)]
+
+
+def misreturned(gamma=2, asked=ASKED, **changed):
+    return [each.message for each in contradictions({**SOUND, **changed}, asked, gamma) if each.misreturned]
 
 
 def one_call_per_token(calls):
@@ -66,3 +70,56 @@ def test_plain_samples_may_run_ahead():
 )
 def test_a_contradiction_is_named(changed, part):
     assert any(part in message for message in words(**changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"tokens": [5, 6, 3, 8, 9, 4]}, "3 at place 2, where it drew 7, in round 0"),
+        ({"tokens": [5, 6, 7, 3, 9, 4]}, "3 at place 0, where it drew 8, in round 1"),
+        # the first draft of the last round is refused, and the draw behind it is returned
+        ({"calls": [*SOUND["calls"][:4], [[2], [2], [9, 4, 4]], []]}, "2 returned beside 0 accepted"),
+    ],
+)
+def test_a_returned_token_that_the_target_did_not_draw_is_misreturned(changed, part):
+    (message,) = misreturned(**changed)
+    assert part in message
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"from_draft": [False, True, False, False, True, False]},
+        {"finish": "stop"},
+        # other calls than expected: the draws may be another token's
+        {"calls": [[[5], [6], [5, 6, 3, 7]], *SOUND["calls"][1:]]},
+        {"calls": [[[5], [5, 6]], *SOUND["calls"][1:]], "tokens": [5, 3, 7, 8, 9, 4]},
+        # nothing was drawn for the last token
+        {"tokens": [5, 6, 7, 8, 9, 4, 4]},
+    ],
+)
+def test_other_contradictions_are_not(changed):
+    assert [message for message in misreturned(**changed) if "place" in message] == []
+
+
+def test_a_plain_token_that_was_not_drawn_is_misreturned():
+    plain = {"calls": [[[5], [6]], [[7]], [[8]], [[9]], [[4]], []], "from_draft": [False] * 6}
+    asked = {**ASKED, "arguments": {}}
+    assert misreturned(0, asked, **plain) == []
+    assert len(misreturned(0, asked, **plain, tokens=[5, 6, 7, 8, 9, 3])) == 1
+    assert misreturned(0, asked, **{**plain, "calls": [[[5], [6]], [[7]], [[8]], [[9]], [], []]}) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "greedy", "gamma", "kept"),
+    [
+        ("0.32.2", False, 4, True),
+        ("0.99.0", True, 4, True),
+        ("0.99.0", False, 0, True),
+        ("0.99.0", False, 4, False),
+        (None, False, 4, False),
+    ],
+)
+def test_a_rule_of_another_version_may_correct_a_draw_above_temperature_0(version, greedy, gamma, kept):
+    assert keeps_draws(version, greedy=greedy, gamma=gamma) is kept
