@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "engine": "core sampling constraints record verify models stream heads proposers decode faults backends "
     "tools train",
-    "audit": "errors text stats evidence checks suite store runs attest report gate attach sweep selftest minimize "
-    "watch view serve api commands cli",
+    "audit": "errors text stats evidence checks suite store runs attest report watch gate attach sweep selftest "
+    "minimize view serve api commands cli",
 }
 ROOMS = {"engine": 15, "audit": 21}
 """The most folders and loose modules at a package's root."""

@@ -158,6 +158,7 @@ def _webhook(url: str | None, key_file: Path | None) -> AlarmWebhook | None:
 
 def _address(url: str) -> str:
     """The address of the counters of a server, from its own address, its API's or theirs."""
+    from audit.watch.address import counters_address
     from engine.backends.openai.settings import origin_of
     from engine.core.errors import InvalidRequest
 
@@ -165,8 +166,7 @@ def _address(url: str) -> str:
         origin_of("URL", url)
     except InvalidRequest as error:
         raise UserError(str(error).removeprefix("engine: ").replace("/v1", "")) from error
-    bare = url.rstrip("/")
-    return bare if bare.endswith("/metrics") else f"{bare.removesuffix('/v1')}/metrics"
+    return counters_address(url)
 
 
 def _endpoint(url: str, api_key_env: str | None, timeout: float) -> Endpoint:

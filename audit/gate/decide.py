@@ -22,7 +22,8 @@ not show cannot be decided. A block outweighs the rest:
 | an arm that drafted or accepted nothing, or did too little | cannot decide |
 | the run does not show what the deployment serves           | cannot decide |
 | a situation was examined too seldom, or nobody counted     | cannot decide |
-
+| a live server is watched too little, or too laxly          | cannot decide |
+| a watch of a live server alarmed                           | block         |
 | the policy wants a review that the run lacks               | cannot decide |
 | a reviewer whose key the policy lists rejected the run     | block         |
 
@@ -42,6 +43,7 @@ from audit.gate.rules.claims import claim_reasons
 from audit.gate.rules.reviews import review_reasons
 from audit.gate.rules.run import fault_reasons, run_reasons
 from audit.gate.rules.subjects import subject_reasons
+from audit.gate.rules.watched import watched_reasons
 from audit.gate.rules.workload import workload_reasons
 from audit.gate.subjects import Subject
 from audit.gate.waivers import waived
@@ -73,5 +75,6 @@ def decide(
         *workload_reasons(facts, policy, serves),
         *claim_reasons(facts, policy),
         *review_reasons(facts, policy, now),
+        *watched_reasons(facts, policy, now),
     )
     return outcome_of(waived(tuple(dict.fromkeys(reasons)), facts, policy, now))

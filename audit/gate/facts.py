@@ -10,6 +10,7 @@ from typing import Any, Final
 from audit.attest.waivers import Stated
 from audit.gate.workload import ArmWorkload
 from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
+from audit.store.watches import StoredWatch, WatchReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,38 @@ class SignedEnding:
     sha256: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesAlarm:
+    """An alarm of a watch: stored with a reading, or recomputed from the series."""
+
+    model: str
+    direction: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedSeries:
+    """A watch of the store, with the readings and alarms of the time that the policy asks about."""
+
+    watch: StoredWatch
+    readings: tuple[WatchReading, ...]
+    alarms: tuple[SeriesAlarm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFacts:
+    """What the store says of live servers.
+
+    bounds: by drafting candidate arm, the rate with which a watch of it compares before any tolerance.
+    series: the watches that may count for the run.
+    others: the number of further watches in the store.
+    """
+
+    bounds: Mapping[str, float]
+    series: tuple[WatchedSeries, ...]
+    others: int = 0
+
+
 UNSIGNED: Final = SignedEnding()
 NOTHING: Final = Stated()
 
@@ -48,6 +81,7 @@ class RunFacts:
     begun: the moment in the run's id, which the record root covers; None for an id that is not one.
     remarks: lines that the decision must state.
     stated: signed waivers and reviews of the run; whether they count is for the policy to say.
+    watches: None where nobody read them: the policy asks for none, or the record is a bundle's.
     """
 
     run: StoredRun
@@ -60,6 +94,7 @@ class RunFacts:
     ending: SignedEnding = UNSIGNED
     remarks: tuple[str, ...] = ()
     stated: Stated = NOTHING
+    watches: WatchFacts | None = None
 
     @property
     def finished(self) -> bool:

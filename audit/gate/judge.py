@@ -7,6 +7,7 @@ decide" and is recorded too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from audit.errors import CannotDecide, UserError
@@ -18,6 +19,7 @@ from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
 from audit.gate.rego.reasons import rego_reasons
 from audit.gate.signature import by_checkpoint, by_proof
+from audit.gate.watches import read_watches
 from audit.store import Store
 
 
@@ -80,7 +82,9 @@ def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
         ending = by_checkpoint(store, run, request.checkpoint, keys)
     elif request.proof is not None:
         ending = by_proof(store.load_run(run), request.proof, keys)
-    return _read(store, run, broken, ending, request)
+    facts = _read(store, run, broken, ending, request)
+    wanted = request.policy.parts.watched
+    return facts if wanted is None else replace(facts, watches=read_watches(store, facts, wanted, request.now))
 
 
 def _of_bundle(store: Store, run: str, broken: tuple[str, ...], request: GateRequest) -> RunFacts:

@@ -28,6 +28,11 @@ STEPS: Final[Mapping[str, str]] = {
     "gate": "report this with the output of: audit doctor",
 }
 """By requirement; `{run}` stands for the run."""
+WATCH: Final[Mapping[Decision, str]] = {
+    Decision.BLOCK: "audit watch URL --show has the days; find the cause, or have a waiver signed: audit waive {run}",
+    Decision.CANNOT_DECIDE: "watch the server: audit watch URL --run {run}, or with --once from cron",
+}
+"""By answer, for the requirement `watched`."""
 
 
 def next_step(reason: Reason, run: str) -> str | None:
@@ -47,6 +52,8 @@ def _of_kind(reason: Reason) -> str:
         return "audit schema gate-facts describes the module's input; a policy lists modules by digest under rego"
     if reason.requirement.startswith("serves "):
         return "add such an arm to the suite, or name what the deployment serves: --serves"
+    if reason.requirement == "watched":
+        return WATCH[reason.answer]
     if reason.answer is Decision.BLOCK:
         return "audit show {run} has the findings, audit minimize {run} finds a small reproducer"
     return "add the check to the suite's arm and run it again; audit show {run} says why one did not run"

@@ -13,6 +13,7 @@ from audit.gate.parameters import Limit
 from audit.store.keys import PublicKey, parse_public
 from audit.text.documents import Document, Place, quoted
 from audit.text.durations import HINT, parse_duration
+from audit.watch.address import counters_address
 
 SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
 """What a deployment may serve."""
@@ -94,6 +95,30 @@ class ReviewRule:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchRule:
+    """The watch of a live server that a run needs.
+
+    days: length of the time that it must cover, up to the decision.
+    gaps: largest share of that time without evidence.
+    interval: longest time between two readings that counts as covered, and largest age of the last one.
+    tolerance: largest share of the run's bound of acceptance that the watch may give away.
+    false_alarms: smallest accepted number of expected false alarms in 30 days.
+    units: least drafted tokens that were judged, in units of the watch.
+    urls: servers each of which must be watched; empty accepts any that a watch compares with a run of these models.
+    models: names that the server gives the models; empty stands for all that it serves.
+    """
+
+    days: int
+    gaps: float = 0.05
+    interval: timedelta = timedelta(hours=1)
+    tolerance: float = 0.1
+    false_alarms: float = 0.01
+    units: int = 3200
+    urls: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyParts:
     """Everything that version 2 added; the defaults are those of a policy of version 1."""
 
@@ -106,6 +131,7 @@ class PolicyParts:
     keys: TrustedKeys = TrustedKeys()
     waivers: WaiverRules | None = None
     reviews: tuple[ReviewRule, ...] = ()
+    watched: WatchRule | None = None
     rego: tuple[str, ...] = ()
 
 
@@ -136,6 +162,7 @@ def read_parts(document: Document) -> PolicyParts:
         keys=keys,
         waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
         reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),
+        watched=_watched(document, data["watched"]) if "watched" in data else None,
         rego=tuple(digest.removeprefix("sha256:") for digest in data.get("rego", ())),
     )
 
@@ -157,6 +184,14 @@ def _review(document: Document, role: str, rule: Mapping[str, Any], keys: Truste
     _require_enough(document, (*place, "number"), number, trusted, spare=0)
     max_age = None if age is None else duration_at(document, (*place, "max_age"), age)
     return ReviewRule(role, TrustedKeys(trusted, keys.revoked), number, max_age)
+
+
+def _watched(document: Document, rule: Mapping[str, Any]) -> WatchRule:
+    given = {**rule, **{name: tuple(rule.get(name, ())) for name in ("urls", "models")}}
+    given["urls"] = tuple(map(counters_address, given["urls"]))
+    if "interval" in given:
+        given["interval"] = duration_at(document, ("watched", "interval"), given["interval"])
+    return WatchRule(**given)
 
 
 def _require_enough(

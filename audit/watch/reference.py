@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.stats.clusters import ratio_interval
-from audit.store import Store, StoredArm
+from audit.store import Store, StoredArm, StoredCheck
 from audit.store.values import Resolution
 
 CONFIDENCE: Final = 0.98
@@ -50,14 +50,14 @@ def of_run(store: Store, run: str, arm: str | None, tolerance: float) -> Watched
     if not 0.0 <= tolerance < 1.0:
         raise UserError(f"--tolerance {tolerance}: write a share of the certified rate, from 0 to below 1")
     chosen = _arm(store.load_run(run).arms, arm, run)
-    low, origin = _lowest(store, run, chosen)
-    rate = low * (1.0 - tolerance)
+    bound = lower_bound(store, run, chosen, store.checks(run))
+    rate = bound.rate * (1.0 - tolerance)
     if not 0.0 < rate < 1.0:
         raise UserError(
-            f"arm {chosen.name} of {run}: its lower bound of acceptance is {low:.3f}; give --reference RATE"
+            f"arm {chosen.name} of {run}: its lower bound of acceptance is {bound.rate:.3f}; give --reference RATE"
         )
-    gamma = chosen.effective.gamma
-    return WatchedRate(rate, f"{origin} of arm {chosen.name}, {low:.4f}, less {tolerance:g}", gamma)
+    origin = f"{bound.origin} of arm {chosen.name}, {bound.rate:.4f}, less {tolerance:g}"
+    return WatchedRate(rate, origin, chosen.effective.gamma)
 
 
 def _arm(arms: Sequence[StoredArm], name: str | None, run: str) -> StoredArm:
@@ -71,12 +71,17 @@ def _arm(arms: Sequence[StoredArm], name: str | None, run: str) -> StoredArm:
     raise UserError(f"{run}: several arms drafted; choose one with --arm: {names}")
 
 
-def _lowest(store: Store, run: str, arm: StoredArm) -> tuple[float, str]:
-    for check in store.checks(run):
+def lower_bound(store: Store, run: str, arm: StoredArm, checks: Iterable[StoredCheck]) -> WatchedRate:
+    """The lower end of an arm's acceptance, by the check of drift among `checks`, else over the run's prompts.
+
+    Raises:
+        UserError: no interval of its acceptance.
+    """
+    for check in checks:
         rates = check.details.get("rates") if check.check == DRIFT and check.arm == arm.name else None
         low = rates["all"]["low"] if isinstance(rates, dict) and isinstance(rates.get("all"), dict) else None
         if isinstance(low, float):
-            return low, f"lower bound by {DRIFT}"
+            return WatchedRate(low, f"lower bound by {DRIFT}")
     if arm.counts.resolution is not Resolution.STEP:
         raise UserError(
             f"arm {arm.name} of {run}: its drafts are counted by the server only, without an interval; "
@@ -91,4 +96,4 @@ def _lowest(store: Store, run: str, arm: StoredArm) -> tuple[float, str]:
     if len(prompts) < FEWEST or not drafted.sum():
         raise UserError(f"arm {arm.name} of {run}: fewer than {FEWEST} prompts; give --reference RATE")
     low = ratio_interval(accepted, drafted, place, CONFIDENCE).low
-    return low, f"lower bound over {len(prompts)} prompts"
+    return WatchedRate(low, f"lower bound over {len(prompts)} prompts")

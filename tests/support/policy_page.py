@@ -26,6 +26,7 @@ BOUNDS: Final = {
     "minimum": "at least",
     "exclusiveMinimum": "above",
     "maximum": "at most",
+    "exclusiveMaximum": "below",
     "minItems": "length at least",
 }
 
