@@ -1,6 +1,7 @@
 """The comparison with the peer runs without it, and its page is about the faults that it names."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from tests.bench.two_sample_peer import (
     kept,
     kept_alarms,
     main,
+    measured_when,
     merged,
     page,
     sample_of,
@@ -112,3 +114,11 @@ def test_columns_that_are_kept_are_those_of_the_page():
     assert merged(kept(text), {})["stale_q"] == cells["stale_q"]
     assert kept(text)["kv_residue"]["token_law"] == "> 4096 (1 of 10)"
     assert kept_alarms(text) == false
+
+
+def test_the_page_says_when_and_at_which_load_a_column_was_measured():
+    one = measured_when(("stale_q",), datetime(2026, 11, 26, tzinfo=UTC), 9.3, (1.0, 2.9))
+    assert "last measured on 2026-11-26: the rows of `stale_q`, and both" in one
+    assert "9 minutes of one core, at a load of 1.0 to 2.9 on" in one
+    assert "all rows" in measured_when(FAULTS, datetime(2026, 11, 26, tzinfo=UTC), 60.0, (1.0,))
+    assert "last measured on 20" in " ".join(PAGE.read_text().split())

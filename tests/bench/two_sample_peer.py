@@ -13,10 +13,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -330,8 +333,18 @@ def alarms(cells: Cells) -> list[str]:
     return lines
 
 
+def measured_when(faults: Sequence[str], began: datetime, minutes: float, loads: Sequence[float]) -> str:
+    """The sentence on the last measurement of `token_law`: its date, rows, processor time and the machine's load."""
+    named = "all rows" if set(faults) == set(FAULTS) else f"the rows of {', '.join(f'`{each}`' for each in faults)}"
+    load = f"{min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores"
+    return (
+        f"`token_law` was last measured on {began:%Y-%m-%d}: {named}, and both tables of clean arms; "
+        f"{minutes:.0f} minutes of one core, at a load of {load}."
+    )
+
+
 def page(cells: Cells, clean: Cells, setting: Setting, version: str, many: str) -> str:
-    """docs/comparison.md; `many` is the sentence on the clean arms."""
+    """docs/comparison.md; `many` are the sentences on the clean arms and on the last measurement."""
     how = (
         f"Tokens per arm to call the fault one in at least {POWER} of the seeds at level {ALPHA}: real engine over "
         f"scripted models, rejection sampling at temperature 1, draft length 4, {PROMPTS} prompts, responses of "
@@ -390,6 +403,7 @@ def main(
 ) -> None:
     """Measure and write the page. With `--keep PAGE` all other columns are those of the page."""
     peer, setting = provided(folder), Setting(seeds, most, permutations)
+    began, loads = datetime.now(UTC), [os.getloadavg()[0]]
     if peer is None and keep is None:
         click.echo("model-equality-testing is not installed: its column stays empty; see --peer")
     plain = [] if keep else [Growing(PLAIN, None, seed, prompts=PROMPTS) for seed in range(seeds)]
@@ -407,6 +421,8 @@ def main(
     click.echo("\n".join(alarms(false)))
     version = importlib.metadata.version("model-equality-testing") if peer else "0.0.2" if keep else "-"
     many = clean_alarms(clean)
+    loads.append(os.getloadavg()[0])
+    many = f"{many} {measured_when(only or FAULTS, began, time.process_time() / 60, loads)}"
     click.echo(many)
     shown = page(merged(kept(old) if keep else {}, cells_of(rows)), false, setting, version, many)
     out.write_text(shown, encoding="utf-8")
