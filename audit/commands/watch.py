@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from audit.text.printer import echo, note
 if TYPE_CHECKING:
     from audit.store import Store
     from audit.store.watches import StoredWatch, WatchSettings
+    from audit.watch.canary import CanaryRequest
     from audit.watch.follow import Follower, Look
     from audit.watch.webhook import AlarmWebhook
     from engine.backends.openai.client import Endpoint
@@ -56,6 +57,19 @@ class AlarmOutputs:
     as_json: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedServer:
+    """The connection to a server, with the address of its counters."""
+
+    endpoint: Endpoint
+    address: str
+    timeout: float
+
+    def page(self) -> str:
+        """The page of counters; raises `AttemptError`."""
+        return self.endpoint.get(self.address, self.timeout)
+
+
 @click.command("watch")
 @click.argument("url")
 @click.option("--run", metavar="RUN", help="Run whose acceptance is the reference: a ULID, a prefix, or latest.")
@@ -80,6 +94,10 @@ class AlarmOutputs:
 @click.option("--for", "lasting", metavar="DURATION", help="Stop after this time, such as 12h. Default: at a signal.")
 @click.option("--once", is_flag=True, help="Take one reading and go on with the stored series, for cron.")
 @click.option("--show", is_flag=True, help="Read nothing; show the stored series of the last 30 days by day.")
+@click.option("--canary", type=FILE, help="Prompts (JSONL) that are sent greedily after every reading.")
+@click.option(
+    "--canary-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens of each of its answers."
+)
 @click.option("--api-key-env", metavar="NAME", help="Variable of the environment that holds the API key.")
 @click.option("--timeout", type=float, default=10.0, show_default=True, help="Seconds for one page.")
 @click.option("--webhook", metavar="URL", help="Post every alarm here, as signed JSON.")
@@ -103,6 +121,8 @@ def command(
     lasting: str | None,
     once: bool,
     show: bool,
+    canary: Path | None,
+    canary_tokens: int,
     api_key_env: str | None,
     timeout: float,
     webhook: str | None,
@@ -114,6 +134,7 @@ def command(
     """Follow the /metrics of the live server at URL, and alarm when acceptance fell.
 
     Reads the counters of vLLM and of `audit serve`, and the gauges of SGLang, by model. Every reading is stored.
+    With --canary the same requests are sent after every reading, and changed answers are reported.
     Without --run and --reference nothing is tested. The test is valid at any time: on traffic whose acceptance
     keeps the reference, at most --false-alarms alarms are expected in 30 days. An alarm says that acceptance fell,
     not why.
@@ -122,6 +143,7 @@ def command(
     """
     # imported late: the help needs neither numpy nor an HTTP library
     from audit.store import Store
+    from audit.watch.canary import canary_requests
 
     choices = WatchChoices(run, arm, reference, tolerance, rise, unit, false_alarms, interval)
     until = _until(lasting, once)
@@ -131,9 +153,11 @@ def command(
         with Store.open(store, create=False) as opened:
             _show(opened, address, as_json)
         return
-    with _endpoint(url, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
+    requests = () if canary is None else canary_requests(canary, canary_tokens)
+    with _endpoint(address, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
         settings = _settings(opened, address, choices)
-        context.exit(_watch(opened, settings, lambda: endpoint.get(address, timeout), outputs, until))
+        server = WatchedServer(endpoint, address, timeout)
+        context.exit(_watch(opened, settings, server, requests, outputs, until))
 
 
 def _until(lasting: str | None, once: bool) -> float:
@@ -169,14 +193,15 @@ def _address(url: str) -> str:
     return counters_address(url)
 
 
-def _endpoint(url: str, api_key_env: str | None, timeout: float) -> Endpoint:
+def _endpoint(address: str, api_key_env: str | None, timeout: float) -> Endpoint:
     from engine.backends.openai.client import Endpoint
     from engine.backends.openai.settings import settings_of
     from engine.core.errors import EngineError
 
     if not 0.0 < timeout <= 600.0:
         raise UserError(f"--timeout {timeout:g}: write seconds, above 0 and at most 600")
-    given = {"url": url} if api_key_env is None else {"url": url, "api_key_env": api_key_env}
+    given = {"url": f"{address.removesuffix('/metrics')}/v1"}
+    given |= {} if api_key_env is None else {"api_key_env": api_key_env}
     try:
         return Endpoint(settings_of(given))
     except EngineError as error:
@@ -215,13 +240,23 @@ def _settings(store: Store, address: str, choices: WatchChoices) -> WatchSetting
     )
 
 
-def _watch(store: Store, settings: WatchSettings, fetch: Callable[[], str], outputs: AlarmOutputs, until: float) -> int:
+def _watch(
+    store: Store,
+    settings: WatchSettings,
+    server: WatchedServer,
+    requests: Sequence[CanaryRequest],
+    outputs: AlarmOutputs,
+    until: float,
+) -> int:
     """Look until the time is over or a signal comes; returns the exit code."""
     from audit.evidence import environment
+    from audit.watch.canary import Canary
     from audit.watch.follow import Follower
+    from engine.backends.openai.server_counters import by_model
 
     watch = store.watches.begin(settings, environment.actor(), datetime.now(UTC))
-    follower = Follower(store, watch, fetch)
+    canary = Canary(requests, server.endpoint.ask, lambda: by_model(server.page())) if requests else None
+    follower = Follower(store, watch, server.page, canary)
     note(f"watch {watch.id}: {settings.url}, {_tested(settings)}")
     alarms = read = 0
     with _stopped() as stop:

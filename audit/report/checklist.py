@@ -112,7 +112,7 @@ def _facts(store: Store, run: str, production: Production) -> ChecklistFacts:
 def traffic(facts: ChecklistFacts) -> ChecklistItem:
     """Acceptance on the reader's own traffic: a watch of the server, or prompts that are not the packaged ones."""
     key, question = "traffic", "Does it accept drafts on your own traffic?"
-    used = [each for each in facts.readings if each.gap is None and each.drafted]
+    used = [each for each in facts.readings if each.gap is None and each.label is None and each.drafted]
     if used:
         drafted, accepted = (sum(getattr(each, name) or 0 for each in used) for name in ("drafted", "accepted"))
         alarms = sum(each.alarm is not None for each in used)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0015"
+REVISION: Final = "0016"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (

@@ -60,3 +60,7 @@ class WatchReadingRow(Base):
     alarm: Mapped[str | None] = mapped_column(String(8))
     counters: Mapped[str | None] = mapped_column(Text)
     """The counters as they were read, as JSON: the next reading's growth is against them."""
+    label: Mapped[str | None] = mapped_column(Text)
+    """The part of the traffic; NULL for all of it, which alone is tested."""
+    answers: Mapped[str | None] = mapped_column(Text)
+    changed: Mapped[int | None] = mapped_column(Integer)

@@ -74,6 +74,9 @@ class WatchReading:
     rise: float | None = None
     alarm: str | None = None
     counters: str | None = None
+    label: str | None = None
+    answers: str | None = None
+    changed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Detectors:
         """Follow stored readings, many at a time."""
         usable: dict[str, list[WatchReading]] = {}
         for reading in readings:
-            if reading.counters is not None:
+            if reading.counters is not None and reading.label is None:
                 self._of(reading.model)
                 if reading.gap is None:
                     usable.setdefault(reading.model, []).append(reading)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from audit.store import Store
 from audit.store.watches import StoredWatch, WatchReading
+from audit.watch.canary import Canary
 from audit.watch.detect import Detectors, NamedAlarm
 from audit.watch.growth import reading
 from engine.backends.openai.errors import AttemptError
@@ -47,18 +48,22 @@ class Follower:
         store: the store.
         watch: the watch.
         fetch: gives the page of counters; raises `AttemptError`.
+        canary: is replayed for every model after each page.
     """
 
-    def __init__(self, store: Store, watch: StoredWatch, fetch: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store, watch: StoredWatch, fetch: Callable[[], str], canary: Canary | None = None
+    ) -> None:
         self._store = store
         self._watch = watch
         self._fetch = fetch
+        self._canary = canary
         self.detectors = Detectors(watch.settings)
         stored = store.watches.readings(watch.id)
         self.detectors.replay(stored)
-        self._before = {
-            each.model: _Before(each.at, counters_of(json.loads(each.counters))) for each in stored if each.counters
-        }
+        self._before: dict[str, _Before] = {}
+        self._first: dict[str, str] = {}
+        self._keep(stored)
 
     def look(self, clock: Callable[[], datetime]) -> Look:
         """Read the counters once, and store what they say."""
@@ -72,14 +77,34 @@ class Follower:
             return self._stored(at, [WatchReading("", at, gap=UNKNOWN_PAGE)], known)
         readings = [self._read(model, at, now) for model, now in models.items()]
         readings += [WatchReading(model, at, gap=ABSENT) for model in self._before if model not in models]
-        return self._stored(at, readings, known)
+        look = self._stored(at, readings, known)
+        return look if self._canary is None else self._replayed(self._canary, look, models, clock)
+
+    def _replayed(
+        self, canary: Canary, look: Look, models: Mapping[str, ServerCounters], clock: Callable[[], datetime]
+    ) -> Look:
+        """The look with the canary's readings; the counters' own are stored before it begins."""
+        for model, now in models.items():
+            readings = list(canary.readings(model, now, clock, self._first))
+            self._store.watches.add(self._watch.id, readings)
+            self._keep(readings)
+            look = replace(look, readings=(*look.readings, *readings))
+        return look
+
+    def _keep(self, readings: Sequence[WatchReading]) -> None:
+        """Keep the last counters of each model, and the digests of answers that are seen for the first time."""
+        for each in readings:
+            if each.counters is not None:
+                self._before[each.model] = _Before(each.at, counters_of(json.loads(each.counters)))
+            for request, answer in json.loads(each.answers or "{}").items():
+                self._first.setdefault(request, answer)
 
     def _read(self, model: str, at: datetime, now: ServerCounters) -> WatchReading:
         before = self._before.get(model)
         made = reading(model, at, now, before.counters if before else None, before.at if before else at)
-        self._before[model] = _Before(at, now)
         return self.detectors.judged(made)
 
     def _stored(self, at: datetime, readings: Sequence[WatchReading], known: int) -> Look:
         self._store.watches.add(self._watch.id, readings)
+        self._keep(readings)
         return Look(at, tuple(readings), tuple(self.detectors.alarms[known:]))

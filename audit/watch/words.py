@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,9 +30,9 @@ DAYS: Final = (
 
 def line(reading: WatchReading, limit: float | None) -> str:
     """One reading in one line."""
-    head = f"{reading.at:%Y-%m-%d %H:%M:%S}  {reading.model or '-'}"
+    head = f"{reading.at:%Y-%m-%d %H:%M:%S}  {_series(reading)}"
     if reading.gap is not None:
-        return f"{head}  no evidence: {reading.gap}"
+        return "; ".join([f"{head}  no evidence: {reading.gap}", *_changes(reading)])
     rate = f"{reading.accepted / reading.drafted:.3f}" if reading.drafted and reading.accepted is not None else "-"
     length = "-" if reading.acceptance_length is None else f"{reading.acceptance_length:.2f}"
     parts = [f"{reading.accepted} of {reading.drafted} drafted tokens accepted ({rate}), acceptance length {length}"]
@@ -41,7 +42,20 @@ def line(reading: WatchReading, limit: float | None) -> str:
         parts.append(f"evidence of a fall {reading.fall:.1f} of {limit:.1f}")
     if reading.restarted:
         parts.append("counters restarted")
+    parts += _changes(reading)
     return f"{head}  {'; '.join(parts)}"
+
+
+def _series(reading: WatchReading) -> str:
+    return " ".join(filter(None, (reading.model or "-", reading.label)))
+
+
+def _changes(reading: WatchReading) -> list[str]:
+    """How many answers of a canary are not those that were seen first."""
+    if reading.changed is None or reading.answers is None:
+        return []
+    count = len(json.loads(reading.answers))
+    return [f"{reading.changed} of {count} answers changed" if reading.changed else f"{count} answers unchanged"]
 
 
 def alarm_line(alarm: NamedAlarm) -> str:
@@ -72,17 +86,17 @@ def alarm_document(watch: StoredWatch, alarm: NamedAlarm) -> dict[str, Any]:
 
 
 def reading_document(reading: WatchReading) -> dict[str, Any]:
-    """A reading as JSON, without the raw counters."""
+    """A reading as JSON, without the raw counters and the digests of answers."""
     values = asdict(reading)
-    del values["counters"]
+    del values["counters"], values["answers"]
     return {**values, "at": reading.at.isoformat()}
 
 
 def days(readings: Sequence[WatchReading]) -> Iterator[tuple[Any, ...]]:
     """Rows of `DAYS`: a line per day and model, oldest first."""
-    ordered = sorted(readings, key=lambda each: (each.at.date(), each.model))
-    for (day, model), group in groupby(ordered, key=lambda each: (each.at.date(), each.model)):
-        yield (day.isoformat(), model or "-", *_sums(list(group)))
+    ordered = sorted(readings, key=lambda each: (each.at.date(), _series(each)))
+    for (day, series), group in groupby(ordered, key=lambda each: (each.at.date(), _series(each))):
+        yield (day.isoformat(), series, *_sums(list(group)))
 
 
 def _sums(rows: Sequence[WatchReading]) -> tuple[Any, ...]:
@@ -118,7 +132,7 @@ GAUGES: Final = {
 def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: Detectors) -> str:
     """Gauges of the last look in Prometheus' text format, for node_exporter's textfile collector."""
     lines = []
-    rows = {reading.model: _gauges(watch, reading, detectors) for reading in readings}
+    rows = {reading.model: _gauges(watch, reading, detectors) for reading in readings if reading.label is None}
     for name, words in GAUGES.items():
         lines += [f"# HELP specaudit_watch_{name} {words}", f"# TYPE specaudit_watch_{name} gauge"]
         for model, values in rows.items():
@@ -130,7 +144,14 @@ def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: De
     for model in rows:
         count = sum(alarm.reading.model == model for alarm in detectors.alarms)
         lines.append(f"{total}{_labels(watch, model)} {count}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + _changed(watch, readings)) + "\n"
+
+
+def _changed(watch: StoredWatch, readings: Sequence[WatchReading]) -> list[str]:
+    rows = [each for each in readings if each.changed is not None]
+    name, words = "specaudit_watch_canary_changed", "Canary answers that are not those that were seen first."
+    head = [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if rows else []
+    return head + [f"{name}{_labels(watch, each.model, each.label)} {each.changed}" for each in rows]
 
 
 def _gauges(watch: StoredWatch, reading: WatchReading, detectors: Detectors) -> dict[str, float | None]:
@@ -150,8 +171,8 @@ def _seconds(at: datetime) -> float:
     return at.timestamp()
 
 
-def _labels(watch: StoredWatch, model: str) -> str:
-    pairs = {"url": watch.settings.url, "model_name": model}
+def _labels(watch: StoredWatch, model: str, label: str | None = None) -> str:
+    pairs = {"url": watch.settings.url, "model_name": model} | ({"label": label} if label else {})
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items()) + "}"
 
 

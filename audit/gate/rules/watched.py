@@ -96,7 +96,7 @@ def _of_server(
     if not strict:
         yield _lacks(f"reference {url}", f"{url}: watch {series[-1].watch.id} {problems[series[-1].watch.id]}")
         return
-    seen = {reading.model for each in strict for reading in each.readings if reading.model}
+    seen = {reading.model for each in strict for reading in each.readings if reading.model and reading.label is None}
     for model in wanted.models or sorted(seen) or ("",):
         yield from _of_model(f"{url} {model}".rstrip(), model, strict, wanted, now)
 
@@ -153,7 +153,7 @@ def _judged(series: WatchedSeries, model: str, now: datetime) -> list[WatchReadi
     return [
         reading
         for reading in series.readings
-        if reading.model == model and reading.gap is None and reading.at <= now + CLOCK_SKEW
+        if reading.model == model and reading.label is None and reading.gap is None and reading.at <= now + CLOCK_SKEW
     ]
 
 

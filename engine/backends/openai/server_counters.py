@@ -29,6 +29,9 @@ SPELLED: Final[Mapping[str, str]] = {
 }
 """The counter of each name."""
 LATENCIES: Final = frozenset(("vllm:e2e_request_latency_seconds_bucket", "sglang:e2e_request_latency_seconds_bucket"))
+ACTIVE: Final = frozenset(
+    ("vllm:num_requests_running", "vllm:num_requests_waiting", "sglang:num_running_reqs", "sglang:num_queue_reqs")
+)
 LENGTH: Final = "sglang:spec_accept_length"
 STARTED: Final = "process_start_time_seconds"
 FAILED: Final = frozenset(("abort", "error"))
@@ -46,6 +49,7 @@ class ServerCounters:
         positions: accepted tokens by place in the draft, from 0.
         latencies: requests that took at most that many seconds, by the bucket's end as the page writes it.
         length: SGLang's own acceptance length.
+        active: requests in progress at the moment of the page, those that wait included.
         started: when the process started, in seconds of its clock.
     """
 
@@ -57,6 +61,7 @@ class ServerCounters:
     errors: float | None = None
     latencies: Mapping[str, float] = field(default_factory=dict)
     length: float | None = None
+    active: float | None = None
     started: float | None = None
 
     @property
@@ -94,7 +99,9 @@ def by_model(page: str) -> dict[str, ServerCounters]:
         model = labels.get("model_name", "")
         if model in made or len(made) < MOST_MODELS:
             _take(made, model, name, labels, value)
-    return {model: ServerCounters(**values, started=started) for model, values in made.items()}
+    # a gauge alone counts nothing
+    counted = {model: values for model, values in made.items() if values.keys() - {"active"}}
+    return {model: ServerCounters(**values, started=started) for model, values in counted.items()}
 
 
 def _take(made: dict[str, dict[str, Any]], model: str, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -108,6 +115,8 @@ def _take(made: dict[str, dict[str, Any]], model: str, name: str, labels: Mappin
         _add(made.setdefault(model, {}).setdefault("positions", {}), int(labels["position"]), value)
     elif name in LATENCIES and "le" in labels:
         _add(made.setdefault(model, {}).setdefault("latencies", {}), labels["le"], value)
+    elif name in ACTIVE:
+        _add(made.setdefault(model, {}), "active", value)
     elif name == LENGTH:
         made.setdefault(model, {})["length"] = value
 

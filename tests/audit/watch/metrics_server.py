@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,12 @@ class Answer:
 
 @dataclass
 class MetricsServer:
-    """A running server; `answer` gives each request's answer, `asked` holds the headers of each."""
+    """A running server; `answer` gives each page, `reply` answers what is posted, `asked` holds headers of pages."""
 
     url: str
     asked: list[dict[str, str]] = field(default_factory=list)
     answer: Callable[[], Answer] = Answer
+    reply: Callable[[str, dict], Answer] = lambda path, body: Answer("no such route", 404)
 
 
 @contextmanager
@@ -38,7 +40,13 @@ def metrics_server(*answers: Answer) -> Iterator[MetricsServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             running.asked.append(dict(self.headers))
-            found = running.answer()
+            self.give(running.answer())
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.give(running.reply(self.path, body))
+
+        def give(self, found):
             time.sleep(found.seconds)
             body = found.body.encode("utf-8", "surrogatepass")
             self.send_response(found.status)
