@@ -36,6 +36,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "performance": "audit.checks.performance:CHECK",
     "two_sample": "audit.checks.two_sample:CHECK",
     "acceptance_drift": "audit.checks.acceptance_drift:CHECK",
+    "acceptance_outliers": "audit.checks.acceptance_outliers:CHECK",
     "law": "audit.checks.law.check:CHECK",
     "honoured": "audit.checks.honoured.check:CHECK",
     "q_contract": "audit.checks.q_contract.check:CHECK",

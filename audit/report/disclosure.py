@@ -45,7 +45,7 @@ ASPECTS: Final[Mapping[Aspect, tuple[str, ...]]] = {
     Aspect.REPRODUCIBILITY: ("replay", "rng_streams", "seed"),
     Aspect.OBSERVABILITY: ("accounting", "configuration", "liveness", "reconciliation", "text", "transcript"),
     Aspect.CONTENT: ("constraint_replay", "filter_equality", "no_leak", "schema_conformance", "tool_call_equality"),
-    Aspect.SPEED: ("acceptance_drift", "acceptance_theory", "draft_anchor", "performance"),
+    Aspect.SPEED: ("acceptance_drift", "acceptance_outliers", "acceptance_theory", "draft_anchor", "performance"),
 }
 """The checks of each aspect; every registered check has one."""
 

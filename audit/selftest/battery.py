@@ -24,6 +24,8 @@ OF_OTHER_ENGINES: Final = frozenset({"same_seed"})
 """Checks that judge no arm of the built-in engine, whose noise is known: `coupled_equality` judges the same claim."""
 LEAST_PROMPTS: Final = 5
 """Minimum number of prompts of a domain to record its rate."""
+BY_FELLOWS: Final = frozenset({"acceptance_outliers"})
+"""Checks that compare requests with one another: planted faults break all requests of an arm alike."""
 Settings = Mapping[str, Mapping[str, Any]]
 """Non-default parameters by check."""
 
@@ -37,8 +39,11 @@ class BatteryResult:
 
 
 def names(level: Level = Level.L4) -> tuple[str, ...]:
-    """The checks for which evidence of this level suffices, except those of other engines and of their statements."""
-    every = {name: checks.load(name) for name in checks.names() if name not in OF_OTHER_ENGINES}
+    """The checks for which evidence of this level suffices.
+
+    Without those of other engines, of their statements, and of requests that differ from their fellows.
+    """
+    every = {name: checks.load(name) for name in checks.names() if name not in OF_OTHER_ENGINES | BY_FELLOWS}
     return tuple(name for name, check in every.items() if check.needs <= level and not check.external)
 
 

@@ -56,7 +56,7 @@ def test_names_are_the_registry():
 
 
 def test_an_unknown_name_is_a_users_error_that_lists_the_known_ones():
-    with pytest.raises(UserError, match="unknown check 'laws'; known: acceptance_drift, acceptance_theory"):
+    with pytest.raises(UserError, match="unknown check 'laws'; known: acceptance_drift, acceptance_outliers"):
         load("laws")
 
 
