@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -70,6 +70,14 @@ class WatchedServer:
         return self.endpoint.get(self.address, self.timeout)
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedParts:
+    """Parts of the traffic that have series of their own: values of labels, and the canary's requests."""
+
+    by: tuple[str, ...]
+    canary: tuple[CanaryRequest, ...]
+
+
 @click.command("watch")
 @click.argument("url")
 @click.option("--run", metavar="RUN", help="Run whose acceptance is the reference: a ULID, a prefix, or latest.")
@@ -94,6 +102,7 @@ class WatchedServer:
 @click.option("--for", "lasting", metavar="DURATION", help="Stop after this time, such as 12h. Default: at a signal.")
 @click.option("--once", is_flag=True, help="Take one reading and go on with the stored series, for cron.")
 @click.option("--show", is_flag=True, help="Read nothing; show the stored series of the last 30 days by day.")
+@click.option("--by", multiple=True, metavar="LABEL", help="Also store a series for each value of a label; repeatable.")
 @click.option("--canary", type=FILE, help="Prompts (JSONL) that are sent greedily after every reading.")
 @click.option(
     "--canary-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens of each of its answers."
@@ -121,6 +130,7 @@ def command(
     lasting: str | None,
     once: bool,
     show: bool,
+    by: tuple[str, ...],
     canary: Path | None,
     canary_tokens: int,
     api_key_env: str | None,
@@ -153,11 +163,13 @@ def command(
         with Store.open(store, create=False) as opened:
             _show(opened, address, as_json)
         return
+    _require_labels(by)
     requests = () if canary is None else canary_requests(canary, canary_tokens)
     with _endpoint(address, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
         settings = _settings(opened, address, choices)
+        parts = WatchedParts(by, requests)
         server = WatchedServer(endpoint, address, timeout)
-        context.exit(_watch(opened, settings, server, requests, outputs, until))
+        context.exit(_watch(opened, settings, server, parts, outputs, until))
 
 
 def _until(lasting: str | None, once: bool) -> float:
@@ -170,6 +182,14 @@ def _until(lasting: str | None, once: bool) -> float:
     if lasting is not None and not duration:
         raise UserError(f"--for {quoted(lasting)}: {HINT}")
     return float("inf") if duration is None else duration.total_seconds()
+
+
+def _require_labels(names: tuple[str, ...]) -> None:
+    from engine.backends.openai.server_counters import LABEL, OWN_LABELS
+
+    for name in names:
+        if not LABEL.fullmatch(f'{name}=""') or name in OWN_LABELS:
+            raise UserError(f"--by {quoted(name)}: write a label of the counters other than {', '.join(OWN_LABELS)}")
 
 
 def _webhook(url: str | None, key_file: Path | None) -> AlarmWebhook | None:
@@ -244,7 +264,7 @@ def _watch(
     store: Store,
     settings: WatchSettings,
     server: WatchedServer,
-    requests: Sequence[CanaryRequest],
+    parts: WatchedParts,
     outputs: AlarmOutputs,
     until: float,
 ) -> int:
@@ -255,8 +275,8 @@ def _watch(
     from engine.backends.openai.server_counters import by_model
 
     watch = store.watches.begin(settings, environment.actor(), datetime.now(UTC))
-    canary = Canary(requests, server.endpoint.ask, lambda: by_model(server.page())) if requests else None
-    follower = Follower(store, watch, server.page, canary)
+    canary = Canary(parts.canary, server.endpoint.ask, lambda: by_model(server.page())) if parts.canary else None
+    follower = Follower(store, watch, server.page, canary, parts.by)
     note(f"watch {watch.id}: {settings.url}, {_tested(settings)}")
     alarms = read = 0
     with _stopped() as stop:

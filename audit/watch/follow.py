@@ -14,7 +14,7 @@ from audit.watch.canary import Canary
 from audit.watch.detect import Detectors, NamedAlarm
 from audit.watch.growth import reading
 from engine.backends.openai.errors import AttemptError
-from engine.backends.openai.server_counters import ServerCounters, by_model, counters_of
+from engine.backends.openai.server_counters import ServerCounters, by_label, by_model, counters_of
 
 UNKNOWN_PAGE: Final = "the page has none of the counters of vLLM, SGLang or audit serve"
 ABSENT: Final = "the page does not name the model any more"
@@ -49,19 +49,25 @@ class Follower:
         watch: the watch.
         fetch: gives the page of counters; raises `AttemptError`.
         canary: is replayed for every model after each page.
+        by: labels of the page; each value of one has a series too, which is stored and not tested.
     """
 
     def __init__(
-        self, store: Store, watch: StoredWatch, fetch: Callable[[], str], canary: Canary | None = None
+        self,
+        store: Store,
+        watch: StoredWatch,
+        fetch: Callable[[], str],
+        canary: Canary | None = None,
+        by: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._watch = watch
         self._fetch = fetch
-        self._canary = canary
+        self._canary, self._by = canary, tuple(by)
         self.detectors = Detectors(watch.settings)
         stored = store.watches.readings(watch.id)
         self.detectors.replay(stored)
-        self._before: dict[str, _Before] = {}
+        self._before: dict[tuple[str, str | None], _Before] = {}
         self._first: dict[str, str] = {}
         self._keep(stored)
 
@@ -75,8 +81,12 @@ class Follower:
         at, models = clock(), by_model(page)
         if not models:
             return self._stored(at, [WatchReading("", at, gap=UNKNOWN_PAGE)], known)
-        readings = [self._read(model, at, now) for model, now in models.items()]
-        readings += [WatchReading(model, at, gap=ABSENT) for model in self._before if model not in models]
+        readings = [self.detectors.judged(self._read(model, None, at, now)) for model, now in models.items()]
+        gone = {model for model, label in self._before if label is None} - models.keys()
+        readings += [WatchReading(model, at, gap=ABSENT) for model in sorted(gone)]
+        for name in self._by:
+            parts = by_label(page, name).items()
+            readings += [self._read(model, f"{name}={value}", at, now) for (model, value), now in parts]
         look = self._stored(at, readings, known)
         return look if self._canary is None else self._replayed(self._canary, look, models, clock)
 
@@ -95,14 +105,16 @@ class Follower:
         """Keep the last counters of each model, and the digests of answers that are seen for the first time."""
         for each in readings:
             if each.counters is not None:
-                self._before[each.model] = _Before(each.at, counters_of(json.loads(each.counters)))
+                # the whole traffic goes on after the canary
+                label = None if each.answers is not None else each.label
+                self._before[each.model, label] = _Before(each.at, counters_of(json.loads(each.counters)))
             for request, answer in json.loads(each.answers or "{}").items():
                 self._first.setdefault(request, answer)
 
-    def _read(self, model: str, at: datetime, now: ServerCounters) -> WatchReading:
-        before = self._before.get(model)
+    def _read(self, model: str, label: str | None, at: datetime, now: ServerCounters) -> WatchReading:
+        before = self._before.get((model, label))
         made = reading(model, at, now, before.counters if before else None, before.at if before else at)
-        return self.detectors.judged(made)
+        return replace(made, label=label)
 
     def _stored(self, at: datetime, readings: Sequence[WatchReading], known: int) -> Look:
         self._store.watches.add(self._watch.id, readings)

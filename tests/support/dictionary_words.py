@@ -262,8 +262,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "rise": "log evidence of the detector of a rise after the reading; NULL if it did not run",
     "alarm": "fall or rise if a detector alarmed with this reading; it then starts anew",
     "counters": "the counters as they were read, as JSON",
-    "label": "the part of the traffic: `canary`, with a domain if its rows have one; NULL for all of it, which alone "
-    "is tested",
+    "label": "the part of the traffic: a label and its value, or `canary` with the domain of its rows; NULL for all "
+    "of it, which alone is tested",
     "answers": "by request of the canary, its name and the digest of its body, the digest of the answer, as JSON",
     "changed": "answers of the canary that are not those that the watch saw first",
     "whole": "true if an end token closed the answer",

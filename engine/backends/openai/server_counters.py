@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from engine.backends.openai.metrics import ACCEPTED, DRAFTED, DRAFTS, MOST_LINE, MOST_NAMES
 
+K = TypeVar("K", bound=Hashable)
 SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +([^ ]+)(?: +-?[0-9]+)?")
 LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",? *')
 POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
@@ -37,6 +38,9 @@ STARTED: Final = "process_start_time_seconds"
 FAILED: Final = frozenset(("abort", "error"))
 """Reasons of vLLM's finished requests that are failures."""
 MOST_MODELS: Final = 64
+"""The most models, or values of a label, of one page."""
+OWN_LABELS: Final = ("model_name", "finished_reason", "position", "le")
+"""Labels that the counters themselves need."""
 MOST_COUNT: Final = 2.0**53
 LONGEST_NAME: Final = 500
 
@@ -90,35 +94,43 @@ def by_model(page: str) -> dict[str, ServerCounters]:
 
     Lines that are not samples, and values that are no finite count, are skipped.
     """
-    made: dict[str, dict[str, Any]] = {}
+    return _grouped(page, lambda labels: labels.get("model_name", ""))
+
+
+def by_label(page: str, name: str) -> dict[tuple[str, str], ServerCounters]:
+    """As `by_model`, by model and value of another label; samples without the label are left out."""
+    return _grouped(page, lambda labels: (labels.get("model_name", ""), labels[name]) if name in labels else None)
+
+
+def _grouped(page: str, key: Callable[[Mapping[str, str]], K | None]) -> dict[K, ServerCounters]:
+    made: dict[K, dict[str, Any]] = {}
     started = None
     for name, labels, value in _samples(page):
+        group = key(labels)
         if name == STARTED:
             started = value
-            continue
-        model = labels.get("model_name", "")
-        if model in made or len(made) < MOST_MODELS:
-            _take(made, model, name, labels, value)
+        elif group is not None and (group in made or len(made) < MOST_MODELS):
+            _take(made, group, name, labels, value)
     # a gauge alone counts nothing
-    counted = {model: values for model, values in made.items() if values.keys() - {"active"}}
-    return {model: ServerCounters(**values, started=started) for model, values in counted.items()}
+    counted = {group: values for group, values in made.items() if values.keys() - {"active"}}
+    return {group: ServerCounters(**values, started=started) for group, values in counted.items()}
 
 
-def _take(made: dict[str, dict[str, Any]], model: str, name: str, labels: Mapping[str, str], value: float) -> None:
+def _take(made: dict[K, dict[str, Any]], group: K, name: str, labels: Mapping[str, str], value: float) -> None:
     if name in SPELLED:
-        _add(made.setdefault(model, {}), SPELLED[name], value)
+        _add(made.setdefault(group, {}), SPELLED[name], value)
         if labels.get("finished_reason") in FAILED:
-            _add(made[model], "errors", value)
+            _add(made[group], "errors", value)
         elif "finished_reason" in labels:
-            _add(made[model], "errors", 0.0)
+            _add(made[group], "errors", 0.0)
     elif name == POSITIONS and re.fullmatch(r"[0-9]{1,3}", labels.get("position", "")):
-        _add(made.setdefault(model, {}).setdefault("positions", {}), int(labels["position"]), value)
+        _add(made.setdefault(group, {}).setdefault("positions", {}), int(labels["position"]), value)
     elif name in LATENCIES and "le" in labels:
-        _add(made.setdefault(model, {}).setdefault("latencies", {}), labels["le"], value)
+        _add(made.setdefault(group, {}).setdefault("latencies", {}), labels["le"], value)
     elif name in ACTIVE:
-        _add(made.setdefault(model, {}), "active", value)
+        _add(made.setdefault(group, {}), "active", value)
     elif name == LENGTH:
-        made.setdefault(model, {})["length"] = value
+        made.setdefault(group, {})["length"] = value
 
 
 def _add(values: dict[Any, float], key: Any, value: float) -> None:

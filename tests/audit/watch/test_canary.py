@@ -201,7 +201,19 @@ def test_a_bad_file_is_refused_in_one_line(store, tmp_path, text, words):
 def test_on_a_real_server_both_ways_of_counting_agree(tmp_path, prompts, store, monkeypatch):
     """`audit serve` gives each answer its account; without reading it, the counters give the same sums."""
     monkeypatch.setenv("CANARY_KEY", TOKEN)
-    options = ("--once", "--store", store, "--canary", prompts, "--canary-tokens", "16", "--api-key-env", "CANARY_KEY")
+    options = (
+        "--once",
+        "--store",
+        store,
+        "--canary",
+        prompts,
+        "--canary-tokens",
+        "16",
+        "--api-key-env",
+        "CANARY_KEY",
+        "--by",
+        "engine",
+    )
     with serving(tmp_path, "scripted:1", "--draft", "scripted:2") as server:
         for _ in range(2):
             result = invoke("watch", server.root, *options)
@@ -214,6 +226,9 @@ def test_on_a_real_server_both_ways_of_counting_agree(tmp_path, prompts, store, 
         monkeypatch.setattr("audit.watch.canary.COUNTED", ("nothing",))
         result = invoke("watch", server.root, *options)
         assert result.exit_code == 0, result.output
+    (_, first), (_, second) = rows(store, "gap, drafted", "engine=0")[1:]
+    assert first == sum(rows(store, "drafted", label)[0][0] for label in ("canary", "canary chat"))
+    assert second > first
     for label in ("canary", "canary chat"):
         own, again, counters = rows(store, "drafts, drafted, accepted, requests, gap, changed", label)
         assert own == again == counters

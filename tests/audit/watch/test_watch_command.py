@@ -129,6 +129,46 @@ def test_sglang_has_a_series_and_no_test(store):
     assert "gauges only" in rows(store, "gap")[1][0]
 
 
+def of_domains(chat, code, started=1.7e9):
+    """A page whose counters have a domain, and another engine's without one."""
+    parts = {"chat": chat, "code": code}
+    pages = (
+        vllm_page(drafts, accepted, started=started).replace('engine="0"', f'domain="{name}"')
+        for name, (drafts, accepted) in parts.items()
+    )
+    return Answer("".join(pages) + vllm_page(7, 7, started=started))
+
+
+def test_each_value_of_a_label_has_a_series_and_only_the_whole_is_tested(store):
+    pages = [
+        of_domains((100, 300), (10, 20)),
+        of_domains((300, 900), (10, 20)),
+        of_domains((5, 15), (20, 30), started=1.8e9),
+        of_domains((5, 15), (1020, 40), started=1.8e9),
+    ]
+    with metrics_server(*pages) as server:
+        codes = [once(server, store, "--reference", "0.001", "--by", "domain").exit_code for _ in pages]
+        shown = invoke("watch", server.url, "--show", "--store", store)
+    assert codes == [0] * 4
+
+    def series(label):
+        found = rows(store, "drafted, accepted, restarted, fall IS NULL, label", "watch_reading")
+        return [row[:4] for row in found if row[4] == label]
+
+    assert series("domain=chat") == [(None, None, 0, 1), (800, 600, 0, 1), (20, 15, 1, 1), (0, 0, 0, 1)]
+    assert series("domain=code") == [(None, None, 0, 1), (0, 0, 0, 1), (80, 30, 1, 1), (4000, 10, 0, 1)]
+    assert series(None) == [(None, None, 0, 1), (800, 600, 0, 0), (128, 52, 1, 0), (4000, 10, 0, 0)]
+    assert "m domain=chat" in shown.stdout
+    with Store.open(store, create=False) as opened:
+        assert opened.damage() == ()
+
+
+def test_a_label_that_no_sample_has_gives_no_series(store):
+    with metrics_server(*growing(0.7, 2)) as server:
+        assert [once(server, store, "--by", "domain").exit_code for _ in range(2)] == [0, 0]
+    assert rows(store, "label", "watch_reading") == [(None,)] * 2
+
+
 def test_drafts_longer_than_the_unit_are_no_evidence(store):
     with metrics_server(*growing(0.2, 3)) as server:
         codes = [once(server, store, "--reference", "0.6", "--unit", "3").exit_code for _ in range(3)]
@@ -171,6 +211,8 @@ def test_the_reference_is_the_lower_bound_of_a_run(store):
         (("--for", "soon"), '--for "soon"'),
         (("--webhook", "http://h/x"), "belong together"),
         (("--arm", "a"), "add --run RUN"),
+        (("--by", "le"), '--by "le"'),
+        (("--by", "a b"), '--by "a b"'),
         (("--api-key-env", "NOT_THERE"), "NOT_THERE"),
     ],
 )
