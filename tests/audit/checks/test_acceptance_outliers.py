@@ -10,9 +10,13 @@ from audit.checks.acceptance_outliers import CHECK, plan_of
 from audit.checks.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
+from engine import faults
+from engine.core.types import Protocol, SamplingParams
+from engine.faults.interface import Scenario
 from tests.audit.checks.external_arms import answered
 from tests.audit.checks.external_arms import evidence as external
 from tests.audit.checks.simulator import SAMPLED, Setup, arm, world
+from tests.bench.growing import Growing
 
 LONG = Setup(sampling=replace(SAMPLED, max_new_tokens=256))
 PAIR = world(6)
@@ -146,6 +150,27 @@ def test_an_endpoint_with_one_odd_request():
     found = evaluate(CHECK, external(requests), {})
     assert found.verdict is Verdict.FAULT
     assert [each.request for each in found.findings] == ["r39"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"), [(None, Verdict.CERTIFIED), ("drafts_of_another_request", Verdict.FAULT)]
+)
+def test_the_real_loop_with_one_request_that_drafts_after_another_text(fault, verdict):
+    """50 requests of the engine; the tenth is of an arm with the fault, or of a second clean one."""
+    requests = list(looped(None, 3, 50))
+    requests[9] = replace(looped(fault, 3 if fault else 4, 2)[1], request_id="odd")
+    found = judged(replace(clean(), requests=tuple(requests)))
+    assert found.verdict is verdict, found.summary
+    assert [each.request for each in found.findings] == (["odd"] if fault else [])
+
+
+@cache
+def looped(fault, seed, count):
+    """Requests of 192 tokens of the engine over scripted models."""
+    scenario = faults.load(fault).scenario if fault else Scenario()
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=192)
+    scenario = replace(scenario, protocol=Protocol.CHAIN, sampling=sampling)
+    return Growing(scenario, fault, seed, ()).grown(192 * count).candidate.requests
 
 
 def test_nothing_to_judge():
