@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,12 +16,14 @@ from audit.text.printer import echo, note
 
 if TYPE_CHECKING:
     from audit.serve.evaluations.comparison import EvaluationComparison
-    from audit.serve.evaluations.score_pairs import ScoredRun
+    from audit.serve.evaluations.score_pairs import EvaluationPass, ScoreDifference, ScoredRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 SCORES: Final = ("task", "metric", "samples", "off", "on", "difference", "interval")
 CHECKS: Final = ("answers", "check", "verdict", "n", "what was found")
+CONTROL: Final = ("task", "metric", "samples", "off", "off again", "difference", "interval")
 LEVELS: Final = ("tokens", "scalars", "topk", "full")
+WORDS: Final = {"control": ", under other seeds"}
 COUNT: Final = click.IntRange(min=1)
 FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
@@ -29,6 +31,8 @@ FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 @click.group("eval")
 def command() -> None:
     """Run an evaluation twice, without speculation and with it, and compare its scores and its answers.
+
+    With --control a third evaluation, without speculation and under other seeds, shows how much scores differ anyway.
 
     Exit code 0: every check that applies is certified and no score differs; 1: a check found a fault, or the interval
     of a score's difference excludes 0; 3: undecided.
@@ -48,6 +52,9 @@ def model_options(function: F) -> F:
         click.option("--seed", type=click.IntRange(0), default=0, help="Changes the seeds of all requests."),
         click.option("--threads", type=COUNT, default=1, show_default=True, help="Threads of torch."),
         click.option("--limit", type=COUNT, help="Most samples of each task."),
+        click.option(
+            "--control", is_flag=True, help="Also run without speculation under other seeds, to compare with."
+        ),
     )[::-1]:
         function = option(function)
     return function
@@ -58,7 +65,11 @@ def model_options(function: F) -> F:
 @click.option("--task", "tasks", multiple=True, required=True, metavar="NAME", help="A task; may be repeated.")
 @click.option("--include-path", metavar="FOLDER", help="A folder with tasks of your own.")
 @click.option("--num-fewshot", type=click.IntRange(0), help="Examples in each prompt.")
-@click.option("--out", type=FOLDER, help="Where the harness writes its results and samples: FOLDER/off, FOLDER/on.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    help="Where the harness writes its results and samples: FOLDER/off, FOLDER/on, FOLDER/control.",
+)
 @json_option
 @wide_option
 @store_option
@@ -70,6 +81,7 @@ def lm_eval(
     include_path: str | None,
     num_fewshot: int | None,
     limit: int | None,
+    control: bool,
     out: Path | None,
     as_json: bool,
     **options: Any,
@@ -78,7 +90,7 @@ def lm_eval(
     with needs("lm-eval"):
         from audit.serve.evaluations.lm_eval_runs import HarnessTasks, evaluated
     given = HarnessTasks(tasks, include_path, limit, num_fewshot, out)
-    _compare(ctx, options, lambda speculation: evaluated(options, given, speculation=speculation), as_json)
+    _compare(ctx, options["store"], lambda which: evaluated(options, given, which), control, as_json)
 
 
 @command.command("inspect")
@@ -88,7 +100,11 @@ def lm_eval(
 @click.option("--max-tokens", type=COUNT, help="Most tokens of an answer. Default: what fits.")
 @click.option("--temperature", type=click.FloatRange(0), help="Of all answers. Default: the task's, else 1.")
 @click.option(
-    "--log-dir", type=FOLDER, default="logs", show_default=True, help="Inspect's logs: FOLDER/off, FOLDER/on."
+    "--log-dir",
+    type=FOLDER,
+    default="logs",
+    show_default=True,
+    help="Inspect's logs: FOLDER/off, FOLDER/on, FOLDER/control.",
 )
 @json_option
 @wide_option
@@ -102,6 +118,7 @@ def inspect(
     max_tokens: int | None,
     temperature: float | None,
     limit: int | None,
+    control: bool,
     log_dir: Path,
     as_json: bool,
     **options: Any,
@@ -112,19 +129,23 @@ def inspect(
     chosen = {"max_tokens": max_tokens, "temperature": temperature}
     settings = {name: value for name, value in chosen.items() if value is not None}
     given = InspectTasks(tasks, limit, epochs, settings, log_dir)
-    _compare(ctx, options, lambda speculation: evaluated(options, given, speculation=speculation), as_json)
+    _compare(ctx, options["store"], lambda which: evaluated(options, given, which), control, as_json)
 
 
-def _compare(ctx: click.Context, options: dict[str, Any], run: Callable[[bool], ScoredRun], as_json: bool) -> None:
+def _compare(
+    ctx: click.Context, store_url: str, run: Callable[[EvaluationPass], ScoredRun], control: bool, as_json: bool
+) -> None:
     from audit.serve.evaluations.comparison import compared
+    from audit.serve.evaluations.score_pairs import EvaluationPass
     from audit.store import Store
 
-    runs = []
-    for speculation in (False, True):
-        note(f"evaluating with speculation {'on' if speculation else 'off'}")
-        runs.append(run(speculation))
-    with Store.open(options["store"], create=False, read_only=True) as store:
-        found = compared(store, *runs)
+    runs = {}
+    for which in EvaluationPass:
+        if control or which is not EvaluationPass.CONTROL:
+            note(f"evaluating with speculation {which.speculation}{WORDS.get(which.value, '')}")
+            runs[which] = run(which)
+    with Store.open(store_url, create=False, read_only=True) as store:
+        found = compared(store, runs[EvaluationPass.OFF], runs[EvaluationPass.ON], runs.get(EvaluationPass.CONTROL))
     if as_json:
         echo_json(found.document())
     else:
@@ -133,12 +154,12 @@ def _compare(ctx: click.Context, options: dict[str, Any], run: Callable[[bool], 
 
 
 def _show(found: EvaluationComparison) -> None:
-    rows = [
-        (each.task, each.metric, each.samples, each.off, each.on, each.difference, _interval(each.interval))
-        for each in found.scores
-    ]
-    echo_rows(SCORES, rows)
+    echo_rows(SCORES, _rows(found.scores))
     echo(f"difference: on minus off, paired; all intervals together hold with {100 * found.confidence:g} % confidence")
+    if found.control is not None:
+        echo("")
+        echo_rows(CONTROL, _rows(found.control.scores))
+        echo("control: off again minus off, under other seeds: by how much scores differ without speculation")
     answers = found.answers
     echo("")
     echo_rows(
@@ -154,8 +175,16 @@ def _show(found: EvaluationComparison) -> None:
     if answers.unpaired:
         echo(f"{answers.unpaired} answers have no partner: only one of the evaluations asked for them")
     echo(f"samples with another answer and the same scores, which scores do not see: {found.unseen}")
-    echo(f"runs: off {cell(found.off.run)}, on {cell(found.on.run)}")
+    control = f", control {cell(found.control.arm.run)}" if found.control else ""
+    echo(f"runs: off {cell(found.off.run)}, on {cell(found.on.run)}{control}")
     echo(found.words)
+
+
+def _rows(scores: Sequence[ScoreDifference]) -> list[tuple[Any, ...]]:
+    return [
+        (each.task, each.metric, each.samples, each.off, each.on, each.difference, _interval(each.interval))
+        for each in scores
+    ]
 
 
 def _interval(interval: Any) -> str:

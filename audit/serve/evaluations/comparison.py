@@ -25,9 +25,18 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
+class ControlScores:
+    """A second evaluation without speculation, and the differences of its scores from the first one's."""
+
+    arm: EvaluatedArm
+    scores: tuple[ScoreDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationComparison:
     """What a pair of evaluations shows.
 
+    control: what two evaluations without speculation show; None without such a control. It changes no decision.
     unseen: samples with another answer and the same scores.
     confidence: of all intervals of scores together.
     """
@@ -38,6 +47,7 @@ class EvaluationComparison:
     answers: PairedAnswers
     unseen: int
     confidence: float
+    control: ControlScores | None = None
 
     @property
     def exit_code(self) -> int:
@@ -61,11 +71,12 @@ class EvaluationComparison:
             "scores": self.scores,
             "answers": self.answers,
             "unseen": self.unseen,
+            "control": self.control,
         }
 
 
-def compared(store: Store, off: ScoredRun, on: ScoredRun) -> EvaluationComparison:
-    """Compare two evaluations whose runs are in the store.
+def compared(store: Store, off: ScoredRun, on: ScoredRun, control: ScoredRun | None = None) -> EvaluationComparison:
+    """Compare two evaluations whose runs are in the store, and a control with the first one.
 
     Raises:
         CannotDecide: no answer was generated.
@@ -73,4 +84,5 @@ def compared(store: Store, off: ScoredRun, on: ScoredRun) -> EvaluationCompariso
     answers = paired_answers(store, off.arm, on.arm)
     scores = score_differences(off.samples, on.samples)
     unseen = unseen_changes(off.samples, on.samples, answers.changed)
-    return EvaluationComparison(off.arm, on.arm, scores, answers, unseen, CONFIDENCE)
+    twice = None if control is None else ControlScores(control.arm, score_differences(off.samples, control.samples))
+    return EvaluationComparison(off.arm, on.arm, scores, answers, unseen, CONFIDENCE, twice)

@@ -13,7 +13,7 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import value_to_float
 
 from audit.errors import CannotDecide
-from audit.serve.evaluations.score_pairs import EvaluatedArm, ScoredRun, ScoredSample
+from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,23 @@ class InspectTasks:
     logs: Path | None = None
 
 
-def evaluated(options: Mapping[str, Any], tasks: InspectTasks, *, speculation: bool) -> ScoredRun:
+def evaluated(options: Mapping[str, Any], tasks: InspectTasks, which: EvaluationPass) -> ScoredRun:
     """Evaluate, and close the run.
 
     Raises:
         UserError: a wrong option.
         CannotDecide: an evaluation did not end.
     """
-    word = "on" if speculation else "off"
-    given = {name: value for name, value in options.items() if name != "model"}
-    model = get_model(f"specaudit/{options['model']}", memoize=False, speculation=word, **given)
+    given = {name: value for name, value in options.items() if name not in ("model", "seed")}
+    given |= {"speculation": which.speculation, "seed": which.seed(options["seed"])}
+    model = get_model(f"specaudit/{options['model']}", memoize=False, **given)
     try:
         logs = inspect_ai.eval(
             list(tasks.files),
             model=model,
             limit=tasks.limit,
             epochs=tasks.epochs,
-            log_dir=str((tasks.logs or Path("logs")) / word),
+            log_dir=str((tasks.logs or Path("logs")) / which),
             display="none",
             **(tasks.settings or {}),
         )
@@ -55,7 +55,7 @@ def evaluated(options: Mapping[str, Any], tasks: InspectTasks, *, speculation: b
     broken = [log for log in logs if log.status != "success"]
     if broken:
         why = broken[0].error.message if broken[0].error else broken[0].status
-        raise CannotDecide(f"task {broken[0].eval.task} with speculation {word}: {why}")
+        raise CannotDecide(f"task {broken[0].eval.task} (evaluation {which}): {why}")
     facts = model.api.recorded.facts
     return ScoredRun(EvaluatedArm(facts["run"], facts["arm"]), tuple(each for log in logs for each in _samples(log)))
 

@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 
 from audit.errors import UserError
 from audit.serve.evaluations.lm_eval_model import SpecauditLM
-from audit.serve.evaluations.score_pairs import EvaluatedArm, ScoredRun, ScoredSample
+from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,16 @@ class HarnessTasks:
     out: Path | None = None
 
 
-def evaluated(options: Mapping[str, Any], tasks: HarnessTasks, *, speculation: bool) -> ScoredRun:
+def evaluated(options: Mapping[str, Any], tasks: HarnessTasks, which: EvaluationPass) -> ScoredRun:
     """Evaluate, and close the run.
 
     Raises:
         UserError: a wrong option, or the harness knows no such task.
     """
-    word = "on" if speculation else "off"
     manager = _manager(tasks)
-    model = SpecauditLM(**{**options, "speculation": word})
+    model = SpecauditLM(**{**options, "speculation": which.speculation, "seed": which.seed(options["seed"])})
     try:
-        tracker = None if tasks.out is None else EvaluationTracker(output_path=str(tasks.out / word))
+        tracker = None if tasks.out is None else EvaluationTracker(output_path=str(tasks.out / which))
         results = lm_eval.simple_evaluate(
             model=model,
             tasks=list(tasks.names),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,24 @@ from audit.stats.bounded_mean import betting_interval
 from engine.core.types import Floats
 
 CONFIDENCE: Final = 0.99
+
+
+class EvaluationPass(StrEnum):
+    """One evaluation of those that are compared; its name is that of its folder of results."""
+
+    OFF = "off"
+    CONTROL = "control"
+    """As `off`, with other seeds."""
+    ON = "on"
+
+    @property
+    def speculation(self) -> str:
+        """The models' option `speculation`."""
+        return "on" if self is EvaluationPass.ON else "off"
+
+    def seed(self, seed: int) -> int:
+        """The evaluation's seed, from the user's."""
+        return seed + 1 if self is EvaluationPass.CONTROL else seed
 
 
 @dataclass(frozen=True, slots=True)
