@@ -13,12 +13,14 @@ from audit.errors import UserError
 from audit.serve.limits import GAMMA, ROWS
 from audit.text.extras import needs
 from audit.text.printer import note
+from engine.core.registry import NUMERICS
 
 if TYPE_CHECKING:
     from audit.serve.limits import ServeLimits
     from audit.serve.opened_arm import OpenedArm
 
 LOOPBACK: Final = ("127.0.0.1", "localhost")
+AUTO: Final = "auto"
 LEVELS: Final = ("tokens", "scalars", "topk", "full")
 SHORTEST_TOKEN: Final = 16
 COUNT: Final = click.IntRange(min=1)
@@ -32,6 +34,7 @@ COUNT: Final = click.IntRange(min=1)
 @click.option("--arm", metavar="NAME", help="The arm, if MODEL is a suite; needed if it has several.")
 @click.option("--rows", type=COUNT, help=f"Choices decoded at once. Default: {ROWS}, or the suite's batch_size.")
 @click.option("--record", type=click.Choice(LEVELS), default="scalars", show_default=True, help="Record level.")
+@click.option("--numerics", type=click.Choice((AUTO, *NUMERICS)), help="Numerics of the model. Default: auto.")
 @click.option("--no-store", is_flag=True, help="Record nothing.")
 @click.option("--name", metavar="NAME", help="The model's name for clients. Default: MODEL, or the suite's target.")
 @click.option("--host", default=LOOPBACK[0], show_default=True, help="Address to listen on; this machine's own only.")
@@ -54,6 +57,7 @@ def command(
     arm: str | None,
     rows: int | None,
     record: str,
+    numerics: str | None,
     no_store: bool,
     name: str | None,
     host: str,
@@ -87,7 +91,7 @@ def command(
     from audit.store import Store
 
     torch.set_num_threads(threads)
-    wish = opened_arm.ServedSource(model, draft, proposer, gamma, arm, rows, record).wish()
+    wish = opened_arm.ServedSource(model, draft, proposer, gamma, arm, rows, record, numerics).wish()
     opened = opened_arm.open_arm(wish)
     own = version_of((PACKAGE,))
     limits = _limits(opened, context, max_tokens, max_queue, max_body, timeout, drain)

@@ -63,6 +63,7 @@ class ServedSource:
     arm: str | None = None
     rows: int | None = None
     record: str = RecordLevel.SCALARS.value
+    numerics: str | None = None
 
     def wish(self) -> ServeWish:
         """What is to be served.
@@ -74,13 +75,16 @@ class ServedSource:
         if find_suite(self.model).is_file():
             if self.draft or self.proposer:
                 raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
+            if self.numerics is not None:
+                raise UserError("--numerics belongs to a model; a suite says at its target which numerics it has")
             return wish_of_arm(load_suite(self.model), self.arm, self.rows)
         if self.arm is not None:
             raise UserError(
                 f"--arm {self.arm}: {self.model} is no suite; write a YAML file or the name of a packaged suite"
             )
         drafting, level = ModelSource(self.draft) if self.draft else None, RecordLevel(self.record)
-        return wish_of_models(ModelSource(self.model), drafting, self.proposer, self.gamma, self.rows or ROWS, level)
+        target = ModelSource(self.model, numerics=self.numerics)
+        return wish_of_models(target, drafting, self.proposer, self.gamma, self.rows or ROWS, level)
 
 
 def wish_of_models(

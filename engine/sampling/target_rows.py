@@ -56,6 +56,11 @@ class TargetRows:
         """Absolute position of the token that row 0 decides."""
         return len(self._history)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether each row has all its mass on one token."""
+        return self._params.greedy
+
     def __getitem__(self, row: int) -> TransformedRow:
         """The distribution after the path to the row's node."""
         if row not in self._done:
@@ -81,6 +86,6 @@ class TargetRows:
 
     def chance(self, row: int, token: int) -> float:
         """The token's p; at temperature 0 all mass is on the best one."""
-        if self._params.greedy:
+        if self.greedy:
             return float(token == self.best(row))
         return float(self[row].p[token])

@@ -26,6 +26,9 @@ class GumbelVerifier:
         """Compare with argmax(log p + noise at the position)."""
 
         def choose(row: int, position: int) -> int:
+            if rows.greedy:
+                # noise does not move a choice that has all the mass
+                return rows.best(row)
             p = rows[row].p
             return gumbel_argmax(p, randomness.gumbel(position, len(p)))
 

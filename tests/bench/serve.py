@@ -35,8 +35,25 @@ ROWS = 8
 PATIENCE_S = 600
 MODEL = "model"
 VLLM = ".venv-vllm/bin/python"
-OURS = {"ours plain": (False, False), "ours draft": (True, False), "ours draft, recorded": (True, True)}
-"""Arms of ours: (a draft model, a store)."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """How a server of ours runs: with a draft model, with a store, and the target's numerics."""
+
+    draft: bool = False
+    recorded: bool = False
+    mode: str = "tiled"
+
+
+OURS = {
+    "ours plain": Own(),
+    "ours draft": Own(draft=True),
+    "ours draft, recorded": Own(draft=True, recorded=True),
+    "ours plain, fast": Own(mode="fast"),
+    "ours draft, fast": Own(draft=True, mode="fast"),
+}
+"""In `tiled`, the default, speculation changes no bit; `fast` promises none, like vLLM."""
 THEIRS = {"vllm plain": False, "vllm draft": True}
 
 Answers = tuple[tuple[int, ...], ...]
@@ -61,11 +78,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ours(setting: Setting, port: int, threads: int, store: Path | None, *, draft: bool) -> list[str]:
-    drafting = ("--draft", setting.draft, "--gamma", str(setting.gamma)) if draft else ()
-    kept = ("--no-store",) if store is None else ("--store", str(store))
+def ours(setting: Setting, port: int, threads: int, own: Own, folder: Path) -> list[str]:
+    drafting = ("--draft", setting.draft, "--gamma", str(setting.gamma)) if own.draft else ()
+    kept = ("--store", str(folder / "served.db")) if own.recorded else ("--no-store",)
     place = ("--port", str(port), "--name", MODEL, "--no-token", "--rows", str(ROWS), "--threads", str(threads))
-    return [sys.executable, "-m", "audit", "serve", setting.target, *drafting, *kept, *place]
+    numerics = ("--numerics", own.mode)
+    return [sys.executable, "-m", "audit", "serve", setting.target, *drafting, *kept, *place, *numerics]
 
 
 def theirs(python: str, setting: Setting, port: int, *, draft: bool) -> list[str]:
@@ -143,6 +161,11 @@ def job_of(served: Served, prompts: Sequence[Sequence[int]], length: int) -> Cal
     return lambda: asyncio.run(run())
 
 
+def plain_of(arm: str) -> str:
+    """The arm without drafts of the same side and numerics."""
+    return f"{arm.partition(' ')[0]} plain{', fast' * arm.endswith(', fast')}"
+
+
 def lines(runs: Runs) -> Iterator[Line]:
     rates = {arm: runs.rates(arm, lambda found: sum(map(len, found))) for arm in runs.runs}
     reference = runs.first("ours plain")
@@ -155,7 +178,7 @@ def lines(runs: Runs) -> Iterator[Line]:
             {
                 "tokens/s": ratio(own, [1.0] * len(own)),
                 "x vllm, same method": ratio(own, other) if other and arm.startswith("ours") else None,
-                "x own plain": ratio(own, rates[f"{arm.partition(' ')[0]} plain"]),
+                "x own plain": ratio(own, rates[plain_of(arm)]),
                 "answers as ours plain": f"{equal}/{len(reference)}",
             },
         )
@@ -164,9 +187,9 @@ def lines(runs: Runs) -> Iterator[Line]:
 def measured(setting: Setting, group: str, threads: int, vllm: str | None, folder: Path) -> Table:
     prompts = [each.prompt for each in requests_of(setting, group)]
     commands = {}
-    for arm, (draft, recorded) in OURS.items():
-        port, store = free_port(), folder / "served.db" if recorded else None
-        commands[arm] = (ours(setting, port, threads, store, draft=draft), port)
+    for arm, own in OURS.items():
+        port = free_port()
+        commands[arm] = (ours(setting, port, threads, own, folder), port)
     for arm, draft in THEIRS.items() if vllm else ():
         port = free_port()
         commands[arm] = (theirs(vllm, setting, port, draft=draft), port)

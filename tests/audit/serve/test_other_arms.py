@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from audit.store import Store
+from tests.audit.invoke import invoke
 from tests.audit.serve.server import TOKEN, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
@@ -86,3 +87,18 @@ def test_an_answer_leaves_through_the_filters_of_its_arm(suite, tmp_path):
         lines = [line.removeprefix("data: ") for line in parts.splitlines() if line.startswith("data: {")]
         assert "".join(json.loads(line)["choices"][0]["text"] for line in lines) == whole
         assert len(lines) > 3
+
+
+def test_the_numerics_of_the_target_are_on_record(tmp_path):
+    with serving(tmp_path, "bundled:target", "--numerics", "fast") as server:
+        tokens_of(server, max_tokens=4)
+        assert server.stop() == 0
+        with Store.open(server.store, create=False) as store:
+            (arm,) = store.load_run(server.run).arms
+            assert arm.effective.numerics.mode == "fast"
+
+
+def test_numerics_are_not_for_a_suite(suite, tmp_path):
+    done = invoke("serve", suite, "--arm", "cascade", "--numerics", "fast", "--no-store")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("audit: --numerics belongs to a model; a suite says at its target")
