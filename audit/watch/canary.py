@@ -104,21 +104,32 @@ class Canary:
     def readings(
         self, model: str, before: ServerCounters, clock: Callable[[], datetime], first: Mapping[str, str]
     ) -> Iterator[WatchReading]:
-        """A reading for each label; `first` has the digests of the answers that were seen first."""
+        """A reading for each label; `first` has the digests of the answers that were seen first.
+
+        Every reading has answers and, unless the page could not be read behind them, counters.
+        """
         for label, group in groupby(self._requests, key=lambda request: request.label):
             requests, begun = list(group), clock()
             try:
                 answers = self._answers(model, requests)
                 after = self._settled(model, before, len(requests))
             except AttemptError as error:
-                yield WatchReading(model, clock(), gap=f"the canary failed: {error}", label=label)
+                failed = WatchReading(model, clock(), gap=f"the canary failed: {error}", label=label, answers="{}")
+                # some of its requests may have drafted
+                before = self._after_failure(model)
+                yield replace(failed, counters=_kept(before))
                 continue
             made = _read(model, clock(), begun, before, after, answers.completions)
             changed = sum(first.get(key, digest) != digest for key, digest in answers.digests.items())
-            # the next reading of the whole traffic begins here, so that the canary is no part of it
-            kept = after.to_json() if after != ServerCounters() else None
-            yield replace(made, label=label, answers=json.dumps(answers.digests), changed=changed, counters=kept)
+            yield replace(made, label=label, answers=json.dumps(answers.digests), changed=changed, counters=_kept(after))
             before = after
+
+    def _after_failure(self, model: str) -> ServerCounters:
+        """The counters behind a failed replay; none if they cannot be read either."""
+        try:
+            return self._counters().get(model, ServerCounters())
+        except AttemptError:
+            return ServerCounters()
 
     def _answers(self, model: str, requests: Sequence[CanaryRequest]) -> CanaryAnswers:
         completions, digests = [], {}
@@ -138,6 +149,11 @@ class Canary:
             self._pause(seconds)
             after = self._counters().get(model, ServerCounters())
         return after
+
+
+def _kept(counters: ServerCounters) -> str | None:
+    """Where the next reading of the whole traffic begins, so that the canary is no part of it."""
+    return counters.to_json() if counters != ServerCounters() else None
 
 
 def _digest(*parts: Any) -> str:

@@ -102,12 +102,14 @@ class Follower:
         return look
 
     def _keep(self, readings: Sequence[WatchReading]) -> None:
-        """Keep the last counters of each model, and the digests of answers that are seen for the first time."""
+        """Keep the last counters of each series, and the digests of answers that are seen for the first time."""
         for each in readings:
+            # the whole traffic goes on after the canary; behind one without counters it begins anew
+            series = each.model, None if each.answers is not None else each.label
             if each.counters is not None:
-                # the whole traffic goes on after the canary
-                label = None if each.answers is not None else each.label
-                self._before[each.model, label] = _Before(each.at, counters_of(json.loads(each.counters)))
+                self._before[series] = _Before(each.at, counters_of(json.loads(each.counters)))
+            elif each.answers is not None:
+                self._before.pop(series, None)
             for request, answer in json.loads(each.answers or "{}").items():
                 self._first.setdefault(request, answer)
 

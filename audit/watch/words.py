@@ -127,6 +127,11 @@ GAUGES: Final = {
     "gap": "1 if the last reading is no evidence.",
     "last_reading_timestamp_seconds": "Time of the last reading.",
 }
+PART_GAUGES: Final = {
+    "part_acceptance": "Accepted per drafted token in the last reading of a part of the traffic.",
+    "part_gap": "1 if the last reading of the part is no evidence.",
+    "canary_changed": "Canary answers that are not those that were seen first.",
+}
 
 
 def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: Detectors) -> str:
@@ -144,20 +149,37 @@ def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: De
     for model in rows:
         count = sum(alarm.reading.model == model for alarm in detectors.alarms)
         lines.append(f"{total}{_labels(watch, model)} {count}")
-    return "\n".join(lines + _changed(watch, readings)) + "\n"
+    return "\n".join([*lines, *_parts(watch, readings)]) + "\n"
 
 
-def _changed(watch: StoredWatch, readings: Sequence[WatchReading]) -> list[str]:
-    rows = [each for each in readings if each.changed is not None]
-    name, words = "specaudit_watch_canary_changed", "Canary answers that are not those that were seen first."
-    head = [f"# HELP {name} {words}", f"# TYPE {name} gauge"] if rows else []
-    return head + [f"{name}{_labels(watch, each.model, each.label)} {each.changed}" for each in rows]
+def _parts(watch: StoredWatch, readings: Sequence[WatchReading]) -> Iterator[str]:
+    """Gauges of the parts of the traffic, which have the model's names and a label."""
+    labelled = [each for each in readings if each.label is not None]
+    for name, words in PART_GAUGES.items():
+        values = [(each, _part(each)[name]) for each in labelled]
+        known = [(each, value) for each, value in values if value is not None]
+        if known:
+            yield from (f"# HELP specaudit_watch_{name} {words}", f"# TYPE specaudit_watch_{name} gauge")
+        for each, value in known:
+            yield f"specaudit_watch_{name}{_labels(watch, each.model, each.label)} {value!r}"
+
+
+def _part(reading: WatchReading) -> dict[str, float | None]:
+    return {
+        "part_acceptance": _acceptance(reading),
+        "part_gap": float(reading.gap is not None),
+        "canary_changed": reading.changed,
+    }
+
+
+def _acceptance(reading: WatchReading) -> float | None:
+    drafted, accepted = reading.drafted, reading.accepted
+    return accepted / drafted if drafted and accepted is not None else None
 
 
 def _gauges(watch: StoredWatch, reading: WatchReading, detectors: Detectors) -> dict[str, float | None]:
-    drafted, accepted = reading.drafted, reading.accepted
     return {
-        "acceptance": accepted / drafted if drafted and accepted is not None else None,
+        "acceptance": _acceptance(reading),
         "acceptance_length": reading.acceptance_length,
         "reference": watch.settings.reference,
         "log_evidence": reading.fall,

@@ -82,6 +82,18 @@ PANELS = (
         ),
     ),
     Panel(
+        "Acceptance of parts of the traffic",
+        "Accepted per drafted token by label and in the canary's requests. These series are not tested.",
+        "percentunit",
+        (Curve(_gauge("part_acceptance"), "{{model_name}}: {{label}}"),),
+    ),
+    Panel(
+        "Changed answers of the canary",
+        "Answers that are not those that were seen first. Rounding changes some in batches with other requests.",
+        "none",
+        (Curve(_gauge("canary_changed"), "{{model_name}}: {{label}}"),),
+    ),
+    Panel(
         "Acceptance by the server's counters",
         "Accepted per drafted token, without a test: what the server counted in the interval.",
         "percentunit",

@@ -172,10 +172,34 @@ def test_a_server_that_answers_no_canary_is_a_gap(store, prompts):
     simulated = Simulated()
     simulated.reply = lambda path, body: Answer("down", 503)
     watched(store, prompts, simulated, 1)
-    ((gap, answers),) = rows(store, "gap, answers")
+    ((gap, answers, changed),) = rows(store, "gap, answers, changed")
     assert gap.startswith("the canary failed: ")
     assert "503" in gap
-    assert answers is None
+    assert (answers, changed) == ("{}", None)
+
+
+@pytest.mark.parametrize(("page_fails", "then"), [(False, 0), (True, None)])
+def test_what_a_failed_canary_drafted_is_no_part_of_the_whole_traffic(store, prompts, page_fails, then):
+    """Its last request fails, once another has drafted; the page behind it is read, or fails as well."""
+    simulated, down = Simulated(), []
+
+    def failing(path, body):
+        if body.get("prompt") == [3, 4]:
+            down.append(page_fails)
+            return Answer("down", 503)
+        return simulated.reply(path, body)
+
+    def page():
+        return Answer("down", 503) if down and down.pop() else simulated.page()
+
+    with metrics_server(Answer()) as server:
+        server.answer = page
+        for reply in (simulated.reply, failing, simulated.reply):
+            server.reply = reply
+            assert invoke("watch", server.url, "--once", "--store", store, "--canary", prompts).exit_code == 0
+    assert simulated.drafts == 80
+    assert [row[0] for row in rows(store, "drafted", None)] == [None, 0, then]
+    assert [row[0] for row in rows(store, "drafted", "canary chat")] == [80, None, 80]
 
 
 @pytest.mark.parametrize(

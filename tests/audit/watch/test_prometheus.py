@@ -40,7 +40,13 @@ tests:
       - {{series: 'specaudit_watch_gap{{model_name="blinked",url="u"}}', values: '0x10 1x9 0x100'}}
       - {{series: 'specaudit_watch_last_reading_timestamp_seconds{{model_name="m",url="stopped"}}', values: '0x120'}}
       - {{series: 'specaudit_watch_last_reading_timestamp_seconds{{model_name="m",url="runs"}}', values: '0+60x120'}}
+      - {{series: 'specaudit_watch_canary_changed{{label="canary",model_name="other",url="u"}}', values: '0x20 1x100'}}
+      - {{series: 'specaudit_watch_canary_changed{{label="canary",model_name="rounded",url="u"}}', values: '1x9 0 1x9 0 1x9 0 1x9 0 1x9 0 1x9 0'}}
     alert_rule_test:
+      - {{eval_time: 40m, alertname: SpeculationCanaryChanged, exp_alerts: []}}
+      - eval_time: 55m
+        alertname: SpeculationCanaryChanged
+        exp_alerts: [{{exp_labels: {{severity: info, model_name: other, url: u, label: canary}}}}]
       - {{eval_time: 20m, alertname: SpeculationAcceptanceFell, exp_alerts: []}}
       - eval_time: 25m
         alertname: SpeculationAcceptanceFell
@@ -74,8 +80,8 @@ def test_grafanas_types_read_the_dashboard():
 
     read = Dashboard.from_json(json.loads(DASHBOARD.read_text()))
     assert read.title == "Speculative decoding, watched"
-    assert len(read.panels) == 10
-    assert len({(panel.grid_pos.x, panel.grid_pos.y) for panel in read.panels}) == 10
+    assert len(read.panels) == 12
+    assert len({(panel.grid_pos.x, panel.grid_pos.y) for panel in read.panels}) == 12
 
 
 def shortened(rules):
@@ -91,7 +97,7 @@ def test_each_alert_fires_when_it_should_and_only_then(tmp_path):
     tests.write_text(RULE_TESTS.format(rules=bare))
     checked = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "3 rules found" in checked.stdout
+    assert "4 rules found" in checked.stdout
     tested = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
@@ -162,11 +168,15 @@ def complete(server, count):
 @pytest.mark.slow
 @prometheus_needed
 @pytest.mark.xdist_group("serve")
-def test_every_panel_has_data_in_a_real_prometheus(tmp_path):
+def test_every_panel_has_data_in_a_real_prometheus(tmp_path, monkeypatch):
     """`audit serve` counts, `audit watch` judges, Prometheus reads both, and each panel's expressions answer."""
     pages, store = tmp_path / "pages", str(tmp_path / "watch.db")
     pages.mkdir()
+    canary = tmp_path / "canary.jsonl"
+    canary.write_text('{"id": "a", "tokens": [3, 4]}\n')
     options = ("--store", store, "--reference", "0.02", "--textfile", str(pages / "watch.prom"))
+    options += ("--canary", str(canary), "--api-key-env", "CANARY_KEY")
+    monkeypatch.setenv("CANARY_KEY", TOKEN)
     left = dict.fromkeys(
         expression.replace("$model", ".*").replace("$__rate_interval", "30s") for _, expression in expressions()
     )
