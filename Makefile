@@ -44,7 +44,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture test-gpu bench-gpu venv-vllm venv-ort venv-openvino venv-llama venv-mlx quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture docs-dashboard-picture test-gpu bench-gpu venv-vllm venv-ort venv-openvino venv-llama venv-mlx quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -193,6 +193,11 @@ docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; n
 	$(BIN)/audit run quickstart --store $(VENV)/picture.db --results $(VENV)/picture.json
 	$(BIN)/python -m tests.support.report_picture docs/report.png --store $(VENV)/picture.db
 	$(BIN)/python -m tests.browser.picture docs/pictures/viewer.png --store $(VENV)/picture.db
+
+docs-dashboard-picture: $(INSTALLED)  ## Draw the dashboard of audit watch with Grafana's own components; needs npm, Prometheus and Chromium.
+	@mkdir -p build/grafana && cp tests/support/grafana/package.json build/grafana/
+	npm install --prefix build/grafana --ignore-scripts --legacy-peer-deps --no-audit --no-fund --silent
+	$(BIN)/python -m tests.support.dashboard_picture docs/pictures/watch-dashboard.png --modules build/grafana/node_modules
 
 docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and of docs/how-to/evaluate.md, and write what they print.
 	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md docs/how-to/evaluate.md

@@ -121,7 +121,9 @@ class Canary:
                 continue
             made = _read(model, clock(), begun, before, after, answers.completions)
             changed = sum(first.get(key, digest) != digest for key, digest in answers.digests.items())
-            yield replace(made, label=label, answers=json.dumps(answers.digests), changed=changed, counters=_kept(after))
+            yield replace(
+                made, label=label, answers=json.dumps(answers.digests), changed=changed, counters=_kept(after)
+            )
             before = after
 
     def _after_failure(self, model: str) -> ServerCounters:

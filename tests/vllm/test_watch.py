@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -69,6 +70,44 @@ def test_each_reading_has_the_counts_of_the_requests_since_the_last(server, tmp_
     assert max(accepted / drafted for _, drafted, accepted, _ in counted) > 0.3
     with Store.open(store, create=False) as opened:
         assert opened.damage() == ()
+
+
+def test_a_canary_counts_its_own_drafts_and_finds_its_answers_unchanged(server, tmp_path):
+    """The server counts drafts for each request, so the counts are the canary's own beside other traffic too.
+
+    Beside sampled requests vLLM 0.32 on a CPU answers greedy ones wrongly (vllm-project/vllm#55005): a changed answer.
+    """
+    store, rows_of = str(tmp_path / "watch.db"), tmp_path / "canary.jsonl"
+    sent = [
+        {"id": str(place), "messages": messages, **({} if place % 2 else {"domain": "even"})}
+        for place, messages in enumerate(GOOD[:4])
+    ]
+    rows_of.write_text("".join(json.dumps(row) + "\n" for row in sent))
+    options = ("--store", store, "--canary", str(rows_of), "--canary-tokens", "32", "--by", "engine")
+    own = {"canary": sums(asked(server, GOOD[1:4:2])), "canary even": sums(asked(server, GOOD[0:4:2]))}
+    first = invoke("watch", server.root, "--once", *options)
+    alone = invoke("watch", server.root, "--once", *options)
+    between = sums(asked(server, BAD[:2]))
+    with ThreadPoolExecutor() as beside:
+        others = beside.submit(asked, server, BAD * 3, 1.0)
+        busy = invoke("watch", server.root, "--once", *options)
+        others.result()
+    assert [each.exit_code for each in (first, alone, busy)] == [0, 0, 0], busy.output
+    changed = 0
+    for label, counts in own.items():
+        found = rows(store, f"drafts, drafted, accepted, gap, changed FROM v_watch WHERE label = '{label}' --")
+        print(label, found)
+        assert [row[:4] for row in found[:2]] == [(*counts, None)] * 2
+        assert [row[4] for row in found[:2]] == [0, 0]
+        assert found[2][3] is None
+        changed += found[2][4]
+    assert changed > 0
+    whole = rows(store, "drafts, drafted, accepted FROM v_watch WHERE label IS NULL --")
+    # neither canary is in it: nothing between the first two, the requests between the others
+    assert whole[1] == (0, 0, 0)
+    assert whole[2][0] >= between[0]
+    by = rows(store, "label FROM v_watch WHERE label LIKE 'engine=%' --")
+    assert set(by) == {("engine=0",)}
 
 
 def test_a_fall_of_the_traffics_acceptance_is_an_alarm(server, tmp_path):

@@ -41,7 +41,8 @@ tests:
       - {{series: 'specaudit_watch_last_reading_timestamp_seconds{{model_name="m",url="stopped"}}', values: '0x120'}}
       - {{series: 'specaudit_watch_last_reading_timestamp_seconds{{model_name="m",url="runs"}}', values: '0+60x120'}}
       - {{series: 'specaudit_watch_canary_changed{{label="canary",model_name="other",url="u"}}', values: '0x20 1x100'}}
-      - {{series: 'specaudit_watch_canary_changed{{label="canary",model_name="rounded",url="u"}}', values: '1x9 0 1x9 0 1x9 0 1x9 0 1x9 0 1x9 0'}}
+      - series: 'specaudit_watch_canary_changed{{label="canary",model_name="rounded",url="u"}}'
+        values: '1x9 0 1x9 0 1x9 0 1x9 0 1x9 0 1x9 0'
     alert_rule_test:
       - {{eval_time: 40m, alertname: SpeculationCanaryChanged, exp_alerts: []}}
       - eval_time: 55m
@@ -193,3 +194,23 @@ def test_every_panel_has_data_in_a_real_prometheus(tmp_path, monkeypatch):
             assert not left, (left, (tmp_path / "prometheus.log").read_text()[-2000:])
             assert len(answered(address, "specaudit_watch_acceptance")) == 1
             assert answered(address, 'ALERTS{alertstate="firing"}') == []
+
+
+@pytest.mark.slow
+@prometheus_needed
+def test_the_history_of_the_picture_fills_every_panel_and_shows_the_fall(tmp_path):
+    """Its server loses a fifth of the acceptance at a known minute: alarms follow, and none comes before."""
+    from tests.support.dashboard_history import BEGUN, FALLS_AT, MINUTES, answers, history, prometheus_of
+
+    with prometheus_of(history(tmp_path / "watch.db"), tmp_path) as address:
+        found = answers(address, json.loads(DASHBOARD.read_text()))
+    panels = {panel["title"]: panel["curves"] for panel in found["panels"]}
+    assert len(panels) == 12
+    for title, curves in panels.items():
+        assert curves, title
+        for curve in curves:
+            assert sum(value is not None for value in curve["values"]) > MINUTES / 2, (title, curve["legend"])
+    (alarms,) = panels["Alarms in a day"]
+    fell = (BEGUN.timestamp() + FALLS_AT * 60) * 1000
+    assert max(value for at, value in zip(alarms["times"], alarms["values"], strict=True) if at < fell) == 0
+    assert alarms["values"][-1] > 1
