@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,24 @@ arms:
     engine: {{url: "{drafting}"}}
     checks: [greedy_equality, accounting, token_law]
 """
+OUTLIERS = """
+version: 1
+name: outliers
+backend: openai
+seed: 3
+batch_size: 4
+models: {{target: "bundled:medium"}}
+engine: {{url: "{url}", model: "bundled:medium", server: vllm, api: chat, api_key_env: SERVED_KEY}}
+workloads: [{{name: w, prompts: prompts.jsonl}}]
+sampling: {{max_new_tokens: 96, temperature: 0}}
+arms:
+  - name: greedy
+    proposer: {{kind: served, gamma: 4}}
+    verifier: greedy
+    engine: {{url: "{drafting}"}}
+    checks: [acceptance_outliers]
+"""
+COPIED = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"
 PROMPTS = ("The black ladder", "Use", "I can't help", "Write a", "Once upon", "My name is", "The city of", "What is")
 
 
@@ -72,6 +91,33 @@ def test_an_audit_over_http_sees_the_drafts_that_the_server_counts(pair, tmp_pat
     # the server's own records say the same
     assert sum(int(each.trace.n_drafted.sum()) for each in own) == drafted
     assert sum(each.trace.n_accepted for each in own) == accepted
+
+
+def test_one_request_of_another_kind_stands_out_among_the_accounts_of_a_live_server(tmp_path, monkeypatch):
+    """Forty texts to copy, which the draft knows, and one line that is none: it keeps about half of its drafts."""
+    monkeypatch.setenv("SERVED_KEY", TOKEN)
+    copied = [{**json.loads(line), "domain": "copy"} for line in COPIED.read_text().splitlines()[:40]]
+    odd = {"id": "odd", "domain": "copy", "messages": [{"role": "user", "content": "99 zebra quartz (boat) ~ lamp"}]}
+    suite, store = tmp_path / "suite.yaml", str(tmp_path / "audit.db")
+    (tmp_path / "plain").mkdir()
+    found = []
+    with (
+        serving(tmp_path, "bundled:medium", "--draft", "bundled:medium_draft") as pair,
+        serving(tmp_path / "plain", "bundled:medium") as plain,
+    ):
+        suite.write_text(OUTLIERS.format(url=plain.url, drafting=pair.url))
+        for rows in (copied, [*copied, odd]):
+            (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            result = invoke("run", str(suite), "--store", store, "--allow-env", "SERVED_KEY")
+            with Store.open(store, create=False) as opened:
+                found += [
+                    each for each in opened.checks(opened.resolve("latest")) if each.check == "acceptance_outliers"
+                ]
+            print(result.exit_code, found[-1].summary)
+    clean, with_odd = found
+    assert clean.verdict.value == "certified"
+    assert with_odd.verdict.value == "fault"
+    assert ["odd" in each.request for each in with_odd.findings] == [True]
 
 
 def test_a_served_run_is_decoded_again_from_its_record(tmp_path):
