@@ -77,6 +77,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.import_bundle:command",
         "Verify BUNDLE, a file of `audit export`, and add its run to a store.",
     ),
+    "join": ("audit.commands.join:command", "Join the SHARDs of a run to one run, and judge it."),
     "judge": (
         "audit.commands.judge:command",
         "Judge RUN again from its record, store the new verdicts beside the old ones, and print what differs.",

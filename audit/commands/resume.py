@@ -34,9 +34,11 @@ def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, re
     """
     import torch
 
+    from audit.executors.shares import share_of
     from audit.runs.prepare import prepare, require_engines
     from audit.runs.reused_baseline import begun_with
     from audit.runs.runner import require_unfinished, resume
+    from audit.runs.shard import shard_of
 
     if results is not None:
         require_place(results)
@@ -48,6 +50,9 @@ def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, re
         torch.set_num_threads(threads)
         prepared = prepare(loaded, begun_with(opened, record), allowed(ctx))
         require_engines(prepared, announce)
+        part = shard_of(record)
+        if part is not None:
+            prepared = share_of(prepared, part)
         begun = partial(resume, prepared, opened, name, accept_changes=accept_changes)
         ctx.exit(finish(opened, begun, results))
 

@@ -14,6 +14,7 @@ from audit.commands.running import announce, finish
 from audit.errors import UserError
 from audit.report.results import require_place
 from audit.runs.interim_looks import RunStopRule
+from audit.runs.shard import Shard
 from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
 
@@ -26,6 +27,7 @@ from audit.suite.loader import load_suite
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
 @click.option("--text", type=click.Choice(["off"]), help="Keep prompts, outputs and findings out of the store.")
+@click.option("--shard", metavar="I/N", help="Run one of N parts of the requests; audit join puts them together.")
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
 @allow_options
@@ -41,6 +43,7 @@ def command(
     max_tokens: int | None,
     baseline: str | None,
     text: str | None,
+    shard: str | None,
     purpose: str | None,
     ticket: str | None,
     store: str,
@@ -59,6 +62,9 @@ def command(
     With --text off, or the suite's key text, the store gets commitments to prompts, outputs and findings, and never
     their content. Such a run cannot be resumed, judged again or replayed.
 
+    With --shard I/N, the run has the I-th of N parts of the requests and is not judged: run each part in a process or
+    on a machine of its own, and join the runs with audit join. The exit code is then 0 once the part is stored.
+
     A suite may read the variables, send requests to the hosts and start the
     programs that the --allow options or the user's configuration name; audit
     validate lists what it would touch.
@@ -71,6 +77,7 @@ def command(
         raise UserError(
             "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
         )
+    part = None if shard is None else _shard(shard, until, baseline)
     if results is not None:
         require_place(results)
     granted = allowed(ctx)
@@ -93,8 +100,25 @@ def command(
         # before a store is created
         require_first_round(prepared, rule)
     require_engines(prepared, announce)
+    if part is not None:
+        from audit.executors.shares import share_of
+
+        prepared = share_of(prepared, part)
     with Store.open(store, create=True) as opened:
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket)), results))
+
+
+def _shard(text: str, until: str | None, baseline: str | None) -> Shard:
+    # imported with its option: the arms need numpy
+    from audit.executors.shares import parse_shard
+
+    for name, given, reason in (
+        ("--until", until, "each round depends on what all requests emitted before it"),
+        ("--baseline", baseline, "the earlier run is in one store"),
+    ):
+        if given is not None:
+            raise UserError(f"--shard and {name} exclude each other: {reason}; leave one of them out")
+    return parse_shard(text)
 
 
 def _rule(until: str | None, max_tokens: int | None) -> RunStopRule | None:

@@ -32,6 +32,7 @@ from audit.report.verdicts import (
 )
 from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
+from audit.runs.shard import Shard, shard_of
 from audit.store import Store
 from audit.store.connection import data_folder
 from audit.text.printer import Painted, echo, echo_painted, live, note
@@ -103,6 +104,10 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
         note(f"audit: {stopped}")
         return CANNOT_DECIDE
     found = results(store, outcome.run)
+    shard = shard_of(found.run)
+    if shard is not None:
+        print_shard(found, shard)
+        return 0
     pieces = pieces_of(found.run).text
     if pieces is not None:
         store.add_pieces(outcome.run, pieces)
@@ -114,6 +119,16 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
     write_results(found, path)
     note(f"store {store.url}", f"results {path}")
     return outcome.exit_code
+
+
+def print_shard(found: Results, shard: Shard) -> None:
+    """Print the arms of a shard, its id, and what follows."""
+    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults_of(found.run.arms)))
+    total = sum(arm.counts.requests for arm in found.run.arms)
+    echo(
+        "", f"shard {shard.name}: {total} of {sum(shard.totals.values())} requests, not judged", f"run {found.run.ulid}"
+    )
+    echo(f"next: audit export {found.run.ulid} --out shard-{shard.index}.zip, then join all {shard.of}: audit join")
 
 
 def print_results(found: Results) -> None:

@@ -20,6 +20,7 @@ from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
+from audit.runs.shard import SHARD, Shard
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.store.withheld import KEY, OFF
 from audit.suite.allowances import NOTHING, Allowances
@@ -54,6 +55,8 @@ class PreparedRun:
     arms: tuple[PreparedArm, ...]
     models: tuple[ModelFacts, ...]
     environment: Environment
+    shard: Shard | None = None
+    """The part of the whole run that `arms` has the requests of; None for a whole run."""
 
 
 def prepare(suite: Suite, earlier: ReusedRun | None = None, allowed: Allowances = NOTHING) -> PreparedRun:
@@ -202,7 +205,7 @@ def run_start(prepared: PreparedRun, rule: RunStopRule | None = None, reason: Ru
         environment=prepared.environment,
         actor=actor(),
         code_commit=commit if isinstance(commit, str) else None,
-        arms=tuple(_arm_start(arm, rule, text=suite.text) for arm in prepared.arms),
+        arms=tuple(_arm_start(arm, rule, prepared.shard, text=suite.text) for arm in prepared.arms),
         reason=reason or RunReason(),
     )
 
@@ -224,13 +227,15 @@ def model_artifacts(models: Iterable[ModelFacts]) -> Iterator[ArtifactRef]:
             yield ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256)
 
 
-def _arm_start(arm: PreparedArm, rule: RunStopRule | None, *, text: bool) -> NewArm:
+def _arm_start(arm: PreparedArm, rule: RunStopRule | None, shard: Shard | None, *, text: bool) -> NewArm:
     planned, effective = arm.planned, effective_config(arm)
+    terms = ({} if rule is None else {STOP_RULE: rule.document()}) | ({} if text else {KEY: OFF})
+    part = {} if shard is None else {SHARD: shard.document(planned.name)}
     return NewArm(
         name=planned.name,
         kind=planned.kind,
         level=arm_level(arm),
-        spec=_spec(planned) | ({} if rule is None else {STOP_RULE: rule.document()}) | ({} if text else {KEY: OFF}),
+        spec=_spec(planned) | terms | part,
         effective=effective,
         lossless=bool(effective.lossless),
     )

@@ -16,6 +16,7 @@ from audit.evidence.environment import actor, environment
 from audit.runs.interim_looks import InterimLook
 from audit.runs.judge import judged_checks
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
+from audit.runs.shard import require_whole
 from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
 from audit.store.canonical import number
 
@@ -55,7 +56,7 @@ def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Reju
     """Judge a finished run again and store the judgement.
 
     Raises:
-        UserError: the run is not finished, or has no results.
+        UserError: the run is not finished, or a shard, or has no results.
         CannotDecide: a trace is missing or cannot be decoded.
     """
     done = recomputed(store, run, announce)
@@ -69,12 +70,13 @@ def recomputed(store: Store, run: str, announce: Callable[[str], None]) -> Recom
     """The results of a finished run, computed from its record; nothing is stored.
 
     Raises:
-        UserError: the run is not finished.
+        UserError: the run is not finished, or a shard.
         CannotDecide: a trace is missing or cannot be decoded.
     """
     record, before = store.load_run(run), store.checks(run)
     if record.status is not RunStatus.FINISHED:
         raise UserError(f"run {run} is {record.status}; only a finished run can be judged again")
+    require_whole(record)
     arms = recorded_arms(record, before, counted=bool(store.coverage(run)))
     made = tuple(judged_checks(arms.links, arms.checks, partial(store.load_arm, run), announce, _last_look(before)))
     return Recomputed(arms, made, tuple(_differences(before, made)))

@@ -20,6 +20,7 @@ from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
+from audit.runs.shard import shard_of
 from audit.runs.surroundings import resumed
 from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
 from audit.store.withheld import withholds
@@ -105,6 +106,10 @@ def _require_resumable(prepared: PreparedRun, record: StoredRun) -> None:
                 f"run {record.ulid}: {used.role} ({used.name}) has changed since the run began; start a new run"
             )
     _require_recorded_arms(prepared, record)
+    shard = shard_of(record)
+    if shard != prepared.shard:
+        begun = "a whole run" if shard is None else f"shard {shard.name}"
+        raise UserError(f"run {record.ulid} began as {begun}; continue it with: audit resume {record.ulid}")
 
 
 def _require_recorded_arms(prepared: PreparedRun, record: StoredRun) -> None:
@@ -161,6 +166,7 @@ def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule
         else:
             for arm in prepared.arms:
                 generate(arm)
+        if rule is None and prepared.shard is None:
             judge([arm.planned for arm in prepared.arms], store, name, progress)
         code = exit_code(store.checks(name))
         store.finish_run(name, RunStatus.FINISHED, code)

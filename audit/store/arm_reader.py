@@ -18,6 +18,7 @@ from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, Requ
 from audit.store import contents, integrity, withheld
 from audit.store.erasable import ContentRow
 from audit.store.models import ArmRow, RequestRow, TokenTraceRow
+from audit.store.request_writer import NewRequest
 from audit.store.values import RequestKey
 from audit.store.withheld import WithheldContent
 from audit.store.writer import find_arm, find_run
@@ -81,6 +82,33 @@ def requests(session: Session, ulid: str) -> Iterator[ArmRequest]:
         for found in _found(session, f"run {ulid}, arm {arm.name}", arm, {}, ()):
             read = _read(found, None)
             yield ArmRequest(arm.name, _stored(found, read).record(read.trace))
+
+
+def copies(session: Session, ulid: str, name: str, part: range) -> tuple[NewRequest, ...]:
+    """Part of an arm's requests, from 0 in the order of their rows, as another run can record them.
+
+    Raises:
+        CannotDecide: a trace is missing, cannot be decoded, or is not the one on record.
+    """
+    arm = find_arm(session, find_run(session, ulid), name)
+    rows = select(RequestRow.id).where(RequestRow.arm_id == arm.id).order_by(RequestRow.id)
+    only = (RequestRow.id.in_(rows.offset(part.start).limit(len(part))),)
+    return tuple(_copy(found, name) for found in _found(session, f"run {ulid}, arm {name}", arm, {}, only))
+
+
+def _copy(found: _Found, arm: str) -> NewRequest:
+    # imported late, as in `_read`
+    from engine.core.types import Generation, Request
+
+    stored, content = _light(found), found.content
+    if not stored.intact:
+        raise CannotDecide(f"{found.place}: the stored trace or output is not the one on record")
+    header = stored.header
+    request = Request(header.request, tuple(header.prompt), header.sampling, header.stream)
+    made = Generation(
+        request, stored.tokens, stored.finish_reason, content.payload, content.text, stored.latency_us, header.facts
+    )
+    return NewRequest(arm, stored.domain, stored.case_id, stored.sample, made)
 
 
 def _arm_record(

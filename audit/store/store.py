@@ -220,6 +220,10 @@ class Store:
         """
         return self._read(lambda session: arm_reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
 
+    def copies(self, run: str, arm: str, part: range) -> tuple[NewRequest, ...]:
+        """Part of an arm's requests, as another run can record them; raises as `arm_reader.copies`."""
+        return self._read(lambda session: arm_reader.copies(session, run, arm, part))
+
     def _payload(self, row: int) -> bytes:
         if row in self._withheld:
             return self._withheld[row].payload
@@ -357,12 +361,9 @@ class Store:
         self._read(lambda session: write_bundle(session, writer.find_run(session, run), path))
 
     def import_run(self, source: Store, run: str, digest: str) -> bool:
-        """Copy a run from a verified store, in one transaction; False if it is there already with this content.
+        """Copy a run from the verified store of a bundle, in one transaction; `digest` is the bundle's SHA-256.
 
-        Args:
-            source: the store of a bundle.
-            run: the run's ULID.
-            digest: SHA-256 of the bundle, for the run's event.
+        False if the run is there already with this content.
 
         Raises:
             UserError: the run is there with another content.

@@ -1,0 +1,228 @@
+"""Joins the shards of a run to one run, which is judged like a run of one process.
+
+A shard is a finished run of its own, in a store or a bundle; its hashes are recomputed before anything is written. The
+shards fit if they are of one suite, with the same models, arms and settings, in one environment, and have every request
+once. The joined run has the requests as the shards recorded them, so its content root is that of a local run; run ids,
+moments and durations are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from audit.errors import CannotDecide, UserError
+from audit.evidence.environment import actor
+from audit.runs.interruptions import stops_recorded
+from audit.runs.judge import exit_code, judged_checks
+from audit.runs.recorded_arms import recorded_arms
+from audit.runs.runner import Progress, RunOutcome
+from audit.runs.shard import SHARD, Shard, shard_of
+from audit.runs.surroundings import differences
+from audit.store import NewArm, NewRun, RequestKey, RunStatus, Store, StoredArm, StoredRun
+from audit.store.contents import IntegrityViolation
+
+PIECE: Final = 64
+"""Requests that are copied in one transaction."""
+MEMORY: Final = "memory of finished requests"
+"""What an event of a run says of an arm that remembers requests (`audit.runs.runner`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """One shard in a verified store. `place` names it in messages: a file, or the run's id."""
+
+    place: str
+    store: Store
+    run: StoredRun
+    shard: Shard
+
+
+def stored_shard(place: str, store: Store, ulid: str, broken: Sequence[IntegrityViolation]) -> StoredShard:
+    """The shard that a run of a store is; `broken` lists where the run has changed.
+
+    Raises:
+        UserError: the run is whole or not finished.
+        CannotDecide: the run has changed since it finished.
+    """
+    run = store.load_run(ulid)
+    shard = shard_of(run)
+    if shard is None:
+        raise UserError(f"{place}: run {run.ulid} is a whole run; make shards: audit run SUITE --shard I/N")
+    if run.status is not RunStatus.FINISHED:
+        raise UserError(f"{place}: shard {shard.name} is {run.status}; finish it: audit resume {run.ulid}")
+    for first in broken[:1]:
+        raise CannotDecide(f"{place}: shard {shard.name} has changed since it finished: {first.place}: {first.message}")
+    return StoredShard(place, store, run, shard)
+
+
+def join(
+    shards: Sequence[StoredShard], store: Store, progress: Progress, *, accept_changes: bool = False
+) -> RunOutcome:
+    """Record the requests of all shards as one run of `store`, and judge it.
+
+    Raises:
+        UserError: a shard is missing, doubled or of another run, or ran in another environment without
+            `accept_changes`; nothing has been stored.
+    """
+    ordered = _ordered(shards)
+    for each in ordered[1:]:
+        _require_same_run(ordered[0], each)
+    elsewhere = tuple(_elsewhere(ordered, accepted=accept_changes))
+    counts = _counts(ordered)
+    name = store.begin_run(_start(ordered[0].run))
+    with store.hold(name), stops_recorded(store, name):
+        origins = ", ".join(each.run.ulid for each in ordered)
+        store.set_status(name, RunStatus.RUNNING, f"joined from {len(ordered)} shards: {origins}")
+        for detail in (*elsewhere, *_memories(ordered)):
+            store.set_status(name, RunStatus.RUNNING, detail)
+        _copy(ordered, counts, store, name, progress)
+        code = _judge(store, name, progress)
+        store.finish_run(name, RunStatus.FINISHED, code)
+    return RunOutcome(name, code)
+
+
+def _ordered(shards: Sequence[StoredShard]) -> list[StoredShard]:
+    """The shards by number, each once."""
+    places: dict[int, StoredShard] = {}
+    of = shards[0].shard.of
+    for each in shards:
+        if each.shard.of != of:
+            raise UserError(f"{each.place}: shard {each.shard.name} does not fit {shards[0].place}, one of {of} shards")
+        other = places.setdefault(each.shard.index, each)
+        if other is not each:
+            raise UserError(
+                f"{each.place}: shard {each.shard.name} is given twice, also as {other.place}; name it once"
+            )
+    missing = [f"{index}/{of}" for index in range(1, of + 1) if index not in places]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise UserError(f"shard {', '.join(missing[:3])}{more} is missing; name all {of} shards")
+    return [places[index] for index in range(1, of + 1)]
+
+
+def _require_same_run(first: StoredShard, other: StoredShard) -> None:
+    before, now = first.run, other.run
+    if before.suite_sha256 != now.suite_sha256:
+        raise UserError(f"{other.place}: a shard of suite {now.suite_name} that is not the suite of {first.place}")
+    digests = {used.role: used.sha256 for used in before.artifacts}
+    for used in now.artifacts:
+        if digests.get(used.role) != used.sha256:
+            raise UserError(f"{other.place}: its {used.role} ({used.name}) differs from that of {first.place}")
+    if [arm.name for arm in before.arms] != [arm.name for arm in now.arms]:
+        raise UserError(f"{other.place}: its arms are not those of {first.place}; use one version of audit for all")
+    for one, two in zip(before.arms, now.arms, strict=True):
+        differing = next((name for name, value in _terms(one).items() if value != _terms(two)[name]), None)
+        if differing is not None:
+            raise UserError(
+                f"{other.place}: arm {one.name} has another {differing} than in {first.place}; run all shards on "
+                "machines of one class, with the same packages"
+            )
+
+
+def _terms(arm: StoredArm) -> dict[str, Any]:
+    """What an arm has to share with the same arm of the other shards."""
+    spec = {name: value for name, value in arm.spec.items() if name != SHARD}
+    return {
+        "kind": arm.kind,
+        "level": arm.level,
+        "specification": spec,
+        "number of requests": arm.spec[SHARD]["requests"],
+        "effective configuration": arm.effective.to_json(),
+    }
+
+
+def _elsewhere(shards: Sequence[StoredShard], *, accepted: bool) -> Iterator[str]:
+    """What differs between the environment of the first shard and those of the others, a line for each shard."""
+    first = shards[0]
+    for each in shards[1:]:
+        changes = list(differences(first.run.environment, each.run.environment))
+        if changes and not accepted:
+            raise UserError(
+                f"{each.place}: shard {each.shard.name} ran in another environment than {first.place}: {changes[0]}; "
+                "run it where the others ran, or accept the changes with --accept-changes, which records them"
+            )
+        if changes:
+            yield f"shard {each.shard.name} ran elsewhere: {'; '.join(changes)}"
+
+
+def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
+    """The number of requests of each shard by arm, after a count: every request of the run is there, and once.
+
+    Raises:
+        UserError: two shards have the same request, or a request is missing.
+    """
+    found = [each.store.finished(each.run.ulid) for each in shards]
+    owners: dict[RequestKey, StoredShard] = {}
+    for each, keys in zip(shards, found, strict=True):
+        for key in keys:
+            other = owners.setdefault(key, each)
+            if other is not each:
+                raise UserError(f"{each.place}: request {key.name} is in {other.place} too; make the shards again")
+    for arm, total in shards[0].shard.totals.items():
+        count = sum(key.arm == arm for key in owners)
+        if count != total:
+            raise UserError(f"arm {arm}: the shards have {count} requests of {total}; make the shards again")
+    return {arm: [sum(key.arm == arm for key in keys) for keys in found] for arm in shards[0].shard.totals}
+
+
+def _start(run: StoredRun) -> NewRun:
+    arms = (
+        NewArm(
+            name=arm.name,
+            kind=arm.kind,
+            level=arm.level,
+            spec={name: value for name, value in arm.spec.items() if name != SHARD},
+            effective=arm.effective,
+            lossless=arm.lossless,
+        )
+        for arm in run.arms
+    )
+    return NewRun(
+        suite_name=run.suite_name,
+        suite_sha256=run.suite_sha256,
+        suite_document=run.suite_document,
+        artifacts=run.artifacts,
+        environment=run.environment,
+        actor=actor(),
+        code_commit=run.code_commit,
+        arms=tuple(arms),
+        reason=run.reason,
+    )
+
+
+def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:
+    """What the shards' events say about engines that remember requests."""
+    for each in shards:
+        yield from (event.detail for event in each.run.events if MEMORY in event.detail)
+
+
+def _copy(
+    shards: Sequence[StoredShard],
+    counts: Mapping[str, Sequence[int]],
+    store: Store,
+    name: str,
+    progress: Progress,
+) -> None:
+    """Copy arm by arm, so that the rows stand as in a local run."""
+    totals = shards[0].shard.totals
+    progress.planned(totals)
+    for arm, total in totals.items():
+        progress.arm(arm, total, 0)
+        for each, share in zip(shards, counts[arm], strict=True):
+            for start in range(0, share, PIECE):
+                made = each.store.copies(each.run.ulid, arm, range(start, start + PIECE))
+                store.add_requests(name, made)
+                for new in made:
+                    progress.advance(len(new.generation.tokens))
+
+
+def _judge(store: Store, name: str, progress: Progress) -> int:
+    """Judge a run by what its arms record about their checks; its exit code."""
+    arms = recorded_arms(store.load_run(name), (), counted=True)
+    load = partial(store.load_arm, name)
+    for check in judged_checks(arms.links, arms.checks, load, progress.judging, None, progress.judged):
+        store.add_check(name, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
+    return exit_code(store.checks(name))

@@ -1,0 +1,116 @@
+"""Which requests of a run can be decoded apart from one another, and the shares of N shards.
+
+A request may leave its arm if its content depends on itself alone: the arithmetic gives it the same bits beside any
+neighbours, and no draft remembers other requests. Every other arm is decoded whole, by one process, in the order and
+batches of a local run (`audit.runs.continuity.starts_again`), and so is an arm of another engine, whose batches cannot
+be repeated, and one whose time a check measures. So the content is that of a local run, whatever N is.
+
+An arm that reads what its candidate emitted goes where the candidate's request goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from audit.checks import load
+from audit.errors import UserError
+from audit.runs.continuity import starts_again
+from audit.runs.prepare import PreparedArm, PreparedRun, effective_config
+from audit.runs.shard import Shard
+from audit.store import RequestKey
+from engine.record.effective import LoopOwner
+
+MOST: Final = 10_000
+"""Shards at most."""
+
+
+def parse_shard(text: str) -> Shard:
+    """The shard that I/N names.
+
+    Raises:
+        UserError: no such shard.
+    """
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+    if found is None:
+        raise UserError(f"--shard {text[:40]!r}: write I/N, for example 1/4 to 4/4")
+    index, of = map(int, found.groups())
+    if not 1 <= of <= MOST:
+        raise UserError(f"--shard {text}: the number of shards is from 1 to {MOST}")
+    if not 1 <= index <= of:
+        raise UserError(f"--shard {text}: the first number is from 1 to {of}")
+    return Shard(index, of)
+
+
+def share_of(prepared: PreparedRun, shard: Shard) -> PreparedRun:
+    """The run with the requests of one shard alone; an arm may have none.
+
+    Raises:
+        UserError: the suite keeps its content in memory, so nothing could join it with the others.
+    """
+    require_joinable(prepared)
+    places = _places(prepared, shard.of)
+    arms = tuple(
+        replace(arm, requests={key: one for key, one in arm.requests.items() if places[key] == shard.index})
+        for arm in prepared.arms
+    )
+    totals = {arm.planned.name: len(arm.requests) for arm in prepared.arms}
+    return replace(prepared, arms=arms, shard=Shard(shard.index, shard.of, totals))
+
+
+def require_joinable(prepared: PreparedRun) -> None:
+    """Raise UserError if the content of requests may not leave its process."""
+    if not prepared.suite.text:
+        raise UserError(
+            f"{prepared.suite.path}: text: off keeps the content of requests in the memory of one process, so it "
+            "cannot be spread; leave out --shard and --workers, or text: off"
+        )
+
+
+def divisible(prepared: PreparedRun, arm: PreparedArm) -> bool:
+    """True if the requests of an arm may be decoded by several processes, with the content of a local run."""
+    effective = effective_config(arm)
+    if arm.planned.kind.reads:
+        return True
+    if effective.decoder is not LoopOwner.OWN or effective.origin is not None or starts_again(arm):
+        return False
+    return arm.planned.name not in _timed(prepared)
+
+
+def _timed(prepared: PreparedRun) -> set[str]:
+    """Arms whose time a check measures: their requests share a machine with nothing but each other."""
+    candidates = [arm.planned for arm in prepared.arms if arm.planned.spec is not None]
+    timed = [each for each in candidates if each.spec and any(load(name).claim == "cost" for name in each.spec.checks)]
+    return {name for each in timed for name in (each.name, each.baseline) if name}
+
+
+def _places(prepared: PreparedRun, of: int) -> Mapping[RequestKey, int]:
+    """The shard of each request: a contiguous stretch of an arm's order, or the arm whole."""
+    decoding = [arm for arm in prepared.arms if not arm.planned.kind.reads]
+    apart = [arm for arm in decoding if divisible(prepared, arm)]
+    places = {key: 1 + index * of // len(arm.requests) for arm in apart for index, key in enumerate(arm.requests)}
+    whole = {arm.planned.name: arm for arm in decoding if arm not in apart}
+    loads = [0] * of
+    # the largest first, each to the shard with the least; ties by name, so that every machine finds the same
+    for name in sorted(whole, key=lambda each: (-_cost(prepared, whole[each]), each)):
+        least = loads.index(min(loads))
+        loads[least] += _cost(prepared, whole[name])
+        places |= dict.fromkeys(whole[name].requests, least + 1)
+    return places | _followers(prepared, places)
+
+
+def _followers(prepared: PreparedRun, places: Mapping[RequestKey, int]) -> dict[RequestKey, int]:
+    return {
+        key: places[replace(key, arm=arm.planned.of or "")]
+        for arm in prepared.arms
+        if arm.planned.kind.reads
+        for key in arm.requests
+    }
+
+
+def _cost(prepared: PreparedRun, arm: PreparedArm) -> int:
+    """The requests that an arm decodes or has read, by their largest length."""
+    readers = [each for each in prepared.arms if each.planned.kind.reads and each.planned.of == arm.planned.name]
+    return arm.planned.sampling.max_new_tokens * sum(len(each.requests) for each in (arm, *readers))
