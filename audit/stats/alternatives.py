@@ -76,11 +76,15 @@ class WealthState:
     alpha: float
     log_wealth: Floats
     """[K] log of each alternative's product."""
-    log_final: float
     log_max: float
     crossing: int | None
     crossed_by: str
     """The leader when the average first reached 1 / alpha; empty if it has not."""
+
+    @property
+    def log_final(self) -> float:
+        """Log of the average after the last token."""
+        return float(_averages(self.log_wealth[None])[0]) if self.n else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ _ALWAYS, _BONUS, _LAST = -1, LAST_DEPTH + 1, LAST_DEPTH + 2
 
 def start(alpha: float = 0.01) -> WealthState:
     """The state before any token. `alpha` decides only what counts as a crossing."""
-    return WealthState(0, alpha, np.zeros(len(NAMES)), 0.0, 0.0, None, "")
+    return WealthState(0, alpha, np.zeros(len(NAMES)), 0.0, None, "")
 
 
 def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
@@ -147,29 +151,73 @@ def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ..
 
 def log_ratios(chunk: Chunk) -> Floats:
     """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 if an alternative does not differ from p."""
-    base = np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
-    depth = np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
+    return _spread(chunk, _base(chunk))
+
+
+def _base(chunk: Chunk) -> Floats:
+    """[E, B] the log ratios of the base laws."""
+    return np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
+
+
+def _spread(chunk: Chunk, base: Floats) -> Floats:
+    """[E, K] from [E, B]."""
+    depth = _depths(chunk)
     active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == depth[:, None])
     active |= (_TABLE.stratum == _LAST) & chunk.last[:, None]
     return np.where(active, base[:, _TABLE.base], 0.0)
 
 
+def _depths(chunk: Chunk) -> NDArray[np.int64]:
+    """[E] the stratum of each token's place."""
+    return np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
+
+
 def _extend(evidence: WealthState, chunk: Chunk) -> WealthState:
-    paths = evidence.log_wealth + np.cumsum(log_ratios(chunk), axis=0)
-    average = scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1)
+    base = _base(chunk)
+    growth = _growth(chunk, base)
+    after = replace(evidence, n=evidence.n + len(base), log_wealth=evidence.log_wealth + growth.last)
+    # the average seldom reaches a new maximum, and it costs K exponentials per token
+    if _at_most(evidence.log_wealth + growth.largest) <= evidence.log_max:
+        return after
+    paths = evidence.log_wealth + np.cumsum(_spread(chunk, base), axis=0)
+    average = _averages(paths)
     crossing, leader = evidence.crossing, evidence.crossed_by
     if crossing is None and float(np.max(average)) >= -math.log(evidence.alpha):
         at = int(np.argmax(average >= -math.log(evidence.alpha)))
         crossing, leader = evidence.n + at + 1, NAMES[int(np.argmax(paths[at] + _TABLE.log_weights))]
-    return replace(
-        evidence,
-        n=evidence.n + len(average),
-        log_wealth=paths[-1],
-        log_final=float(average[-1]),
-        log_max=max(evidence.log_max, float(np.max(average))),
-        crossing=crossing,
-        crossed_by=leader,
-    )
+    return replace(after, log_max=max(evidence.log_max, float(np.max(average))), crossing=crossing, crossed_by=leader)
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """What a chunk adds to each alternative's log wealth [K]: in the end, and at most on the way."""
+
+    last: Floats
+    largest: Floats
+
+
+def _growth(chunk: Chunk, base: Floats) -> _Growth:
+    """Sums over the tokens of each stratum alone: the others add exact zeros."""
+    depth, last, largest = _depths(chunk), np.zeros(len(NAMES)), np.zeros(len(NAMES))
+    for stratum, columns in _COLUMNS.items():
+        rows = base if stratum == _ALWAYS else base[chunk.last if stratum == _LAST else depth == stratum]
+        if len(rows):
+            sums = np.cumsum(rows[:, _TABLE.base[columns]], axis=0)
+            last[columns], largest[columns] = sums[-1], np.maximum(sums.max(axis=0), 0.0)
+    return _Growth(last, largest)
+
+
+def _at_most(log_wealth: Floats) -> float:
+    """An upper bound of `_averages` of rows that are nowhere larger, far above rounding; NaN if one is NaN."""
+    logs = log_wealth + _TABLE.log_weights
+    largest = float(logs.max())
+    bound = largest + float(np.log(np.exp(logs - largest).sum()))
+    return bound + 1e-9 * (1.0 + abs(bound))
+
+
+def _averages(paths: Floats) -> Floats:
+    """[E] log of the weighted average of the wealths whose logs are `paths` [E, K]."""
+    return np.asarray(scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1))
 
 
 def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
@@ -276,5 +324,7 @@ def _dictionary() -> _Dictionary:
 
 
 _TABLE = _dictionary()
+_COLUMNS = {int(stratum): np.flatnonzero(_TABLE.stratum == stratum) for stratum in np.unique(_TABLE.stratum)}
+"""The alternatives of each stratum."""
 NAMES = _TABLE.names
 """[K] every alternative, in the order of `Evidence.log_wealth`."""

@@ -113,8 +113,11 @@ def chosen(commitment: bytes, tokens: int, share: float) -> list[int]:
     Token i is chosen if the first 8 bytes of SHA-256 of the commitment and i, as a share of 2^64, are below `share`.
     """
     limit = math.ceil(share * 2**64)
-    drawn = (hashlib.sha256(commitment + i.to_bytes(8, "big")).digest()[:8] for i in range(tokens))
-    return [i for i, digest in enumerate(drawn) if int.from_bytes(digest, "big") < limit]
+    if limit >= 2**64:
+        return list(range(tokens))
+    # bytes of one length compare as numbers do
+    least, sha256 = limit.to_bytes(8, "big"), hashlib.sha256
+    return [i for i in range(tokens) if sha256(commitment + i.to_bytes(8, "big")).digest()[:8] < least]
 
 
 def choices(trace: Trace) -> list[int]:
@@ -125,6 +128,13 @@ def choices(trace: Trace) -> list[int]:
         tokens = int(trace.n_emitted[window.begin : window.end].sum())
         found += [window.first + i for i in chosen(before, tokens, trace.header.kept_share)]
     return found
+
+
+def dense_laws(trace: Trace) -> Floats:
+    """[H, V] the kept rows of q of a well-formed trace, in the order of `kept_examined`."""
+    q = np.zeros((len(trace.kept_examined), trace.header.vocabulary))
+    q[np.repeat(np.arange(len(q)), trace.kept_q_count), trace.kept_q_id] = trace.kept_q
+    return q
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ of a block in order; a double is a word's upper 53 bits times 2^-53.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,14 +23,9 @@ Words = NDArray[np.uint64]
 RoundKeys = tuple[tuple[int, int], ...]
 _HALF: Final = np.uint64(BITS // 2)
 _LOW: Final = np.uint64(2 ** (BITS // 2) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A 128-bit product in two words."""
-
-    high: Words
-    low: Words
+_FACTORS: Final = np.array(MULTIPLIERS, np.uint64)[:, None]
+_FACTOR_LOW: Final = _FACTORS & _LOW
+_FACTOR_HIGH: Final = _FACTORS >> _HALF
 
 
 def round_keys(first: int, second: int) -> RoundKeys:
@@ -51,26 +45,57 @@ def first_word(keys: RoundKeys, second: int, third: int, fourth: int) -> int:
 
 def first_words(keys: RoundKeys, second: Words, third: Words, fourth: Words) -> Words:
     """[n] `first_word` of n counters, from three columns [n]."""
-    a, b, c, d = np.ones_like(second), second, third, fourth
-    for one, other in keys:
-        x, y = _product(MULTIPLIERS[0], a), _product(MULTIPLIERS[1], c)
-        a, b, c, d = y.high ^ b ^ np.uint64(one), y.low, x.high ^ d ^ np.uint64(other), x.low
-    return a
+    state = _State.of(np.ones_like(second), second, third, fourth)
+    for key in keys:
+        state.round(key)
+    return np.asarray(state.left[0])
 
 
 def words_at(keys: RoundKeys, ids: Words, third: Words) -> Words:
     """[n] the words numbered `ids` of the sequences that numpy's generator gives at counters (0, 0, third, 0)."""
-    a, b, c, d = (ids >> np.uint64(2)) + np.uint64(1), np.zeros_like(ids), third, np.zeros_like(ids)
-    for one, other in keys:
-        x, y = _product(MULTIPLIERS[0], a), _product(MULTIPLIERS[1], c)
-        a, b, c, d = y.high ^ b ^ np.uint64(one), y.low, x.high ^ d ^ np.uint64(other), x.low
+    zero = np.zeros_like(ids)
+    state = _State.of((ids >> np.uint64(2)) + np.uint64(1), zero, third, zero)
+    for key in keys:
+        state.round(key)
+    (a, c), (b, d) = state.left, state.right
     return np.asarray(np.choose((ids & np.uint64(3)).astype(np.int64), (a, b, c, d)))
 
 
-def _product(factor: int, words: Words) -> _Product:
-    """From products of 32-bit halves, none of whose sums overflows."""
-    wide, halves = np.uint64(factor), (np.uint64(factor & int(_LOW)), np.uint64(factor >> BITS // 2))
-    low, high = words & _LOW, words >> _HALF
-    cross = halves[0] * high
-    middle = (halves[0] * low >> _HALF) + (cross & _LOW) + halves[1] * low
-    return _Product(halves[1] * high + (cross >> _HALF) + (middle >> _HALF), wide * words)
+class _State:
+    """The words of n blocks between rounds: `left` [2, n] the first and the third, `right` [2, n] the others.
+
+    Both products of a round are computed together and in place, because most of the cost is that of numpy's calls.
+    """
+
+    __slots__ = ("_cross", "_high", "_low", "_middle", "left", "right")
+
+    def __init__(self, left: Words, right: Words) -> None:
+        self.left, self.right = left, right
+        self._low, self._high, self._cross, self._middle = (np.empty_like(left) for _ in range(4))
+
+    @classmethod
+    def of(cls, a: Words, b: Words, c: Words, d: Words) -> _State:
+        """The blocks with these words [n]."""
+        return cls(np.stack([a, c]), np.stack([b, d]))
+
+    def round(self, key: tuple[int, int]) -> None:
+        """One round: 128-bit products from products of 32-bit halves, none of whose sums overflows."""
+        low, high, cross, middle = self._low, self._high, self._cross, self._middle
+        np.bitwise_and(self.left, _LOW, out=low)
+        np.right_shift(self.left, _HALF, out=high)
+        np.multiply(high, _FACTOR_LOW, out=cross)
+        np.multiply(low, _FACTOR_LOW, out=middle)
+        middle >>= _HALF
+        low *= _FACTOR_HIGH
+        middle += low
+        middle += np.bitwise_and(cross, _LOW, out=low)
+        middle >>= _HALF
+        cross >>= _HALF
+        high *= _FACTOR_HIGH
+        high += cross
+        high += middle
+        self.left *= _FACTORS
+        self.right ^= high[::-1]
+        self.right ^= np.array(key, np.uint64)[:, None]
+        # the low halves become the other words, the other words the new ones
+        self.left, self.right = self.right, self.left[::-1]

@@ -10,11 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import TAIL, UNUSED, Decisions, LumpedDecisions
+from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.stats.scores import log_p_scores
 from engine.core.types import Floats
 from engine.record.lumping import TOP
+
+PAIRS = 2**20
+"""Pairs of cells of neighbouring rows that are compared at once."""
 
 
 def exact_of(made: Decisions) -> LumpedDecisions:
@@ -72,13 +75,18 @@ def previous_rows(made: Decisions) -> Floats:
     if made.lumped is None or len(made.p) < 2:
         return np.concatenate([first, made.p[:-1]])
     ids, p = made.lumped.ids, made.p
-    found = np.zeros((len(p) - 1, p.shape[1]))
-    # one sorted list of (row, token) for all rows
-    rows = np.arange(len(p) - 1)[:, None] << 32
-    keys, wanted = (rows + ids[:-1] - UNUSED).ravel(), rows + ids[1:] - UNUSED
-    order = np.argsort(keys, kind="stable")
-    at = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
-    hit = (keys[at] == wanted) & (ids[1:] > TAIL)
-    found[hit] = p[:-1].ravel()[at[hit]]
+    found = np.empty((len(p) - 1, p.shape[1]))
+    rows = max(1, PAIRS // p.shape[1] ** 2)
+    for begin in range(0, len(found), rows):
+        before, now = slice(begin, min(begin + rows, len(found))), slice(begin + 1, begin + 1 + rows)
+        found[before] = _carried(ids[before], p[before], ids[now])
     found[:, -1] = np.maximum(1.0 - found.sum(axis=1), 0.0)
     return np.concatenate([first, found])
+
+
+def _carried(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
+    """[n, C] p of the tokens `wanted` [n, C] by rows on the cells `ids` [n, C]; 0 for a token without a cell."""
+    same = wanted.astype(np.int32)[:, :, None] == ids.astype(np.int32)[:, None, :]
+    at = same.argmax(axis=2)
+    hit = np.take_along_axis(same, at[:, :, None], axis=2)[:, :, 0] & (wanted > TAIL)
+    return np.where(hit, np.take_along_axis(p, at, axis=1), 0.0)

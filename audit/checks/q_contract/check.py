@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks.interface import Check, Design, Params
+from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.checks.q_contract.kept import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
@@ -104,23 +105,23 @@ def _judge_lumped(request: RequestRecord, generator: np.random.Generator) -> Req
     """The same at level `topk`; ranks are those of cells."""
     trace = request.trace
     findings = [Finding(request.request_id, step, DETERMINISTIC) for step in undrawn(trace)]
-    draws, unnumbered = list(lumped_draws(trace)), []
-    for draw in draws:
+    drawn, unnumbered = drawn_tokens(trace), []
+    for draw in lumped_draws(trace, drawn.strange):
         message = lumped_fault(draw)
         if message:
             findings.append(Finding(request.request_id, draw.step, message))
         elif not redrawn(draw):
             unnumbered.append(draw)
-    randomness, kept = Randomness(trace.header.sampling.seed, trace.header.stream), 0
-    for whole in kept_draws(trace):
-        kept += 1
+    randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
+    kept = kept_tokens(trace)
+    for whole in kept_draws(trace, kept.strange):
         message = kept_fault(whole, trace, randomness)
         if message:
             findings.append(Finding(request.request_id, whole.step, message))
     laws = cell_laws(trace, unnumbered) if unnumbered else []
     ranks = [_ranks(law.cell, law.q, law.p, generator) for law in laws if law is not None]
-    redone = len(draws) - len(unnumbered)
-    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2), kept)
+    redone = drawn.count - len(unnumbered)
+    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2), kept.count)
 
 
 def _ranks(drafted: int, law: Floats, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:

@@ -7,12 +7,13 @@ whether a node is examined, so an examined token still follows q.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from audit.evidence.columns import numbered
 from audit.evidence.decisions import deciding_row
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
@@ -54,10 +55,12 @@ def draft_draws(trace: Trace) -> Iterator[DraftDraw]:
     return draws_from(trace, lambda x: np.asarray(trace.q_rows[x]))
 
 
-def draws_from(trace: Trace, row_of: RowOf) -> Iterator[DraftDraw]:
-    """The examined tokens that were drawn from rows which `row_of` has; the trace is well-formed."""
+def draws_from(trace: Trace, row_of: RowOf, steps: Iterable[int] | None = None) -> Iterator[DraftDraw]:
+    """The examined tokens that were drawn from rows which `row_of` has, in all steps or in the given ones; the trace is
+    well-formed.
+    """
     history = [*trace.header.prompt, *trace.tokens]
-    for view in steps_of(trace):
+    for view in steps_of(trace, steps):
         if view.q_kind is QKind.FULL and view.examined.stop > view.examined.start:
             # a damaged record may place a step anywhere
             yield from _of_step(trace, view, row_of, history[min(max(view.position - 1, 0), len(history) - 1)])
@@ -118,7 +121,5 @@ def target_row(draw: DraftDraw, trace: Trace) -> Floats | None:
 
 def undrawn(trace: Trace) -> Iterator[int]:
     """Steps whose drafted tokens are recorded as deterministic but have a random number."""
-    for view in steps_of(trace):
-        numbers = trace.node_uniform[view.nodes]
-        if view.q_kind is not QKind.FULL and len(numbers) and not np.all(np.isnan(numbers)):
-            yield view.index
+    numbered_nodes = np.bincount(numbered(trace.n_drafted).step[~np.isnan(trace.node_uniform)], minlength=trace.steps)
+    yield from np.flatnonzero((trace.q_kind != QKind.FULL) & (numbered_nodes > 0)).tolist()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.checks.q_contract.draws import DraftDraw, contract_fault, drawn_again, draws_from
 from engine.core.types import Floats
@@ -22,12 +23,15 @@ SUMMED = 1e-9
 """Tolerance of sums over whole rows."""
 
 
-def kept_draws(trace: Trace) -> Iterator[DraftDraw]:
-    """The examined tokens whose rows of q are kept; none in a record whose engine keeps no rows."""
+def kept_draws(trace: Trace, wanted: NDArray[np.int64]) -> Iterator[DraftDraw]:
+    """The examined tokens with the numbers `wanted`, ascending, whose rows of q are kept."""
+    chosen = frozenset(wanted.tolist())
     ends = np.cumsum(trace.kept_q_count, dtype=np.int64).tolist()
     counts = trace.kept_q_count.tolist()
     parts = {
-        x: slice(end - count, end) for x, end, count in zip(trace.kept_examined.tolist(), ends, counts, strict=True)
+        x: slice(end - count, end)
+        for x, end, count in zip(trace.kept_examined.tolist(), ends, counts, strict=True)
+        if x in chosen
     }
 
     def row(x: int) -> Floats | None:
@@ -38,7 +42,8 @@ def kept_draws(trace: Trace) -> Iterator[DraftDraw]:
         return q
 
     if parts:
-        yield from draws_from(trace, row)
+        steps = np.searchsorted(np.cumsum(trace.n_examined, dtype=np.int64), wanted, side="right")
+        yield from draws_from(trace, row, np.unique(steps).tolist())
 
 
 def kept_fault(draw: DraftDraw, trace: Trace, randomness: Randomness) -> str | None:
@@ -58,8 +63,9 @@ def _cells_fault(draw: DraftDraw, trace: Trace) -> str | None:
         return None
     used = trace.cell_id[draw.at] != PAD
     ids = trace.cell_id[draw.at][used].astype(np.int64)
-    outside = float(np.delete(draw.q, ids).sum())
-    near = np.allclose(trace.cell_q[draw.at][used], draw.q[ids], rtol=ROUNDED, atol=ROUNDED)
-    if near and abs(float(trace.tail[draw.at, 1]) - outside) <= SUMMED:
-        return None
+    if (ids < len(draw.q)).all():
+        outside = float(np.delete(draw.q, ids).sum())
+        near = np.allclose(trace.cell_q[draw.at][used], draw.q[ids], rtol=ROUNDED, atol=ROUNDED)
+        if near and abs(float(trace.tail[draw.at, 1]) - outside) <= SUMMED:
+            return None
     return f"drafted token {draw.token} at position {draw.position}: the cells of q are not those of its whole row"

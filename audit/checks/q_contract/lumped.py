@@ -7,23 +7,22 @@ token must lead log q plus noise, as recorded. The row itself is not on record, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from audit.checks.q_contract.columns import SUMS
 from audit.checks.q_contract.draws import SINGLE_PRECISION
 from audit.evidence.decisions import lumped_decisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
-from engine.core.types import Floats, Protocol, QKind, RecordLevel
+from engine.core.types import Floats, Protocol, RecordLevel
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import gumbel_at
-
-SUMS = 1e-6
-"""Tolerance of log q plus noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +52,20 @@ def older(request: RequestRecord) -> str | None:
     return f"request {request.request_id}: its record is older than the masses of q at level topk" if lacking else None
 
 
-def lumped_draws(trace: Trace) -> Iterator[LumpedDraw]:
-    """Every examined token that was drawn from a row; the trace is well-formed and at level topk."""
-    for view in steps_of(trace):
-        if view.q_kind is QKind.FULL and view.examined.stop > view.examined.start:
-            yield from _of_step(trace, view)
+def lumped_draws(trace: Trace, wanted: NDArray[np.int64]) -> Iterator[LumpedDraw]:
+    """The examined tokens with the numbers `wanted`, ascending, which were drawn from a row; the trace is well-formed
+    and at level topk.
+    """
+    steps = np.searchsorted(np.cumsum(trace.n_examined, dtype=np.int64), wanted, side="right")
+    chosen = frozenset(wanted.tolist())
+    for view in steps_of(trace, np.unique(steps).tolist()):
+        yield from _of_step(trace, view, [x for x in range(view.examined.start, view.examined.stop) if x in chosen])
 
 
-def _of_step(trace: Trace, view: StepView) -> Iterator[LumpedDraw]:
+def _of_step(trace: Trace, view: StepView, wanted: Sequence[int]) -> Iterator[LumpedDraw]:
     tree = view.tree
     depth, order = depths(tree), orders(tree)
-    for x in range(view.examined.start, view.examined.stop):
+    for x in wanted:
         node = int(trace.examined_node[x])
         at, position = view.emitted.start + depth[node] - 1, view.position + depth[node] - 1
         led = len(trace.draft_best_id) > 0

@@ -49,11 +49,15 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
     node = _nodes(trace, examined)
     number = trace.node_uniform[node]
     silent = drawn & (np.isnan(number) | np.isnan(trace.q_below))
+    keys = _keys(trace, examined, emitted)
     # NaN compares as wrong
     with np.errstate(invalid="ignore"):
-        wrong = _draws(trace, examined, number) & drawn & ~silent
-        wrong |= _tests(trace, examined, made)
-        steps = np.concatenate([examined.step[wrong], emitted.step[_tokens(trace, emitted, exact)]])
+        wrong = (
+            (number != keys.draft) | _missed(number, trace.q_below, trace.examined_q, np.ones_like(number))
+        ) & drawn
+        wrong &= ~silent
+        wrong |= _tests(trace, examined, made, keys.accept)
+        steps = np.concatenate([examined.step[wrong], emitted.step[_tokens(trace, emitted, exact, keys.token)]])
     decisions = int(drawn.sum()) + len(drawn) + len(emitted.step)
     return SuspectSteps(decisions, decisions - int(silent.sum()), np.unique(steps).tolist())
 
@@ -64,14 +68,37 @@ def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
     return np.asarray(first[examined.step] + trace.examined_node)
 
 
-def _keys(trace: Trace, at: EntryIndex, purposes: NDArray[np.int64]) -> Floats:
-    sampling, stream = trace.header.sampling, trace.header.stream
-    return uniforms_at(sampling.seed, stream, trace.position[at.step].astype(np.int64) + at.local, purposes)
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The numbers that the keys give: for the draw and the test of each examined token [X], and for each emitted token
+    [E], NaN for an accepted one.
+    """
+
+    draft: Floats
+    accept: Floats
+    token: Floats
 
 
-def _draws(trace: Trace, examined: EntryIndex, number: Floats) -> Flags:
-    keys = _keys(trace, examined, np.full(len(number), int(Purpose.DRAFT)))
-    return np.asarray((number != keys) | _missed(number, trace.q_below, trace.examined_q, np.ones_like(number)))
+def _keys(trace: Trace, examined: EntryIndex, emitted: EntryIndex) -> _Keys:
+    purposes = np.full(max(Role) + 1, -1)
+    for role, purpose in PURPOSES.items():
+        purposes[role] = purpose
+    wanted, count = purposes[trace.role], len(examined.step)
+    tested, made = _positions(trace, examined), _positions(trace, emitted)
+    drafts, tests = np.full(count, int(Purpose.DRAFT)), np.full(count, int(Purpose.ACCEPT))
+    # one call, because half of its cost does not depend on the number of keys
+    numbers = uniforms_at(
+        trace.header.sampling.seed,
+        trace.header.stream,
+        np.concatenate([tested, tested, made]),
+        np.concatenate([drafts, tests, np.maximum(wanted, 0)]),
+    )
+    draft, accept, token = np.split(numbers, [count, 2 * count])
+    return _Keys(draft, accept, np.where(wanted >= 0, token, np.nan))
+
+
+def _positions(trace: Trace, at: EntryIndex) -> NDArray[np.int64]:
+    return np.asarray(trace.position[at.step].astype(np.int64) + at.local)
 
 
 def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
@@ -81,9 +108,8 @@ def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
     return np.asarray(~inside)
 
 
-def _tests(trace: Trace, examined: EntryIndex, made: Decisions) -> Flags:
+def _tests(trace: Trace, examined: EntryIndex, made: Decisions, keys: Floats) -> Flags:
     u, p, q = trace.examined_uniform, trace.examined_p, trace.examined_q
-    keys = _keys(trace, examined, np.full(len(u), int(Purpose.ACCEPT)))
     wrong = (u != keys) | ((trace.examined_accepted != 0) != (u * q < p))
     first = np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
     inside = np.flatnonzero(examined.local < trace.n_emitted[examined.step])
@@ -97,14 +123,10 @@ def _tests(trace: Trace, examined: EntryIndex, made: Decisions) -> Flags:
     return np.asarray(wrong)
 
 
-def _tokens(trace: Trace, emitted: EntryIndex, exact: LumpedDecisions) -> Flags:
-    purposes = np.full(max(Role) + 1, -1)
-    for role, purpose in PURPOSES.items():
-        purposes[role] = purpose
-    wanted, u = purposes[trace.role], trace.uniform
-    drawn, recovered = wanted >= 0, trace.role == Role.RECOVERED
+def _tokens(trace: Trace, emitted: EntryIndex, exact: LumpedDecisions, keys: Floats) -> Flags:
+    u, drawn, recovered = trace.uniform, ~np.isnan(keys), trace.role == Role.RECOVERED
     wrong = ~(np.abs(trace.p - trace.row_p) <= CLOSE)
-    wrong |= np.where(drawn, u != _keys(trace, emitted, np.maximum(wanted, 0)), ~np.isnan(u))
+    wrong |= np.where(drawn, u != keys, ~np.isnan(u))
     mass = trace.residual_mass[emitted.step]
     wrong |= recovered & ~(np.abs(mass - exact.residual_sum) <= CLOSE)
     left = recovered & (exact.residual_sum > 0)

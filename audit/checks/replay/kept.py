@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from audit.checks.replay.kept_columns import ROUNDED, SUMMED, strange_laws, strange_rows
 from audit.evidence.structure import Violation
 from engine.core.types import Floats
 from engine.record.kept_rows import choices
@@ -20,11 +21,6 @@ from engine.record.mask_bits import unpacked
 from engine.record.row_digests import digests
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, transform
-
-ROUNDED = 1e-6
-"""Relative rounding of a float32 cell."""
-SUMMED = 1e-9
-"""Tolerance of sums over whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,12 @@ def _faults(trace: Trace) -> Iterator[Violation]:
     if wrong.any():
         at = int(np.argmax(wrong))
         yield Violation(_step(trace, int(trace.kept_at[at])), "a kept row does not have the recorded digest")
-    for index, at in enumerate(trace.kept_at.tolist()):
+    for index in strange_rows(trace):
+        at = int(trace.kept_at[index])
         yield from (Violation(_step(trace, at), f"token {at}: {message}") for message in _row_faults(trace, index, at))
     ends = np.cumsum(trace.kept_q_count, dtype=np.int64)
-    for x, end, count in zip(trace.kept_examined.tolist(), ends.tolist(), trace.kept_q_count.tolist(), strict=True):
+    for index in strange_laws(trace):
+        x, end, count = int(trace.kept_examined[index]), int(ends[index]), int(trace.kept_q_count[index])
         ids, q = trace.kept_q_id[end - count : end], trace.kept_q[end - count : end]
         yield from (Violation(0, f"examined token {x}: {message}") for message in _draft_faults(trace, x, ids, q))
 
@@ -76,6 +74,10 @@ def _transformed(trace: Trace, index: int, at: int) -> TransformedRow:
 def _row_faults(trace: Trace, index: int, at: int) -> Iterator[str]:
     row, token = _transformed(trace, index, at), int(trace.token[at])
     ids = trace.cell_id[at][trace.cell_id[at] != PAD].astype(np.int64)
+    tops = trace.top_id[at].astype(np.int64)
+    if max(*ids.tolist(), *tops.tolist()) >= len(row.p):
+        yield "its cells or its largest scores name a token outside the vocabulary"
+        return
     outside = np.delete(row.p, ids)
     if not np.allclose(trace.cell_p[at, : len(ids)], row.p[ids], rtol=ROUNDED, atol=ROUNDED):
         yield "its cells are not those of its row"
@@ -88,7 +90,6 @@ def _row_faults(trace: Trace, index: int, at: int) -> Iterator[str]:
             yield f"{name} recorded {float(getattr(trace, name)[at]):.10g}, its row gives {value:.10g}"
     if not abs(float(trace.tail[at, 0]) - float(outside.sum())) <= SUMMED:
         yield f"the mass outside its cells recorded {trace.tail[at, 0]:.10g}, its row gives {outside.sum():.10g}"
-    tops = trace.top_id[at].astype(np.int64)
     if not np.array_equal(row.scores[tops], trace.top_score[at]) or outside_scores(row.scores, tops):
         yield "its largest scores are not those of its row"
 

@@ -7,8 +7,13 @@ import pytest
 
 from audit.checks.accounting import rules as accounting_rules
 from audit.checks.accounting.rules import number_faults, top_faults
+from audit.checks.q_contract import check as q_check
+from audit.checks.q_contract import columns as q_columns
+from audit.checks.q_contract.check import judge_request
+from audit.checks.replay import kept as replay_kept
 from audit.checks.replay import masses as replay_masses
 from audit.checks.replay.columns import SuspectSteps
+from audit.checks.replay.kept import check_kept
 from audit.evidence import structure as replay_structure
 from audit.evidence.columns import numbered
 from audit.evidence.shape import shape_fault
@@ -102,6 +107,56 @@ def test_columns_flag_whatever_a_walk_over_every_step_and_token_finds(monkeypatc
         assert found(trace) == expected
 
 
+def kept_cases():
+    """Records that keep every fourth row, each column spoilt in turn, at two places."""
+    rng = np.random.default_rng(5)
+    setups = (Setup(level=RecordLevel.TOPK), Setup(level=RecordLevel.TOPK, protocol=Protocol.GUMBEL, draft="coupled"))
+    setups += (replace(setups[0], sampling=replace(SAMPLED, temperature=0.7, top_p=0.8)),)
+    for setup in setups:
+        trace = Decoder(world(2, vocabulary=300), setup, "case").run()
+        assert len(trace.kept_at) > 3
+        yield trace
+        for name in COLUMNS:
+            for _ in range(2 * bool(getattr(trace, name).size)):
+                # where a row is kept, so that its numbers can contradict it
+                changed = replace(trace, **{name: jolted(trace, name, rng)})
+                if shape_fault(changed) is None:
+                    yield changed
+
+
+def jolted(trace, name, rng):
+    column = getattr(trace, name).copy()
+    places = {len(trace.token): trace.kept_at, len(trace.examined_node): trace.kept_examined}
+    rows = places.get(len(column), np.arange(len(column)))
+    at = (int(rng.choice(rows)), *(int(rng.integers(size)) for size in column.shape[1:]))
+    column[at] = column[at] * (1 + 1e-5) + 1e-5 if column.dtype.kind == "f" else column[at] ^ 1
+    return column
+
+
+def contract(trace):
+    return judge_request(record(trace), np.random.default_rng(1)), check_kept(trace)
+
+
+def test_rows_and_draws_are_found_as_if_each_had_been_looked_at_singly(monkeypatch):
+    given = list(kept_cases())
+    quick = [contract(trace) for trace in given]
+    assert sum(bool(draws.findings or kept.faults) for draws, kept in quick) > len(given) / 4
+    monkeypatch.setattr(replay_kept, "strange_rows", lambda trace: list(range(len(trace.kept_at))))
+    monkeypatch.setattr(replay_kept, "strange_laws", lambda trace: list(range(len(trace.kept_examined))))
+    monkeypatch.setattr(q_columns, "_strange_laws", lambda trace, kept: kept)
+    monkeypatch.setattr(q_check, "drawn_tokens", every_draw)
+    for trace, expected in zip(given, quick, strict=True):
+        (draws, kept), (old_draws, old_kept) = contract(trace), expected
+        assert kept == old_kept
+        np.testing.assert_array_equal(draws.ranks, old_draws.ranks)
+        assert replace(draws, ranks=None) == replace(old_draws, ranks=None)
+
+
+def every_draw(trace):
+    drawn = np.flatnonzero(trace.q_kind[numbered(trace.n_examined).step] == QKind.FULL)
+    return q_columns.DrawnTokens(len(drawn), drawn)
+
+
 def test_nothing_is_gone_through_singly_in_a_clean_trace(monkeypatch):
     """Else the columns would be pointless."""
 
@@ -111,9 +166,14 @@ def test_nothing_is_gone_through_singly_in_a_clean_trace(monkeypatch):
     monkeypatch.setattr(replay_structure, "_path_faults", never)
     monkeypatch.setattr(accounting_rules, "_emitted_faults", never)
     monkeypatch.setattr(replay_masses._Replay, "step", never)
+    monkeypatch.setattr(replay_kept, "_row_faults", never)
+    monkeypatch.setattr(replay_kept, "_draft_faults", never)
+    monkeypatch.setattr(q_check, "lumped_fault", never)
+    monkeypatch.setattr(q_check, "kept_fault", lambda draw, trace, _: trace.header.coupled_draft or never())
     for trace in traces():
         rules = found(trace)
         assert not any(rules[:3])
+        contract(trace)
 
 
 def test_entries_know_their_step_and_their_number_in_it():

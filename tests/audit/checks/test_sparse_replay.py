@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from audit.checks.q_contract.columns import drawn_tokens
 from audit.checks.q_contract.lumped import lumped_draws, lumped_fault
 from audit.checks.replay.partial import replay_partial
 from engine.core.types import Protocol, RecordLevel, Role, SamplingParams
@@ -59,13 +60,15 @@ def test_each_change_of_a_gumbel_record_is_a_fault():
 
 
 def faults(trace):
-    return [message for message in map(lumped_fault, lumped_draws(trace)) if message]
+    return [message for message in map(lumped_fault, lumped_draws(trace, drawn_tokens(trace).strange)) if message]
 
 
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL, Protocol.TREE, Protocol.BLOCK])
 def test_honest_draws_keep_the_contract(protocol):
     for trace in traces(protocol):
-        assert list(lumped_draws(trace))
+        every = list(lumped_draws(trace, np.arange(len(trace.examined_node))))
+        assert len(every) == drawn_tokens(trace).count > 0
+        assert not any(map(lumped_fault, every))
         assert not faults(trace)
 
 

@@ -1,11 +1,24 @@
+import math
 from dataclasses import fields, replace
 from functools import reduce
+from itertools import accumulate
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.stats.alternatives import NAMES, NO_TOKEN, Chunk, extend, log_ratios, ranking, start, summary
+from audit.stats import alternatives
+from audit.stats.alternatives import (
+    NAMES,
+    NO_TOKEN,
+    Chunk,
+    _averages,
+    extend,
+    log_ratios,
+    ranking,
+    start,
+    summary,
+)
 from audit.stats.martingale import AnytimeTest
 from tests.audit.stats.chains import chain, chunk, toy
 from tests.support.tiers import fast_first
@@ -75,6 +88,29 @@ def test_cutting_into_chunks_makes_no_difference():
     assert piecewise.log_wealth == pytest.approx(at_once.log_wealth)
     assert piecewise.log_max == pytest.approx(at_once.log_max)
     assert (piecewise.n, piecewise.crossing, piecewise.crossed_by) == (3000, at_once.crossing, at_once.crossed_by)
+
+
+@pytest.mark.parametrize(("fault", "share"), [("", 0.0), ("lenient", 0.05), ("lenient", 0.5)])
+def test_averages_that_are_left_out_change_no_bit(monkeypatch, fault, share):
+    """The average is computed only where it may reach a new maximum; with a bound of infinity, everywhere."""
+    world = toy(2)
+    run = chain(world, np.random.default_rng(2), 1, 4000, *((fault, share) if fault else ()))
+    whole = chunk(world, run, 0)
+    parts = [Chunk(*(getattr(whole, field.name)[at : at + 97] for field in fields(Chunk))) for at in range(0, 4000, 97)]
+
+    def states():
+        return list(accumulate(parts, extend, initial=start()))
+
+    averaged = []
+    monkeypatch.setattr(alternatives, "_averages", lambda paths: averaged.append(len(paths)) or _averages(paths))
+    quick = states()
+    spared = sum(averaged) < 4000 / 2
+    monkeypatch.setattr(alternatives, "_at_most", lambda log_wealth: math.inf)
+    for one, other in zip(quick, states(), strict=True):
+        assert one.log_wealth.tobytes() == other.log_wealth.tobytes()
+        assert replace(one, log_wealth=other.log_wealth) == other
+        assert one.log_final == other.log_final
+    assert spared or fault
 
 
 def test_lumped_cells_keep_the_martingale_and_most_of_the_power():

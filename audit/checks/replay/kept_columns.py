@@ -1,0 +1,88 @@
+"""Vectorised search for kept rows that `audit.checks.replay.kept` then compares one by one.
+
+The result contains every row with a number that its record does not say, and may contain rows within the tolerances.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.columns import numbered
+from engine.core.types import Floats
+from engine.record.lumping import PAD
+from engine.record.trace import Trace
+from engine.sampling.transforms import plain_laws
+
+ROUNDED: Final = 1e-6
+"""Relative rounding of a float32 cell."""
+SUMMED: Final = 1e-9
+"""Tolerance of sums over whole rows."""
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+
+
+def strange_rows(trace: Trace) -> list[int]:
+    """The kept rows of p that may differ from the record, by their place among the kept ones."""
+    logits, header = trace.kept_logits, trace.header
+    everything = list(range(len(logits)))
+    plain = header.sampling.plain_scores and header.sampling.structured is None
+    if not len(logits) or not plain or not np.isfinite(logits.max(axis=1)).all():
+        return everything
+    p, at = plain_laws(logits, header.sampling), trace.kept_at.astype(np.int64)
+    # NaN compares as wrong
+    with np.errstate(invalid="ignore"):
+        wrong = _wrong_cells(trace, at, p) | _wrong_sums(trace, at, p) | _wrong_tops(trace, at, logits)
+    return np.flatnonzero(wrong).tolist()
+
+
+def _wrong_cells(trace: Trace, at: Indices, p: Floats) -> Flags:
+    ids = trace.cell_id[at].astype(np.int64)
+    used, inside = ids != PAD, ids < p.shape[1]
+    held = np.where(used, np.take_along_axis(p, np.where(used & inside, ids, 0), axis=1), 0.0)
+    ordered = np.sort(ids, axis=1)
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != PAD)).any(axis=1)
+    # unused cells come last
+    odd = (used[:, 1:] & ~used[:, :-1]).any(axis=1) | (used & ~inside).any(axis=1) | twice
+    far = ~(np.abs(trace.cell_p[at] - held) <= (ROUNDED + ROUNDED * np.abs(held)) / 2)
+    outside = p.sum(axis=1) - held.sum(axis=1)
+    return np.asarray(odd | (used & far).any(axis=1) | ~(np.abs(trace.tail[at, 0] - outside) <= SUMMED / 2))
+
+
+def _wrong_sums(trace: Trace, at: Indices, p: Floats) -> Flags:
+    token = trace.token[at].astype(np.int64)
+    below = np.where(np.arange(p.shape[1]) < token[:, None], p, 0.0).sum(axis=1)
+    own = p[np.arange(len(p)), token]
+    return np.asarray(
+        ~(np.abs(trace.row_p[at] - own) <= SUMMED / 2) | ~(np.abs(trace.p_below[at] - below) <= SUMMED / 2)
+    )
+
+
+def _wrong_tops(trace: Trace, at: Indices, logits: NDArray[np.floating]) -> Flags:
+    tops, rows = trace.top_id[at].astype(np.int64), np.arange(len(at))[:, None]
+    inside = tops < logits.shape[1]
+    known = np.where(inside, tops, 0)
+    scores = logits.astype(np.float64)
+    held = scores[rows, known]
+    scores[rows, known] = -np.inf
+    larger = scores.max(axis=1) > held.min(axis=1)
+    return np.asarray((held != trace.top_score[at]).any(axis=1) | larger | ~inside.all(axis=1))
+
+
+def strange_laws(trace: Trace) -> list[int]:
+    """The kept rows of q whose sums may differ from the record, by their place among the kept ones."""
+    kept, count = trace.kept_examined.astype(np.int64), len(trace.kept_examined)
+    owner = np.repeat(np.arange(count), trace.kept_q_count)
+    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    node = first[numbered(trace.n_examined).step[kept]] + trace.examined_node[kept]
+    token, ids = trace.node_token[node].astype(np.int64)[owner], trace.kept_q_id.astype(np.int64)
+    sums = {
+        "q_below": np.bincount(owner[ids < token], trace.kept_q[ids < token], count),
+        "q_own": np.bincount(owner[ids == token], trace.kept_q[ids == token], count),
+        "q_sum": np.bincount(owner, trace.kept_q, count),
+    }
+    with np.errstate(invalid="ignore"):
+        near = [np.abs(getattr(trace, name)[kept] - value) <= SUMMED / 2 for name, value in sums.items()]
+    return np.flatnonzero(~np.logical_and.reduce(near)).tolist()
