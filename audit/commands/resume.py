@@ -11,6 +11,7 @@ from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_runs
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
+from audit.commands.spreading import filling, worker_options
 from audit.errors import UserError
 from audit.report.results import require_place
 from audit.store import Store, StoredRun
@@ -21,12 +22,22 @@ from audit.suite.loader import load_suite
 @click.argument("run", default="latest", shell_complete=complete_runs)
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @click.option("--accept-changes", is_flag=True, help="Resume in another environment, and record what differs.")
+@worker_options
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @allow_options
 @wide_option
 @store_option
 @click.pass_context
-def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, results: Path | None, store: str) -> None:
+def command(
+    ctx: click.Context,
+    run: str,
+    threads: int,
+    accept_changes: bool,
+    executor_name: str,
+    workers: int,
+    results: Path | None,
+    store: str,
+) -> None:
     """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).
 
     The environment must be the one in which the run began: packages, hardware, threads of torch, code. With
@@ -35,6 +46,7 @@ def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, re
     import torch
 
     from audit.executors.shares import share_of
+    from audit.runs.interim_looks import stop_rule
     from audit.runs.prepare import prepare, require_engines
     from audit.runs.reused_baseline import begun_with
     from audit.runs.runner import require_unfinished, resume
@@ -48,12 +60,15 @@ def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, re
         require_unfinished(record)
         loaded = load_suite(suite_path(record))
         torch.set_num_threads(threads)
-        prepared = prepare(loaded, begun_with(opened, record), allowed(ctx))
+        granted, earlier = allowed(ctx), begun_with(opened, record)
+        prepared = prepare(loaded, earlier, granted)
         require_engines(prepared, announce)
         part = shard_of(record)
         if part is not None:
             prepared = share_of(prepared, part)
-        begun = partial(resume, prepared, opened, name, accept_changes=accept_changes)
+        excluded = {"until": stop_rule(record), "baseline": earlier}
+        fill = filling(prepared, executor_name, workers, threads, granted, **excluded)
+        begun = partial(resume, prepared, opened, name, accept_changes=accept_changes, fill=fill)
         ctx.exit(finish(opened, begun, results))
 
 

@@ -11,6 +11,7 @@ from audit.commands.allowing import allow_options, allowed
 from audit.commands.completion import complete_suites
 from audit.commands.options import store_option, wide_option
 from audit.commands.running import announce, finish
+from audit.commands.spreading import filling, worker_options
 from audit.errors import UserError
 from audit.report.results import require_place
 from audit.runs.interim_looks import RunStopRule
@@ -28,6 +29,7 @@ from audit.suite.loader import load_suite
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
 @click.option("--text", type=click.Choice(["off"]), help="Keep prompts, outputs and findings out of the store.")
 @click.option("--shard", metavar="I/N", help="Run one of N parts of the requests; audit join puts them together.")
+@worker_options
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
 @allow_options
@@ -44,6 +46,8 @@ def command(
     baseline: str | None,
     text: str | None,
     shard: str | None,
+    executor_name: str,
+    workers: int,
     purpose: str | None,
     ticket: str | None,
     store: str,
@@ -64,6 +68,9 @@ def command(
 
     With --shard I/N, the run has the I-th of N parts of the requests and is not judged: run each part in a process or
     on a machine of its own, and join the runs with audit join. The exit code is then 0 once the part is stored.
+
+    With --workers N, N processes decode the requests that do not depend on one another, and this one stores and judges
+    them. A part whose worker died goes to another one. The content is that of a run of one process.
 
     A suite may read the variables, send requests to the hosts and start the
     programs that the --allow options or the user's configuration name; audit
@@ -104,8 +111,11 @@ def command(
         from audit.executors.shares import share_of
 
         prepared = share_of(prepared, part)
+    fill = filling(prepared, executor_name, workers, threads, granted, until=until, baseline=baseline)
     with Store.open(store, create=True) as opened:
-        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket)), results))
+        ctx.exit(
+            finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket), fill), results)
+        )
 
 
 def _shard(text: str, until: str | None, baseline: str | None) -> Shard:

@@ -6,7 +6,7 @@ unanswered ones apart, and the lowest level of all requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.runs.arms import evidence_for
@@ -45,9 +45,17 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
     Raises:
         EngineError: the arm cannot continue.
     """
-    keys = {request.id: key for key, request in arm.requests.items()}
     arm.engine.forget()
-    made = generations(arm, list(arm.requests.values()), done.__getitem__)
+    return arm_record(arm, generations(arm, list(arm.requests.values()), done.__getitem__))
+
+
+def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:
+    """The record of an arm whose requests came out so.
+
+    Raises:
+        EngineError: the arm cannot continue.
+    """
+    keys = {request.id: key for key, request in arm.requests.items()}
     records = [_record(arm, keys[each.request.id], each) for each in made]
     records.sort(key=lambda each: (each.case_id, each.sample))
     failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)

@@ -6,7 +6,7 @@ most the requests in flight, and `resume` continues from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -51,6 +51,10 @@ class Progress(Protocol):
         ...
 
 
+Fill = Callable[[Store, str, Progress], None]
+"""Stores requests of a run by other means than this process's engines."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
     """The outcome of a run."""
@@ -65,8 +69,11 @@ def run(
     progress: Progress,
     rule: RunStopRule | None = None,
     reason: RunReason | None = None,
+    fill: Fill | None = None,
 ) -> RunOutcome:
     """Run a prepared suite from its beginning: once, or with a stop rule in rounds; `reason` goes on record.
+
+    Without a rule, `fill` may store requests before this process runs those that are left.
 
     Raises:
         UserError: one round could exceed the rule's limit; nothing has been stored.
@@ -76,13 +83,21 @@ def run(
         require_first_round(prepared, rule)
     name = store.begin_run(run_start(prepared, rule, reason))
     with store.hold(name):
-        return _go(prepared, store, name, progress, rule)
+        return _go(prepared, store, name, progress, rule, fill)
 
 
 def resume(
-    prepared: PreparedRun, store: Store, name: str, progress: Progress, *, accept_changes: bool = False
+    prepared: PreparedRun,
+    store: Store,
+    name: str,
+    progress: Progress,
+    *,
+    accept_changes: bool = False,
+    fill: Fill | None = None,
 ) -> RunOutcome:
     """Continue an interrupted run; with `accept_changes` in another environment too, which goes on record.
+
+    `fill` is that of `run`.
 
     Raises:
         UserError: another process executes the run, or it is finished, or was made with another suite, other models,
@@ -93,7 +108,7 @@ def resume(
         record = store.load_run(name)
         _require_resumable(prepared, record)
         store.set_status(name, RunStatus.RUNNING, resumed(record, prepared.environment, accepted=accept_changes))
-        return _go(prepared, store, name, progress, stop_rule(record))
+        return _go(prepared, store, name, progress, stop_rule(record), fill)
 
 
 def _require_resumable(prepared: PreparedRun, record: StoredRun) -> None:
@@ -150,10 +165,14 @@ def require_unfinished(record: StoredRun) -> None:
         )
 
 
-def _go(prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None) -> RunOutcome:
+def _go(
+    prepared: PreparedRun, store: Store, name: str, progress: Progress, rule: RunStopRule | None, fill: Fill | None
+) -> RunOutcome:
     with stops_recorded(store, name, resumable=prepared.suite.text):
-        finished = store.finished(name)
         progress.planned({arm.planned.name: len(arm.requests) for arm in prepared.arms})
+        if fill is not None and rule is None:
+            fill(store, name, progress)
+        finished = store.finished(name)
 
         def generate(arm: PreparedArm) -> None:
             memory = _generate(arm, store, name, finished, progress)
@@ -193,4 +212,9 @@ def _generate(
         progress.advance(len(generation.tokens))
     if before is None or not requests:
         return None
+    return memory_line(arm, before)
+
+
+def memory_line(arm: PreparedArm, before: str) -> str:
+    """The line of a run's record about an engine that remembers requests."""
     return f"arm {arm.planned.name}: memory of finished requests from {before} to {arm.engine.memory()}"

@@ -15,7 +15,7 @@ from tests.audit.store.build import made_store
 
 WATCHED = (
     *("alembic", "difflib", "engine.core.types", "jsonschema", "numpy", "rich", "ruamel.yaml", "scipy", "scipy.stats"),
-    *("sqlalchemy", "torch", "transformers"),
+    *("ray", "sqlalchemy", "submitit", "torch", "transformers"),
 )
 STORE, TEXTS = {"sqlalchemy"}, {"sqlalchemy", "ruamel.yaml"}
 SUITE = {"engine.core.types", "jsonschema", "numpy", "ruamel.yaml", "scipy"}
@@ -49,6 +49,7 @@ def imported(*arguments: str) -> set[str]:
         (("query", "--list"), STORE),
         (("validate", "quickstart"), SUITE),
         (("validate", "transformers/greedy"), SUITE),
+        (("run", "absent.yaml", "--workers", "2"), STORE | SUITE),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -25,6 +25,7 @@ from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
 from tests.bench.view import main as view
 from tests.bench.vocabulary import main as vocabulary
+from tests.bench.workers import main as workers
 
 BENCHES = ("engines", "sizes", "recording", "numerics", "batch", "context", "gamma")
 GROUPS = ("templated", *TEMPLATED, "copy", "code")
@@ -91,6 +92,7 @@ if __name__ == "__main__":
         "store": store,
         "view": view,
         "vocabulary": vocabulary,
+        "workers": workers,
     }
     chosen = own.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if chosen is None:

@@ -8,10 +8,12 @@ import math
 import pytest
 from click.testing import CliRunner
 
+from tests.audit.executors.spread_suites import spread_suite
 from tests.bench.__main__ import BENCHES, main
 from tests.bench.levels import main as levels
 from tests.bench.serve import main as serve
 from tests.bench.vocabulary import main as vocabulary
+from tests.bench.workers import main as workers
 
 pytestmark = pytest.mark.slow
 REFERENCES = {
@@ -40,6 +42,14 @@ def test_a_benchmark_runs(name, tmp_path):
             assert line[column]["median"] > 0
             assert math.isclose(line[column]["median"], 1.0) or line["arm"] != arm
             assert line.get("outputs equal", "1/1") in ("1/1", "8/8")
+
+
+def test_workers_side_by_side_run(tmp_path):
+    path = spread_suite(tmp_path)
+    result = CliRunner().invoke(workers, ["--suite", str(path), "--rounds", "1", "--json", str(tmp_path / "out.json")])
+    assert result.exit_code == 0, result.output
+    assert "2 workers : 1 worker" in result.output
+    assert "content roots equal: yes" in result.output
 
 
 def test_recording_by_vocabulary_runs():

@@ -68,7 +68,7 @@ def facts(store: str, run: str) -> dict[str, Any]:
             "arms": [(arm.name, arm.kind, arm.level, arm.spec, arm.effective.to_json()) for arm in record.arms],
             "artifacts": record.artifacts,
             "environment": record.environment,
-            "memory": [each.detail for each in record.events if "memory" in each.detail],
+            "memory": [each.detail for each in record.events if "memory of finished" in each.detail],
         }
 
 

@@ -1,0 +1,112 @@
+"""What a coordinating process and its workers say to each other: the job, its parts, and the outcome of each part.
+
+All of it can be pickled. A worker prepares the suite by itself and compares what it finds with the coordinator's, so
+that no request is decoded by other models, packages or settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audit.evidence.environment import Environment
+from audit.runs.prepare import PreparedRun, artifacts, effective_config
+from audit.runs.surroundings import differences
+from audit.store import NewRequest, RequestKey
+from audit.suite.allowances import Allowances
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What all processes of one run have to share. `digests` by role, `arms` the effective configurations by name."""
+
+    digests: Mapping[str, str]
+    environment: Environment
+    arms: Mapping[str, Any]
+
+    def differences(self, other: RunIdentity) -> Iterator[str]:
+        """What differs in another process, in words."""
+        for role, digest in self.digests.items():
+            if other.digests.get(role) != digest:
+                yield f"{role} differs"
+        yield from differences(self.environment, other.environment)
+        for name, effective in self.arms.items():
+            if other.arms.get(name) != effective:
+                yield f"arm {name} has another effective configuration"
+
+
+def identity_of(prepared: PreparedRun) -> RunIdentity:
+    """The identity of a run in this process."""
+    return RunIdentity(
+        digests={used.role: used.sha256 for used in artifacts(prepared)},
+        environment=prepared.environment,
+        arms={arm.planned.name: effective_config(arm).to_json() for arm in prepared.arms},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker needs to prepare the suite: the path of its file, threads of torch, allowances."""
+
+    suite: Path
+    threads: int
+    allowed: Allowances
+    identity: RunIdentity
+
+
+def job_of(prepared: PreparedRun, threads: int, allowed: Allowances) -> Job:
+    """The job of a prepared run."""
+    return Job(Path(prepared.suite.path).resolve(), threads, allowed, identity_of(prepared))
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPiece:
+    """Requests of one arm that one worker decodes in order; `read` is what the candidate of a reading arm emitted."""
+
+    arm: str
+    keys: tuple[RequestKey, ...]
+    read: tuple[NewRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPart:
+    """Work for one worker at a time. `number` is unique in a run of the coordinator."""
+
+    number: int
+    pieces: tuple[ArmPiece, ...]
+
+    @property
+    def name(self) -> str:
+        """Arms and number of requests, for messages."""
+        arms = ", ".join(dict.fromkeys(piece.arm for piece in self.pieces))
+        return f"{sum(len(piece.keys) for piece in self.pieces)} requests of {arms}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartDone:
+    """The requests of a part, in the order in which they finished; `memories` are lines about engines that remember."""
+
+    part: WorkPart
+    requests: tuple[NewRequest, ...]
+    memories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailed:
+    """A worker that lives cannot do the part, and no other could: an engine's error, or another environment."""
+
+    part: WorkPart
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartLost:
+    """The worker died; another one may do the part."""
+
+    part: WorkPart
+    reason: str
+
+
+PartOutcome = PartDone | PartFailed | PartLost

@@ -1,0 +1,134 @@
+"""Workers as processes on this machine: each loads the models once and answers over a pipe until the pipe closes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
+from audit.executors.worker import SuiteWorker, prepared_or_failed
+
+ENDING_S: Final = 10.0
+"""Seconds that a process has to end once it was asked to."""
+
+
+@dataclass(slots=True)
+class LocalWorker:
+    """A process, this end of its pipe, and the part that it has."""
+
+    process: SpawnProcess
+    pipe: connection.Connection
+    part: WorkPart | None = None
+
+
+class LocalPool:
+    """Processes that are started when there is work for them."""
+
+    def __init__(self, job: Job, workers: int) -> None:
+        self._job = job
+        self._most = workers
+        # a fork would copy the threads of torch half, and this process has loaded models already
+        self._context = get_context("spawn")
+        self._workers: list[LocalWorker] = []
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Numbers of the processes that have work."""
+        return tuple(each.process.pid or 0 for each in self._workers if each.part is not None)
+
+    def room(self) -> bool:
+        """True if a worker is free or may be started."""
+        return len(self._workers) < self._most or any(each.part is None for each in self._workers)
+
+    def submit(self, part: WorkPart) -> None:
+        """Give a part to a free worker; start one if all are busy."""
+        worker = next((each for each in self._workers if each.part is None), None) or self._started()
+        worker.part = part
+        # a process that has died is found by `wait`
+        with contextlib.suppress(OSError):
+            worker.pipe.send(part)
+
+    def wait(self) -> PartOutcome:
+        """The next answer, or the loss of a part with its worker."""
+        busy = [each for each in self._workers if each.part is not None]
+        ready = connection.wait([*(each.pipe for each in busy), *(each.process.sentinel for each in busy)])
+        worker = next(each for each in busy if each.pipe in ready or each.process.sentinel in ready)
+        part, worker.part = worker.part, None
+        assert part is not None
+        try:
+            if worker.pipe.poll():
+                outcome: PartOutcome = worker.pipe.recv()
+                return outcome
+        except (EOFError, OSError):
+            # it died in the middle of its answer
+            pass
+        self._workers.remove(worker)
+        return PartLost(part, _ended(worker))
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            worker.pipe.close()
+            worker.process.terminate()
+        for worker in self._workers:
+            _ended(worker)
+        self._workers.clear()
+
+    def _started(self) -> LocalWorker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=serve_parts, args=(theirs, self._job), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append(LocalWorker(process, ours))
+        return self._workers[-1]
+
+
+class LocalExecutor:
+    """Processes on this machine."""
+
+    whole_jobs = False
+
+    @contextmanager
+    def pool(self, job: Job, workers: int) -> Iterator[LocalPool]:
+        """Workers for a job; they end with the context, and with this process."""
+        pool = LocalPool(job, workers)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+def _ended(worker: LocalWorker) -> str:
+    """Wait for the end of a process; how it ended, in words."""
+    worker.process.join(ENDING_S)
+    if worker.process.exitcode is None:
+        worker.process.kill()
+        worker.process.join()
+    code = worker.process.exitcode or 0
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
+
+
+def serve_parts(pipe: connection.Connection, job: Job) -> None:
+    """Answer parts until the pipe closes."""
+    # Ctrl-C reaches the coordinator too, which ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # whatever a library prints is no data of the command
+    os.dup2(2, 1)
+    worker: SuiteWorker | None = None
+    # the coordinator has ended
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            part: WorkPart = pipe.recv()
+            made = worker or prepared_or_failed(job, part)
+            if isinstance(made, SuiteWorker):
+                worker = made
+                pipe.send(worker.run(part))
+            else:
+                pipe.send(made)
