@@ -19,21 +19,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import ByRequest, Check, Design, Params
 from audit.checks.plans import plan_acceptance
 from audit.evidence.coverage.groups import Group
-from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, unreadable
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.decisions import EMPTY, Decisions, LumpedDecisions
+from audit.evidence.reading import RequestReading
+from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import (
     BernoulliTest,
-    bernoulli_test,
+    bernoulli_test_of,
     chain_acceptance,
     coupled_acceptance,
     match_acceptance,
 )
 from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
+from audit.stats.spooled import Block, SpooledColumns
 from engine.core.types import Floats, Protocol, Role
 
 MIN_POSITIONS = 30
@@ -43,12 +45,12 @@ LAST_DEPTH = 7
 
 @dataclass(frozen=True, slots=True)
 class DraftedPositions:
-    """[n] positions with drafted tokens for which a formula gives the acceptance probability."""
+    """[n] positions of one request with drafted tokens for which a formula gives the acceptance probability."""
 
+    domain: str
     accepted: NDArray[np.bool_]
     probability: Floats
     depth: NDArray[np.int64]
-    domain: tuple[str, ...]
     without_formula: int
     """Positions with drafted tokens for which there is no formula (q unknown)."""
 
@@ -116,51 +118,90 @@ def _on_cells(made: Decisions, lumped: LumpedDecisions) -> Floats:
     return np.where(np.isnan(lumped.drafted_p), cells, lumped.drafted_p)
 
 
-def positions(requests: Sequence[RequestRecord]) -> DraftedPositions:
-    """Collect the drafted positions of an arm."""
-    parts = [_positions(decisions(request)) for request in requests]
-    return DraftedPositions(
-        accepted=np.concatenate([part.accepted for part in parts]),
-        probability=np.concatenate([part.probability for part in parts]),
-        depth=np.concatenate([part.depth for part in parts]),
-        domain=tuple(name for part in parts for name in part.domain),
-        without_formula=sum(part.without_formula for part in parts),
-    )
-
-
-def _positions(made: Decisions) -> DraftedPositions:
+def positions(made: Decisions) -> DraftedPositions:
+    """The drafted positions of one request."""
     chance = expected_acceptance(made)
     kept = ~np.isnan(chance)
     return DraftedPositions(
+        domain=made.domain,
         accepted=np.asarray(made.role[kept] == Role.ACCEPTED),
         probability=chance[kept],
         depth=made.depth[kept],
-        domain=(made.domain,) * int(kept.sum()),
         without_formula=int(np.sum((made.candidates > 0) & ~kept)),
     )
 
 
-def strata(found: DraftedPositions, confidence: float = 0.99) -> Iterator[StratumTest]:
-    """The pooled test first, then block positions, then domains."""
-    yield StratumTest("all", bernoulli_test(found.accepted, found.probability, confidence))
-    depth = np.minimum(found.depth, LAST_DEPTH)
-    masks = {f"block position {value}": depth == value for value in np.unique(depth)}
-    domain = np.array(found.domain)
-    masks |= {f"domain {name}": domain == name for name in sorted(set(found.domain))}
-    for name, mask in masks.items():
-        if MIN_POSITIONS <= mask.sum() < len(mask):
-            yield StratumTest(name, bernoulli_test(found.accepted[mask], found.probability[mask]))
+@dataclass(frozen=True, slots=True)
+class _ReadPositions:
+    """A request as the check reads it: why it cannot, or its drafted positions."""
+
+    unreadable: str | None
+    positions: DraftedPositions | None
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    reason = unreadable(evidence.candidate, cells=True)
-    if reason is not None:
-        return CheckResult(Verdict.INCONCLUSIVE, reason)
-    found = positions(evidence.candidate.requests)
-    if not len(found.accepted):
-        return CheckResult(Verdict.INCONCLUSIVE, "no drafted token with a known acceptance probability")
-    confidence = float(params["confidence"])
-    tests = tuple(strata(found, confidence))
+def _read(reading: RequestReading) -> _ReadPositions:
+    reason = reading.unreadable
+    return _ReadPositions(reason, positions(reading.decisions) if reason is None else None)
+
+
+class _Acceptance:
+    """The drafted positions of the requests so far, ten bytes each, on disk from a length on."""
+
+    def __init__(self, evidence: Evidence, params: Params) -> None:
+        self._params = params
+        self._reason = None if len(evidence.candidate.requests) else EMPTY
+        self._columns = SpooledColumns({"accepted": "?", "probability": "f8", "depth": "u1", "domain": "u4"})
+        self._domains: dict[str, int] = {}
+        self._depths: set[int] = set()
+        self._without_formula = 0
+
+    def add(self, part: _ReadPositions) -> None:
+        """Take the positions of the next request."""
+        self._reason, found = self._reason or part.unreadable, part.positions
+        if self._reason is not None or found is None:
+            return
+        self._without_formula += found.without_formula
+        depth = np.minimum(found.depth, LAST_DEPTH)
+        self._depths.update(np.unique(depth).tolist())
+        domain = self._domains.setdefault(found.domain, len(self._domains)) if len(depth) else 0
+        self._columns.append(
+            {
+                "accepted": found.accepted,
+                "probability": found.probability,
+                "depth": depth,
+                "domain": np.full(len(depth), domain),
+            }
+        )
+
+    def result(self) -> CheckResult:
+        """The check's result."""
+        try:
+            if self._reason is not None:
+                return CheckResult(Verdict.INCONCLUSIVE, self._reason)
+            if not len(self._columns):
+                return CheckResult(Verdict.INCONCLUSIVE, "no drafted token with a known acceptance probability")
+            tests = tuple(self._strata(float(self._params["confidence"])))
+            return _result(tests, self._without_formula, self._params)
+        finally:
+            self._columns.close()
+
+    def _strata(self, confidence: float) -> Iterator[StratumTest]:
+        """The pooled test first, then block positions, then domains."""
+        yield StratumTest("all", bernoulli_test_of(self._columns, confidence))
+        for value in sorted(self._depths):
+            yield from self._stratum(f"block position {value}", "depth", value)
+        for name in sorted(self._domains):
+            yield from self._stratum(f"domain {name}", "domain", self._domains[name])
+
+    def _stratum(self, name: str, column: str, value: int) -> Iterator[StratumTest]:
+        def mask(block: Block) -> NDArray[np.bool_]:
+            return np.asarray(block[column] == value)
+
+        if MIN_POSITIONS <= self._columns.count((column,), mask) < len(self._columns):
+            yield StratumTest(name, bernoulli_test_of(self._columns, mask=mask, by=(column,)))
+
+
+def _result(tests: Sequence[StratumTest], without_formula: int, params: Params) -> CheckResult:
     adjusted = holm([each.test.p for each in tests])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     pooled = tests[0].test
@@ -177,7 +218,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=margin,
         findings=tuple(_finding(tests[i], float(adjusted[i])) for i in rejected),
         details={
-            "positions_without_formula": found.without_formula,
+            "positions_without_formula": without_formula,
             "standard_error": pooled.error,
             "strata": [_row(each, float(p)) for each, p in zip(tests, adjusted, strict=True)],
         },
@@ -217,12 +258,14 @@ def _finding(stratum: StratumTest, adjusted: float) -> Finding:
     return Finding("all requests", 0, message)
 
 
+BY_REQUEST = ByRequest(_read, _Acceptance)
 CHECK = Check(
     name="acceptance_theory",
     claim="acceptance",
     needs=Level.L3,
     defaults={"margin": 0.05, "alpha": 0.001, "confidence": 0.99},
-    run=_run,
+    run=BY_REQUEST.run,
+    by_request=BY_REQUEST,
     applies=_applies,
     foresee=_foresee,
     null="a drafted token is kept with the probability that p, q and the declared rule give",

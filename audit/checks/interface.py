@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
-from engine.core.types import Protocol, RecordLevel
+from engine.core import types
+from engine.core.types import RecordLevel
 from engine.record.effective import LoopOwner
 from engine.stream.interface import StreamSpec
 
+if TYPE_CHECKING:
+    from audit.evidence.reading import RequestReading
+
 Params = Mapping[str, Any]
+P = TypeVar("P")
+P_contra = TypeVar("P_contra", contravariant=True)
 
 
 class NoEvidence(str):
@@ -42,7 +48,7 @@ class PlanAssumptions:
 NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
 """Reason why an engine's random numbers cannot be recomputed."""
-EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), Protocol.CHAIN, drawn=True, promises="everywhere")
+EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
 """Declared evidence of a sampled arm on the native engine: every part is recorded."""
 
 
@@ -92,6 +98,40 @@ def accept_all(params: Params) -> None:
     del params
 
 
+class Deciding(Protocol[P_contra]):
+    """A check's decision on an arm, while the arm is read."""
+
+    def add(self, part: P_contra) -> None:
+        """Take the next request's part; requests come in the order of the arm."""
+        ...
+
+    def result(self) -> CheckResult:
+        """The result on all of them; called once, at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByRequest(Generic[P]):
+    """A check in two halves, so that several checks share one reading of an arm, in one process or in more.
+
+    `read` is a pure function of a request and of the facts of its arm, and its result can be pickled. `begin` gives the
+    half that takes these results in order; only that half may use random numbers or another arm.
+    """
+
+    read: Callable[[RequestReading], P]
+    begin: Callable[[Evidence, Params], Deciding[P]]
+
+    def run(self, evidence: Evidence, params: Params) -> CheckResult:
+        """Read the candidate for this check alone."""
+        # imported late: commands that compute nothing know the checks too
+        from audit.evidence.reading import RequestReading
+
+        deciding = self.begin(evidence, params)
+        for request in evidence.candidate.requests:
+            deciding.add(self.read(RequestReading(request, evidence.candidate)))
+        return deciding.result()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A named instrument.
@@ -130,6 +170,8 @@ class Check:
     """Raises a `UserError` for parameters that the check cannot use, before anything runs."""
     examines: Callable[[Evidence], Examined] = examine_all
     """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
+    by_request: ByRequest[Any] | None = None
+    """The two halves of `run`, for a check that has them."""
 
 
 def needs_nothing(params: Params, design: Design) -> None:
@@ -150,15 +192,19 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
 
     Evidence below the level that the check needs gives `not_run`, never a pass.
     """
+    reason = excuse(check, evidence)
+    return check.run(evidence, {**check.defaults, **overrides}) if reason is None else not_run(reason)
+
+
+def excuse(check: Check, evidence: Evidence) -> str | None:
+    """Why a check does not run on this evidence, or None."""
     if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
-        return not_run(NoEvidence("no request was answered; see the liveness check"))
+        return NoEvidence("no request was answered; see the liveness check")
     reason = check.applies(evidence)
     if evidence.candidate.level < check.needs:
         have, need = evidence.candidate.level.name, check.needs.name
-        return not_run(_outranking(reason) or NoEvidence(f"needs evidence {need}, the arm has {have}"))
-    if reason is not None:
-        return not_run(reason)
-    return check.run(evidence, {**check.defaults, **overrides})
+        return _outranking(reason) or NoEvidence(f"needs evidence {need}, the arm has {have}")
+    return reason
 
 
 def _outranking(reason: str | None) -> str | None:

@@ -8,6 +8,7 @@ tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from engine.sampling.transforms import TransformedRow, plain_laws, transform
 TAIL = -1
 """In `LumpedDecisions.ids`: the cell that holds all other tokens."""
 UNUSED = -2
+EMPTY = "the arm has no requests"
 Indices = NDArray[np.int64]
 
 
@@ -85,21 +87,24 @@ class Decisions:
 def unreadable(arm: ArmRecord, cells: bool = False) -> str | None:
     """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` is enough."""
     if not arm.requests:
-        return "the arm has no requests"
+        return EMPTY
     for request in arm.requests:
-        reason = _unreadable(request, cells)
+        reason = unreadable_request(request, cells)
         if reason is not None:
             return reason
     return None
 
 
-def _unreadable(request: RequestRecord, cells: bool) -> str | None:
+def unreadable_request(
+    request: RequestRecord, cells: bool = False, shape_of: Callable[[Trace], str | None] = shape_fault
+) -> str | None:
+    """The same for one request."""
     trace, level = request.trace, request.trace.header.level
     lumped = cells and level is RecordLevel.TOPK
     if level is not RecordLevel.FULL and not lumped:
         needed = "topk or full" if cells else "full"
         return f"request {request.request_id} was recorded at level {level}, rows need {needed}"
-    fault = shape_fault(trace)
+    fault = shape_of(trace)
     if fault is not None:
         return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
     if not trace.steps:

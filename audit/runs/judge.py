@@ -19,7 +19,8 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from audit.checks import load
-from audit.checks.interface import Check, evaluate
+from audit.checks.interface import Check
+from audit.checks.together import AskedCheck, evaluate_together
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
@@ -111,15 +112,18 @@ def judge_arm(
     `judged` hears of every verdict.
     """
     checks = {name: load(name) for name in judging.checks}
+    asked = {
+        name: AskedCheck(check, at_interim_look(check, judging.checks[name], look)) for name, check in checks.items()
+    }
     # a check whose claim is not about speculation needs no counts, and neither does an arm with such checks only
     about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
     coverage = count(evidence.candidate, about) if about else UNCOUNTED
     floors = needed(evidence.candidate, coverage, judging.coverage)
     results = {}
-    for name, check in checks.items():
-        result = evaluate(check, evidence, at_interim_look(check, judging.checks[name], look))
-        result = held_back(result, check.covers, coverage.examined.get(name, {}), floors)
-        results[name] = _with_look(held_back_unaccepted(result, check.covers, coverage), look)
+    for name, given in evaluate_together(asked, evidence):
+        covers = checks[name].covers
+        result = held_back(given, covers, coverage.examined.get(name, {}), floors)
+        results[name] = _with_look(held_back_unaccepted(result, covers, coverage), look)
         if judged is not None:
             judged(evidence.candidate.name, name, results[name].verdict)
     return ArmJudgement(coverage, floors, results)

@@ -11,16 +11,19 @@ the exact test.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from audit.stats.spooled import Block, Mask, SpooledColumns, every_row
 from audit.stats.tails import two_sided
 from engine.core.types import Floats
 
 EXACT_VARIANCE = 25.0
+NAMES = ("accepted", "probability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +70,52 @@ def coupled_acceptance(p: Floats, q: Floats) -> float:
 
 def bernoulli_test(accepted: NDArray[np.bool_], probability: Floats, confidence: float = 0.99) -> BernoulliTest:
     """Judge `accepted` [n] against `probability` [n]; `confidence` is that of the interval."""
-    probability = np.clip(probability, 0.0, 1.0)
-    n, observed, expected = len(accepted), int(np.sum(accepted)), float(np.sum(probability))
-    variance = float(np.sum(probability * (1.0 - probability)))
+    columns = SpooledColumns({"accepted": "?", "probability": "f8"})
+    columns.append({"accepted": accepted, "probability": probability})
+    return bernoulli_test_of(columns, confidence)
+
+
+def bernoulli_test_of(
+    columns: SpooledColumns, confidence: float = 0.99, mask: Mask = every_row, by: Sequence[str] = ()
+) -> BernoulliTest:
+    """Judge the columns `accepted` and `probability`, where a mask that reads the columns `by` keeps their rows."""
+    names = (*NAMES, *by)
+    sums = columns.sums(names, _moments, mask, by)
+    n, (expected, variance, third) = sums.n, sums.totals
+    observed, impossible = 0, False
+    for block in columns.chosen(names, mask):
+        accepted, chance = block["accepted"], np.clip(block["probability"], 0.0, 1.0)
+        observed += int(np.count_nonzero(accepted))
+        impossible |= bool(np.any(accepted & (chance == 0.0)) or np.any(~accepted & (chance == 1.0)))
     if n == 0:
         return BernoulliTest(0, 0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     sd = float(np.sqrt(variance))
     z = (observed - expected) / sd if sd > 0 else 0.0
     half = float(scipy.stats.norm.isf((1.0 - confidence) / 2.0)) * sd
     low, high = (observed - expected - half) / n, (observed - expected + half) / n
-    return BernoulliTest(n, observed, expected, z, _p_value(accepted, probability, z, variance), low, high, sd / n)
-
-
-def _p_value(accepted: NDArray[np.bool_], probability: Floats, z: float, variance: float) -> float:
-    impossible = np.any(accepted & (probability == 0.0)) or np.any(~accepted & (probability == 1.0))
     if impossible:
-        return 0.0
-    if variance >= EXACT_VARIANCE:
-        third = float(np.sum(probability * (1.0 - probability) * (1.0 - 2.0 * probability)))
-        return two_sided(z, third / variance**1.5)
-    open_ones = (probability > 0.0) & (probability < 1.0)
-    return _poisson_binomial(int(np.sum(accepted[open_ones])), probability[open_ones])
+        p = 0.0
+    else:
+        exact = variance < EXACT_VARIANCE
+        p = _exact_p(columns.chosen(names, mask)) if exact else two_sided(z, third / variance**1.5)
+    return BernoulliTest(n, observed, expected, z, p, low, high, sd / n)
+
+
+def _moments(block: Block) -> tuple[Floats, Floats, Floats]:
+    chance = np.clip(block["probability"], 0.0, 1.0)
+    spread = chance * (1.0 - chance)
+    return chance, spread, spread * (1.0 - 2.0 * chance)
+
+
+def _exact_p(blocks: Iterator[Block]) -> float:
+    """By the numbers that chance decided; their expected variance is small."""
+    observed, chances = 0, [np.empty(0)]
+    for block in blocks:
+        chance = np.clip(block["probability"], 0.0, 1.0)
+        open_ones = (chance > 0.0) & (chance < 1.0)
+        observed += int(np.sum(block["accepted"][open_ones]))
+        chances.append(chance[open_ones])
+    return _poisson_binomial(observed, np.concatenate(chances))
 
 
 def _poisson_binomial(observed: int, probability: Floats) -> float:

@@ -124,14 +124,46 @@ def start(alpha: float = 0.01) -> WealthState:
     return WealthState(0, alpha, np.zeros(len(NAMES)), 0.0, None, "")
 
 
-def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
-    """The evidence after `chunk`. The division of a run into chunks does not matter."""
-    own = chunk.p[np.arange(len(chunk.token)), chunk.token]
+@dataclass(frozen=True, slots=True)
+class LogRatios:
+    """E consecutive tokens, read: [E, B] log ratios of the base laws, and the strata of each token's place."""
+
+    base: Floats
+    depth: NDArray[np.int8]
+    last: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, rows: slice) -> LogRatios:
+        """Some of the tokens."""
+        return LogRatios(self.base[rows], self.depth[rows], self.last[rows])
+
+
+def log_ratios_of(chunk: Chunk) -> LogRatios:
+    """Read a chunk; this part of `extend` depends on the chunk alone.
+
+    Raises:
+        ValueError: a token has no probability: a finding, not evidence.
+    """
+    own = _own(chunk)
     if np.any(own <= 0):
         raise ValueError(f"token {int(np.argmin(own))} of the chunk has no probability: a finding, not evidence")
-    for begin in range(0, len(chunk.token), _ROWS):
-        evidence = _extend(evidence, _rows(chunk, begin, begin + _ROWS))
+    base = np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
+    depth = np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
+    return LogRatios(base, depth.astype(np.int8), chunk.last)
+
+
+def grown(evidence: WealthState, ratios: LogRatios) -> WealthState:
+    """The evidence after further tokens. The division of a run into chunks does not matter."""
+    for begin in range(0, len(ratios), _ROWS):
+        evidence = _extend(evidence, ratios[begin : begin + _ROWS])
     return evidence
+
+
+def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
+    """The evidence after `chunk`; raises as `log_ratios_of`."""
+    return grown(evidence, log_ratios_of(chunk))
 
 
 def summary(evidence: WealthState) -> AnytimeTest:
@@ -151,35 +183,23 @@ def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ..
 
 def log_ratios(chunk: Chunk) -> Floats:
     """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 if an alternative does not differ from p."""
-    return _spread(chunk, _base(chunk))
+    return _spread(log_ratios_of(chunk))
 
 
-def _base(chunk: Chunk) -> Floats:
-    """[E, B] the log ratios of the base laws."""
-    return np.concatenate([family.ratios(chunk) for family in _FAMILIES], axis=1)
-
-
-def _spread(chunk: Chunk, base: Floats) -> Floats:
+def _spread(ratios: LogRatios) -> Floats:
     """[E, K] from [E, B]."""
-    depth = _depths(chunk)
-    active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == depth[:, None])
-    active |= (_TABLE.stratum == _LAST) & chunk.last[:, None]
-    return np.where(active, base[:, _TABLE.base], 0.0)
+    active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == ratios.depth[:, None])
+    active |= (_TABLE.stratum == _LAST) & ratios.last[:, None]
+    return np.where(active, ratios.base[:, _TABLE.base], 0.0)
 
 
-def _depths(chunk: Chunk) -> NDArray[np.int64]:
-    """[E] the stratum of each token's place."""
-    return np.where(chunk.bonus, _BONUS, np.minimum(chunk.depth, LAST_DEPTH))
-
-
-def _extend(evidence: WealthState, chunk: Chunk) -> WealthState:
-    base = _base(chunk)
-    growth = _growth(chunk, base)
-    after = replace(evidence, n=evidence.n + len(base), log_wealth=evidence.log_wealth + growth.last)
+def _extend(evidence: WealthState, ratios: LogRatios) -> WealthState:
+    growth = _growth(ratios)
+    after = replace(evidence, n=evidence.n + len(ratios), log_wealth=evidence.log_wealth + growth.last)
     # the average seldom reaches a new maximum, and it costs K exponentials per token
     if _at_most(evidence.log_wealth + growth.largest) <= evidence.log_max:
         return after
-    paths = evidence.log_wealth + np.cumsum(_spread(chunk, base), axis=0)
+    paths = evidence.log_wealth + np.cumsum(_spread(ratios), axis=0)
     average = _averages(paths)
     crossing, leader = evidence.crossing, evidence.crossed_by
     if crossing is None and float(np.max(average)) >= -math.log(evidence.alpha):
@@ -196,11 +216,11 @@ class _Growth:
     largest: Floats
 
 
-def _growth(chunk: Chunk, base: Floats) -> _Growth:
+def _growth(ratios: LogRatios) -> _Growth:
     """Sums over the tokens of each stratum alone: the others add exact zeros."""
-    depth, last, largest = _depths(chunk), np.zeros(len(NAMES)), np.zeros(len(NAMES))
+    base, last, largest = ratios.base, np.zeros(len(NAMES)), np.zeros(len(NAMES))
     for stratum, columns in _COLUMNS.items():
-        rows = base if stratum == _ALWAYS else base[chunk.last if stratum == _LAST else depth == stratum]
+        rows = base if stratum == _ALWAYS else base[ratios.last if stratum == _LAST else ratios.depth == stratum]
         if len(rows):
             sums = np.cumsum(rows[:, _TABLE.base[columns]], axis=0)
             last[columns], largest[columns] = sums[-1], np.maximum(sums.max(axis=0), 0.0)
@@ -218,20 +238,6 @@ def _at_most(log_wealth: Floats) -> float:
 def _averages(paths: Floats) -> Floats:
     """[E] log of the weighted average of the wealths whose logs are `paths` [E, K]."""
     return np.asarray(scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1))
-
-
-def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
-    return Chunk(
-        chunk.p[begin:end],
-        chunk.q[begin:end],
-        chunk.previous[begin:end],
-        chunk.token[begin:end],
-        chunk.depth[begin:end],
-        chunk.bonus[begin:end],
-        chunk.last[begin:end],
-        chunk.repeated[begin:end],
-        chunk.refused[begin:end],
-    )
 
 
 def _leak(towards: Floats, own: Floats, known: NDArray[np.bool_], shares: tuple[float, ...]) -> Floats:

@@ -37,20 +37,36 @@ class SmoothTest:
     simulated: bool
 
 
-def pit(p: Floats, order: Floats, token: NDArray[np.int64], v: Floats) -> Floats:
-    """[E] randomised PIT.
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """[E] each token's interval of the unit: the mass before it, and its own."""
+
+    below: Floats
+    own: Floats
+
+    def at(self, v: Floats) -> Floats:
+        """[E] the transforms, given independent uniforms `v` [E]."""
+        return np.asarray(self.below + v * self.own)
+
+
+def intervals(p: Floats, order: Floats, token: NDArray[np.int64]) -> Intervals:
+    """The intervals of the tokens `token` [E].
 
     Args:
         p: [E, V] distributions.
         order: [E, V] keys; tokens with a larger key come first, lower ids first among equals.
-        token: [E] the tokens that were emitted.
-        v: [E] independent uniforms.
+        token: the tokens that were emitted.
     """
     rows = np.arange(len(token))
     own = order[rows, token][:, None]
     ids = np.arange(p.shape[1])
     before = (order > own) | ((order == own) & (ids < token[:, None]))
-    return np.asarray(np.where(before, p, 0.0).sum(axis=1) + v * p[rows, token])
+    return Intervals(np.where(before, p, 0.0).sum(axis=1), p[rows, token])
+
+
+def pit(p: Floats, order: Floats, token: NDArray[np.int64], v: Floats) -> Floats:
+    """[E] randomised PIT with independent uniforms `v` [E]; other arguments as of `intervals`."""
+    return intervals(p, order, token).at(v)
 
 
 def legendre(u: Floats) -> Floats:
@@ -65,16 +81,40 @@ def legendre(u: Floats) -> Floats:
     return np.stack(polynomials, axis=-1)
 
 
+@dataclass(frozen=True, slots=True)
+class SmoothSums:
+    """The sums [4] of the polynomials over n numbers; `add` adds them one after the other, however they are divided."""
+
+    n: int
+    polynomials: Floats
+
+    @classmethod
+    def none(cls) -> SmoothSums:
+        """Those of no numbers."""
+        return cls(0, np.zeros(DEGREES))
+
+    def add(self, u: Floats) -> SmoothSums:
+        """With further numbers [m]."""
+        if not len(u):
+            return self
+        return SmoothSums(self.n + len(u), np.concatenate([self.polynomials[None], legendre(u)]).sum(axis=0))
+
+
 def smooth_test(u: Floats, generator: np.random.Generator, replicates: int = REPLICATES) -> SmoothTest:
-    """Test that `u` [n] are independent uniforms.
+    """Test that `u` [n] are independent uniforms; see `smooth_test_of`."""
+    return smooth_test_of(SmoothSums.none().add(u), generator, replicates)
+
+
+def smooth_test_of(sums: SmoothSums, generator: np.random.Generator, replicates: int = REPLICATES) -> SmoothTest:
+    """Test that the numbers behind the sums are independent uniforms.
 
     The law is simulated only if the chi-square limit gives less than 0.1: above
     that no decision depends on the difference.
     """
-    n = len(u)
+    n = sums.n
     if n == 0:
         return SmoothTest(0, 0.0, 1.0, (0.0,) * DEGREES, simulated=False)
-    components = legendre(u).sum(axis=0) / np.sqrt(n)
+    components = sums.polynomials / np.sqrt(n)
     statistic = float(np.sum(components**2))
     p = float(scipy.stats.chi2.sf(statistic, DEGREES))
     simulated = n < EXACT_BELOW and p < _SCREEN

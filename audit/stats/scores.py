@@ -84,15 +84,34 @@ def picked(scores: Floats, token: NDArray[np.int64]) -> Floats:
     return np.asarray(scores[np.arange(len(token)), token])
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreSums:
+    """Sums over n tokens: observed minus expected score, and the moments around it."""
+
+    n: int
+    deviation: float
+    variance: float
+    third: float
+
+    @classmethod
+    def of(cls, observed: Floats, expected: Moments) -> ScoreSums:
+        """Those of `observed` [n] against its moments."""
+        terms = (observed - expected.mean, expected.variance, expected.third)
+        return cls(len(observed), *(float(np.sum(each)) for each in terms))
+
+
 def score_test(observed: Floats, expected: Moments, step: float) -> ScoreTest:
     """Judge `observed` [E] against its moments; no step is larger than `step`."""
-    n = len(observed)
-    deviation = float(np.sum(observed - expected.mean))
-    variance = float(np.sum(expected.variance))
+    return score_test_of(ScoreSums.of(observed, expected), step)
+
+
+def score_test_of(sums: ScoreSums, step: float) -> ScoreTest:
+    """Judge the tokens behind the sums; no step is larger than `step`."""
+    n, deviation, variance = sums.n, sums.deviation, sums.variance
     if n == 0 or variance <= 1e-12 * max(n, 1):
         return ScoreTest(n, 0.0, 1.0, 0.0, 0.0, 0.0)
     sd = float(np.sqrt(variance))
-    z, skewness = deviation / sd, float(np.sum(expected.third)) / sd**3
+    z, skewness = deviation / sd, sums.third / sd**3
     trusted = abs(skewness) <= TRUSTED_SKEWNESS
     p = two_sided(z, skewness) if trusted else freedman(deviation, variance, step)
     half = float(scipy.stats.norm.ppf(0.995)) * sd
@@ -102,10 +121,15 @@ def score_test(observed: Floats, expected: Moments, step: float) -> ScoreTest:
 def leak_estimate(observed: Floats, expected: Moments, mean_under_q: Floats, confidence: float = 0.99) -> LeakEstimate:
     """The share of draws from q instead of p; all arrays [E], `confidence` is that of each bound."""
     span = float(np.sum(mean_under_q - expected.mean))
-    sd = float(np.sqrt(np.sum(expected.variance)))
+    return leak_estimate_of(ScoreSums.of(observed, expected), span, confidence)
+
+
+def leak_estimate_of(sums: ScoreSums, span: float, confidence: float = 0.99) -> LeakEstimate:
+    """The share of draws from q, given the scores' sums and the sum of their means under q minus those under p."""
+    sd = float(np.sqrt(sums.variance))
     if span <= 0:
         return LeakEstimate(0.0, 0.0, 1.0, math.inf, 1.0)
-    share = float(np.sum(observed - expected.mean)) / span
+    share = sums.deviation / span
     half = float(scipy.stats.norm.isf(1.0 - confidence)) * sd / span
     detectable = float(scipy.stats.norm.ppf(0.995) + scipy.stats.norm.ppf(0.9)) * sd / span
     return LeakEstimate(share, share - half, share + half, sd / span, detectable)

@@ -177,10 +177,9 @@ class _Stored:
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
         """The record with a trace that is read when a check first asks for its columns."""
         # imported late, as in `_read`
-        from engine.record import trace as traces
         from engine.record.late import late
 
-        return self.record(late(self.header, lambda: traces.decode(payload_of(self.row))))
+        return self.record(late(self.header, lambda: payload_of(self.row)))
 
     def record(self, trace: traces.Trace) -> RequestRecord:
         """The record with its trace."""

@@ -146,7 +146,7 @@ def evidence(workload: Workload, requests: int) -> Evidence:
 
     def read(index: int) -> RequestRecord:
         header, tokens = kept[index].header, kept[index].tokens
-        trace = late(header, lambda: decode(workload.path(index).read_bytes()))
+        trace = late(header, workload.path(index).read_bytes)
         name = header.request
         return RequestRecord(name, name, 0, "chat", trace, tokens, "", header.finish_reason, 1, intact=True)
 

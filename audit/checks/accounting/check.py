@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
 from audit.checks.accounting.rules import mask_faults, number_faults, row_faults, text_faults, top_faults
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.interface import ByRequest, Check, Design, Params, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.origin import foreign_tokens
+from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.shape import shape_fault
-from audit.evidence.structure import Violation, structure_faults
+from audit.evidence.structure import Violation
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
@@ -40,20 +41,28 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.TOKENS) else "the engine names no tokens, or its end tokens are not known"
 
 
-def faults_of(request: RequestRecord, level: Level, lengths: DeclaredLengths, *, ours: bool = True) -> list[Violation]:
-    """Every contradiction of one request that this evidence level can show, by step.
-
-    `ours` is false for p computed by another engine in its own precision: check honoured compares that p with the row.
-    """
+def faults_of(reading: RequestReading) -> list[Violation]:
+    """Every contradiction of one request that its arm's evidence level can show, by step."""
+    request, arm = reading.request, reading.arm
+    if reading.shape_fault is not None:
+        return [Violation(0, reading.shape_fault)]
     trace = request.trace
-    fault = shape_fault(trace)
-    if fault is not None:
-        return [Violation(0, fault)]
-    found = [*structure_faults(request), *length_faults(trace, lengths), *text_faults(request)]
+    found = [*reading.structure_faults, *length_faults(trace, declared(arm.effective)), *text_faults(request)]
     if trace.header.lossless:
         found.extend(mask_faults(trace))
-    found.extend(_recorded_faults(request, level, ours))
+    # another engine computes p in its own precision: check honoured compares that p with the row
+    found.extend(_recorded_faults(request, arm.level, arm.ours))
     return sorted(found, key=lambda each: each.step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contradictions:
+    request: str
+    faults: tuple[Violation, ...]
+
+
+def _read(reading: RequestReading) -> _Contradictions:
+    return _Contradictions(reading.request.request_id, tuple(faults_of(reading)))
 
 
 def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Violation]:
@@ -74,17 +83,32 @@ def _repeated(arm: ArmRecord) -> Iterator[Finding]:
             yield Finding(request.request_id, 0, f"{request.key} is in the arm more than once")
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    arm = evidence.candidate
-    tokens = sum(len(request.tokens) for request in arm.requests)
-    if not tokens:
-        return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
+class _Accounting:
+    """The contradictions of the requests so far."""
+
+    def __init__(self, evidence: Evidence, params: Params) -> None:
+        self._arm, self._params = evidence.candidate, params
+        self._found: dict[str, tuple[Violation, ...]] = {}
+
+    def add(self, part: _Contradictions) -> None:
+        """Take the contradictions of the next request."""
+        self._found[part.request] = part.faults
+
+    def result(self) -> CheckResult:
+        """The check's result."""
+        arm = self._arm
+        tokens = sum(len(request.tokens) for request in arm.requests)
+        if not tokens:
+            return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
+        findings = [
+            *_repeated(arm),
+            *(Finding(name, each.step, each.message) for name, found in self._found.items() for each in found),
+        ]
+        return _result(arm, self._params, tokens, findings)
+
+
+def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]) -> CheckResult:
     lengths = declared(arm.effective)
-    by_request = {each.request_id: faults_of(each, arm.level, lengths, ours=arm.ours) for each in arm.requests}
-    findings = [
-        *_repeated(arm),
-        *(Finding(name, each.step, each.message) for name, found in by_request.items() for each in found),
-    ]
     broken = len({each.request for each in findings})
     requests = len(arm.requests)
     return CheckResult(
@@ -118,12 +142,14 @@ def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: Decl
     return "; ".join([text, *unknown])
 
 
+BY_REQUEST = ByRequest(_read, _Accounting)
 CHECK = Check(
     name="accounting",
     claim="accounting",
     needs=Level.L0,
     defaults={"confidence": 0.99, "max_findings": 20},
-    run=_run,
+    run=BY_REQUEST.run,
+    by_request=BY_REQUEST,
     applies=_applies,
     foresee=_foresee,
     null="no request contradicts itself",

@@ -1,4 +1,4 @@
-"""The law tests over a table, by component and stratum.
+"""The law tests, by component and stratum.
 
 Every stratum is fixed before its tokens are drawn: the position in the block,
 or that all drafted tokens were accepted. No test selects accepted tokens, because
@@ -7,25 +7,26 @@ that selection is not fixed beforehand (they follow min(p, q)).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from audit.checks.law.table import LawEvidence, LawTable, moments_of
-from audit.stats.acceptance import bernoulli_test
+from audit.checks.law.sums import BONUS, EVERY, LAST_DEPTH, LawSums, TokenStratum
+from audit.checks.law.table import LawTable, moments_of
 from audit.stats.alternatives import ranking, summary
-from audit.stats.pit import smooth_test
-from audit.stats.scores import LOG_FLOOR, score_test
-from engine.core.types import Floats
+from audit.stats.pit import SmoothSums, smooth_test_of
+from audit.stats.scores import LOG_FLOOR, ScoreSums, score_test_of
 
 MIN_TOKENS = 15
 """Minimum number of tokens of a tested stratum."""
-LAST_DEPTH = 7
-"""Block positions from this one on form one stratum."""
 MIXTURE = "named alternatives"
-LOG_STEP = float(-np.log(LOG_FLOOR))
+TRANSFORMS: Final[Mapping[str, str]] = {
+    "tokens ~ p, by rank": "rank",
+    "tokens ~ p, by id": "id",
+    "tokens ~ p, by q / p": "ratio",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,15 @@ class ComponentTest:
         return f"{self.name} ({self.stratum})"
 
 
-def battery(law: LawEvidence, generator: np.random.Generator) -> tuple[ComponentTest, ...]:
-    """Run all tests for which the table has enough tokens. `generator` simulates small-sample laws."""
-    table = law.table
-    found = [*_pooled(law, generator), *_by_depth(table, generator), *_by_role(table, generator)]
-    return tuple(found)
+def battery(law: LawSums, generator: np.random.Generator) -> tuple[ComponentTest, ...]:
+    """Run all tests for which there are enough tokens. `generator` simulates small-sample laws."""
+    return (*_pooled(law, generator), *_by_depth(law, generator), *_by_role(law, generator))
 
 
-def _pooled(law: LawEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
-    yield from token_tests(law.table, "all", generator)
+def _pooled(law: LawSums, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    for name, transform in TRANSFORMS.items():
+        yield from _smooth(name, "all", law.smooth(transform), generator)
+    yield from _scores(law, EVERY, "all")
     if law.process.n >= MIN_TOKENS:
         found, leader = summary(law.process), ranking(law.process, 1)[0]
         name = f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g})"
@@ -63,50 +64,58 @@ def _pooled(law: LawEvidence, generator: np.random.Generator) -> Iterator[Compon
 
 def token_tests(table: LawTable, stratum: str, generator: np.random.Generator) -> Iterator[ComponentTest]:
     """The tests of all tokens of a table, whatever their place in a block; the stratum is their name."""
-    everything = np.ones(len(table.depth), dtype=np.bool_)
-    yield from _smooth("tokens ~ p, by rank", stratum, table.rank_pit, generator)
-    yield from _smooth("tokens ~ p, by id", stratum, table.id_pit, generator)
-    yield from _smooth("tokens ~ p, by q / p", stratum, table.ratio_pit, generator)
-    yield from _scores(table, everything, stratum)
+    for name, u in zip(TRANSFORMS, (table.rank_pit, table.id_pit, table.ratio_pit), strict=True):
+        yield from _smooth(name, stratum, SmoothSums.none().add(u[~np.isnan(u)]), generator)
+    leak = table.leak[table.known]
+    yield from _score(LOG_P, stratum, ScoreSums.of(table.logp[:, 0], moments_of(table.logp)))
+    yield from _score(LEAK_OF_Q, stratum, ScoreSums.of(leak[:, 0], moments_of(leak)))
 
 
-def _by_depth(table: LawTable, generator: np.random.Generator) -> Iterator[ComponentTest]:
-    depth = np.minimum(table.depth, LAST_DEPTH)
-    found = np.unique(depth)
-    for value in found if len(found) > 1 else ():
+def _by_depth(law: LawSums, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    for value in sorted(law.depths) if len(law.depths) > 1 else ():
         stratum = f"block position {value}{' and on' if value == LAST_DEPTH else ''}"
-        mask = depth == value
-        yield from _smooth("tokens ~ p, by rank", stratum, table.rank_pit[mask], generator)
-        yield from _scores(table, mask, stratum)
+        yield from _smooth("tokens ~ p, by rank", stratum, law.smooth("rank", TokenStratum(value)), generator)
+        yield from _scores(law, TokenStratum(value), stratum)
 
 
-def _by_role(table: LawTable, generator: np.random.Generator) -> Iterator[ComponentTest]:
-    yield from _smooth("tokens ~ p, by rank", "bonus", table.rank_pit[table.bonus], generator)
-    yield from _score("log p", "bonus", table.logp[table.bonus], LOG_STEP, "nats per token")
-    yield from _smooth("drafted ~ q", "drafted", table.draft_pit, generator)
-    yield from _smooth("recovered ~ residual, by rank", "recovered", table.residual_rank_pit, generator)
-    yield from _smooth("recovered ~ residual, by id", "recovered", table.residual_id_pit, generator)
-    tested = table.accept[~np.isnan(table.accept[:, 0])]
-    if len(tested) >= MIN_TOKENS:
-        test = bernoulli_test(tested[:, 0] > 0, tested[:, 1])
+def _by_role(law: LawSums, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    yield from _smooth("tokens ~ p, by rank", "bonus", law.smooth("rank", BONUS), generator)
+    yield from _score(LOG_P, "bonus", law.logp(BONUS))
+    yield from _smooth("drafted ~ q", "drafted", law.smooth("draft"), generator)
+    yield from _smooth("recovered ~ residual, by rank", "recovered", law.smooth("residual rank"), generator)
+    yield from _smooth("recovered ~ residual, by id", "recovered", law.smooth("residual id"), generator)
+    test = law.accepted()
+    if test is not None and test.n >= MIN_TOKENS:
         effect = (test.observed - test.expected) / test.n
         yield ComponentTest("accepted ~ min(1, p / q)", "drafted", test.n, test.z, test.p, effect, "acceptance rate")
 
 
-def _scores(table: LawTable, mask: NDArray[np.bool_], stratum: str) -> Iterator[ComponentTest]:
-    yield from _score("log p", stratum, table.logp[mask], LOG_STEP, "nats per token")
-    yield from _score("leak of q", stratum, table.leak[mask & table.known], 1.0, "mean q / (p + q)")
+def _scores(law: LawSums, tokens: TokenStratum, stratum: str) -> Iterator[ComponentTest]:
+    yield from _score(LOG_P, stratum, law.logp(tokens))
+    yield from _score(LEAK_OF_Q, stratum, law.leak(tokens))
 
 
-def _score(name: str, stratum: str, columns: Floats, step: float, unit: str) -> Iterator[ComponentTest]:
-    if len(columns) >= MIN_TOKENS:
-        test = score_test(columns[:, 0], moments_of(columns), step)
-        yield ComponentTest(name, stratum, test.n, test.z, test.p, test.effect, unit)
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """A score's name, its largest step, and the unit of its mean."""
+
+    name: str
+    step: float
+    unit: str
 
 
-def _smooth(name: str, stratum: str, u: Floats, generator: np.random.Generator) -> Iterator[ComponentTest]:
-    u = u[~np.isnan(u)]
-    if len(u) >= MIN_TOKENS:
-        test = smooth_test(u, generator)
+LOG_P = _Score("log p", float(-np.log(LOG_FLOOR)), "nats per token")
+LEAK_OF_Q = _Score("leak of q", 1.0, "mean q / (p + q)")
+
+
+def _score(score: _Score, stratum: str, sums: ScoreSums) -> Iterator[ComponentTest]:
+    if sums.n >= MIN_TOKENS:
+        test = score_test_of(sums, score.step)
+        yield ComponentTest(score.name, stratum, test.n, test.z, test.p, test.effect, score.unit)
+
+
+def _smooth(name: str, stratum: str, sums: SmoothSums, generator: np.random.Generator) -> Iterator[ComponentTest]:
+    if sums.n >= MIN_TOKENS:
+        test = smooth_test_of(sums, generator)
         largest = max(test.components, key=abs)
         yield ComponentTest(name, stratum, test.n, test.statistic, test.p, largest, "largest Legendre component")

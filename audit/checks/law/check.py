@@ -22,19 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import ByRequest, Check, Design, Params
 from audit.checks.law.battery import ComponentTest, battery
-from audit.checks.law.table import LawEvidence, moments_of, tabulate
+from audit.checks.law.sums import LawSums, LeakSums
+from audit.checks.law.table import LawPart, LawTable, Tabulation, moments_of, part_of
 from audit.checks.plans import plan_law
 from audit.evidence.coverage.groups import Group
-from audit.evidence.decisions import unreadable
+from audit.evidence.decisions import EMPTY
 from audit.evidence.random_numbers import seed_of, shared_numbers
+from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.alternatives import ranking
 from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
-from audit.stats.scores import leak_estimate
+from audit.stats.scores import ScoreSums, leak_estimate_of
 from engine.core.types import Floats
 
 POOLED = "all requests"
@@ -68,45 +70,87 @@ def _foresee(params: Params, design: Design) -> str | None:
     return GREEDY if design.greedy else None
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    arm = evidence.candidate
-    reason = unreadable(arm, cells=True) or shared_numbers(arm)
-    if reason is not None:
-        return CheckResult(Verdict.INCONCLUSIVE, reason)
-    generator = np.random.default_rng(seed_of(arm.requests))
-    law = tabulate(arm.requests, generator)
+@dataclass(frozen=True, slots=True)
+class _ReadLaw:
+    """A request as the check reads it: why it cannot, or its rows."""
+
+    unreadable: str | None
+    rows: LawPart | None
+
+
+def _read(reading: RequestReading) -> _ReadLaw:
+    reason = reading.unreadable
+    return _ReadLaw(reason, part_of(reading.decisions) if reason is None else None)
+
+
+class _Law:
+    """The sums of the requests so far, until one cannot be read."""
+
+    def __init__(self, evidence: Evidence, params: Params) -> None:
+        arm = evidence.candidate
+        self._params, self._shared = params, shared_numbers(arm)
+        self._reason = None if len(arm.requests) else EMPTY
+        self._generator = np.random.default_rng(seed_of(arm.requests))
+        self._tabulation, self._law = Tabulation(self._generator), LawSums()
+
+    def add(self, part: _ReadLaw) -> None:
+        """Take the rows of the next request."""
+        self._reason = self._reason or part.unreadable
+        if self._reason is None and self._shared is None and part.rows is not None:
+            self._law.add(self._tabulation.complete(part.rows))
+
+    def result(self) -> CheckResult:
+        """The check's result."""
+        reason = self._reason or self._shared
+        try:
+            if reason is not None:
+                return CheckResult(Verdict.INCONCLUSIVE, reason)
+            return _result(self._law, self._generator, self._params)
+        finally:
+            self._law.close()
+
+
+def _result(law: LawSums, generator: np.random.Generator, params: Params) -> CheckResult:
     components = battery(law, generator)
     adjusted = holm([each.p for each in components])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
-    leak = estimate_leak(law, float(params["confidence"]))
-    n = len(law.table.depth)
+    leak = leak_of(law.towards_draft(), law.n, law.known > 0, float(params["confidence"]))
+    lumping = _Lumping(law.tail, law.towards_draft().distance if law.known else 0.0, law.seen)
     # one or two requests may be too few for any component
     best = int(np.argmin(adjusted)) if components else None
     return CheckResult(
-        verdict=_verdict(findings, n, leak, params),
-        summary=_summary(findings, n, leak, len(components), params) + _loss(law),
-        n=n,
+        verdict=_verdict(findings, law.n, leak, params),
+        summary=_summary(findings, law.n, leak, len(components), params) + lumping.text,
+        n=law.n,
         statistic=None if best is None else components[best].statistic,
         p_value=0.0 if law.impossible else None if best is None else float(adjusted[best]),
         effect=leak.effect,
         bound=leak.bound,
         margin=float(params["leak_margin"]),
         findings=tuple(findings[:MAX_FINDINGS]),
-        details=_details(law, components, adjusted, leak),
+        details=_details(law, lumping, components, adjusted, leak),
     )
 
 
-def estimate_leak(law: LawEvidence, confidence: float = 0.99) -> Leak:
+def estimate_leak(table: LawTable, confidence: float = 0.99) -> Leak:
     """Estimate the leak towards q if any q is known, else towards the argmax of p."""
-    table = law.table
     known = table.known
-    n = len(known)
     columns, distance = (table.leak[known], table.distance[known, 0]) if known.any() else (table.argmax, None)
-    total = float(np.sum(table.distance[:, 1] if distance is None else distance)) / n
-    estimate = leak_estimate(columns[:, 0], moments_of(columns), columns[:, 4], confidence)
+    sums = LeakSums(
+        ScoreSums.of(columns[:, 0], moments_of(columns)),
+        float(np.sum(columns[:, 4] - columns[:, 1])),
+        float(np.sum(table.distance[:, 1] if distance is None else distance)),
+    )
+    return leak_of(sums, len(known), bool(known.any()), confidence)
+
+
+def leak_of(sums: LeakSums, tokens: int, known: bool, confidence: float) -> Leak:
+    """The leak behind the sums over those of `tokens` tokens whose q is known, or over all if none is."""
+    total = sums.distance / tokens
+    estimate = leak_estimate_of(sums.scores, sums.span, confidence)
     return Leak(
-        direction="q" if known.any() else "argmax of p",
+        direction="q" if known else "argmax of p",
         share=estimate.share,
         effect=estimate.share * total,
         bound=min(1.0, max(0.0, estimate.high)) * total,
@@ -142,27 +186,38 @@ def _summary(findings: list[Finding], n: int, leak: Leak, tests: int, params: Pa
     return f"no departure in {tests} tests of {n} tokens; {bound}"
 
 
-def _loss(law: LawEvidence) -> str:
-    """Text on the loss by lumping: the p-value is exact, but differences within the tail are invisible."""
-    tail, seen = _lumping(law)
-    if not tail:
-        return ""
-    text = f"; read on cells: {tail:.2g} of the mass of p is in their tails"
-    return text if math.isnan(seen) else f"{text}, they see {seen:.1%} of the distance between p and q"
+@dataclass(frozen=True, slots=True)
+class _Lumping:
+    """The loss by lumping: the p-value is exact, but differences within the tail are invisible."""
+
+    tail: float
+    """Mean mass in the tails."""
+    distance: float
+    """Total variation between p and q, summed over the tokens with a known q."""
+    on_cells: float
+    """The same on the cells."""
+
+    @property
+    def seen(self) -> float:
+        """The share of the distance that cells see, NaN without a q."""
+        return self.on_cells / self.distance if self.distance else math.nan
+
+    @property
+    def text(self) -> str:
+        """The end of the summary."""
+        if not self.tail:
+            return ""
+        text = f"; read on cells: {self.tail:.2g} of the mass of p is in their tails"
+        seen = self.seen
+        return text if math.isnan(seen) else f"{text}, they see {seen:.1%} of the distance between p and q"
 
 
-def _lumping(law: LawEvidence) -> tuple[float, float]:
-    """Mean mass in the tails, and the share of the distance between p and q that cells see (NaN without a q)."""
-    table = law.table
-    distance = float(np.sum(table.distance[table.known, 0]))
-    return float(table.tail.mean()), float(np.sum(table.seen[table.known])) / distance if distance else math.nan
-
-
-def _details(law: LawEvidence, components: tuple[ComponentTest, ...], adjusted: Floats, leak: Leak) -> dict[str, Any]:
-    tail, seen = _lumping(law)
+def _details(
+    law: LawSums, lumping: _Lumping, components: tuple[ComponentTest, ...], adjusted: Floats, leak: Leak
+) -> dict[str, Any]:
     return {
-        "tail_mass": tail,
-        "distance_seen": None if math.isnan(seen) else seen,
+        "tail_mass": lumping.tail,
+        "distance_seen": None if math.isnan(lumping.seen) else lumping.seen,
         "leak": {
             "direction": leak.direction,
             "share": leak.share,
@@ -171,7 +226,7 @@ def _details(law: LawEvidence, components: tuple[ComponentTest, ...], adjusted: 
             "tv_detectable": leak.detectable,
         },
         "standard_error": leak.error if math.isfinite(leak.error) else None,
-        "tokens_with_known_q": int(law.table.known.sum()),
+        "tokens_with_known_q": law.known,
         "impossible_tokens": len(law.impossible),
         "alternatives": [
             {"name": each.name, "log_e": each.log_e, "share": each.share} for each in ranking(law.process)
@@ -192,12 +247,14 @@ def _details(law: LawEvidence, components: tuple[ComponentTest, ...], adjusted: 
     }
 
 
+BY_REQUEST = ByRequest(_read, _Law)
 CHECK = Check(
     name="law",
     claim="law",
     needs=Level.L3,
     defaults={"alpha": 0.005, "leak_margin": 0.06, "min_tokens": 500, "confidence": 0.99},
-    run=_run,
+    run=BY_REQUEST.run,
+    by_request=BY_REQUEST,
     applies=_applies,
     foresee=_foresee,
     null="each emitted token is drawn from its recorded p given all that came before",

@@ -8,8 +8,9 @@ the vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats import alternatives
-from audit.stats.pit import pit
+from audit.stats.pit import Intervals, intervals
 from audit.stats.scores import Moments, leak_scores, moments, picked
 from engine.core.types import Floats, Protocol, Role
 
@@ -76,15 +77,38 @@ class TabulatedRequest:
     impossible: tuple[Finding, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LawPart:
+    """One request before random numbers randomise its transforms: they need the requests in order."""
+
+    rows: LawRows
+    ratios: alternatives.LogRatios
+    impossible: tuple[Finding, ...]
+
+
+def part_of(made: Decisions) -> LawPart:
+    """Read one request."""
+    return LawPart(rows_of(made), alternatives.log_ratios_of(_chunk(made)), tuple(_impossible(made)))
+
+
+class Tabulation:
+    """Completes the parts of an arm's requests, which come in order. `generator` randomises the transforms."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator, self._process = generator, alternatives.start()
+
+    def complete(self, part: LawPart) -> TabulatedRequest:
+        """The next request's rows, and the evidence for each named alternative after it."""
+        table = part.rows.randomised(self._generator)
+        self._process = alternatives.grown(self._process, part.ratios)
+        return TabulatedRequest(table, self._process, part.impossible)
+
+
 def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[TabulatedRequest]:
     """Tabulate the requests one after another. `generator` randomises the transforms."""
-    process = alternatives.start()
+    tabulation = Tabulation(generator)
     for request in requests:
-        made = decisions(request)
-        impossible = tuple(_impossible(made))
-        part = table_of(made, generator)
-        process = alternatives.extend(process, _chunk(made))
-        yield TabulatedRequest(part, process, impossible)
+        yield tabulation.complete(part_of(decisions(request)))
 
 
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
@@ -156,31 +180,71 @@ def _bonus(made: Decisions) -> NDArray[np.bool_]:
 
 def table_of(made: Decisions, generator: np.random.Generator) -> LawTable:
     """One request's rows. `generator` randomises the transforms."""
+    return rows_of(made).randomised(generator)
+
+
+@dataclass(frozen=True, slots=True)
+class LawRows:
+    """One request's rows as in `LawTable`, with intervals instead of transforms."""
+
+    fixed: Mapping[str, NDArray[Any]]
+    """The columns without random numbers."""
+    rank: Intervals
+    by_id: Intervals
+    ratio: Intervals
+    chain: _Chain
+
+    def randomised(self, generator: np.random.Generator) -> LawTable:
+        """The rows, with random numbers for the emitted tokens, then the drafted, then the recovered ones."""
+        count = len(self.rank.own)
+        v, chain = generator.random(count), self.chain
+        drafted = generator.random(len(chain.drawn))
+        w = generator.random(len(chain.recovered))
+        return LawTable(
+            **self.fixed,
+            rank_pit=self.rank.at(v),
+            id_pit=self.by_id.at(v),
+            ratio_pit=_only(self.fixed["known"], self.ratio.at(v)),
+            draft_pit=_spread(count, chain.drawn, chain.draft.at(drafted)),
+            residual_rank_pit=_spread(count, chain.recovered, chain.residual_rank.at(w)),
+            residual_id_pit=_spread(count, chain.recovered, chain.residual_id.at(w) / chain.residual),
+        )
+
+
+def rows_of(made: Decisions) -> LawRows:
+    """One request's rows."""
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
     known, exact = made.known, exact_of(made)
-    v = generator.random(len(token))
     top = np.zeros_like(p)
     top[np.arange(len(token)), top_of(made)] = 1.0
     ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
-    chain = _chain_columns(made, exact, generator)
-    return LawTable(
-        depth=made.depth,
-        bonus=_bonus(made),
-        known=known,
-        rank_pit=pit(p, p, token, v),
-        id_pit=np.asarray(exact.p_below + v * exact.p),
-        ratio_pit=_only(known, pit(p, ratio, token, v)),
-        logp=_scored(log_scores(made), p, token),
-        leak=_only(known, _leak(p, q, token)),
-        argmax=_leak(p, top, token),
-        distance=np.stack([_only(known, exact.residual_sum), 1.0 - p[np.arange(len(token)), top_of(made)]], axis=1),
-        seen=_only(known, 0.5 * np.abs(p - q).sum(axis=1)),
-        tail=np.zeros(len(token)) if made.lumped is None else p[:, -1],
-        draft_pit=chain.draft,
-        accept=chain.accept,
-        residual_rank_pit=chain.residual_rank,
-        residual_id_pit=chain.residual_id,
+    return LawRows(
+        fixed={
+            "depth": made.depth,
+            "bonus": _bonus(made),
+            "known": known,
+            "logp": _scored(log_scores(made), p, token),
+            "leak": _only(known, _leak(p, q, token)),
+            "argmax": _leak(p, top, token),
+            "distance": np.stack(
+                [_only(known, exact.residual_sum), 1.0 - p[np.arange(len(token)), top_of(made)]], axis=1
+            ),
+            "seen": _only(known, 0.5 * np.abs(p - q).sum(axis=1)),
+            "tail": np.zeros(len(token)) if made.lumped is None else p[:, -1],
+            "accept": _acceptances(made, exact),
+        },
+        rank=intervals(p, p, token),
+        by_id=Intervals(exact.p_below, exact.p),
+        ratio=intervals(p, ratio, token),
+        chain=_chain(made, exact),
     )
+
+
+def _spread(count: int, rows: NDArray[np.int64], values: Floats) -> Floats:
+    """[count] `values` at `rows`, NaN elsewhere."""
+    column = np.full(count, np.nan)
+    column[rows] = values
+    return column
 
 
 def _only(where: NDArray[np.bool_], values: Floats) -> Floats:
@@ -208,29 +272,44 @@ def moments_of(columns: Floats) -> Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    draft: Floats
-    accept: Floats
-    residual_rank: Floats
-    residual_id: Floats
+    """The components of the chain rule; empty under other rules."""
+
+    drawn: NDArray[np.int64]
+    """The places whose drafted token was drawn."""
+    draft: Intervals
+    recovered: NDArray[np.int64]
+    """The places whose drafted token was rejected."""
+    residual_rank: Intervals
+    residual_id: Intervals
+    residual: Floats
+    """The unit of `residual_id`."""
 
 
-def _chain_columns(made: Decisions, exact: LumpedDecisions, generator: np.random.Generator) -> _Chain:
-    """Component columns of the chain rule; all NaN under other rules."""
-    count = len(made.token)
-    tested = _tested(made)
-    draft, accept = np.full(count, np.nan), np.full((count, 2), np.nan)
-    rank, by_id = np.full(count, np.nan), np.full(count, np.nan)
-    drawn = tested & ~made.one_hot
-    draft[drawn] = pit(made.q[drawn], made.q[drawn], made.drafted[drawn], generator.random(int(drawn.sum())))
-    at = np.flatnonzero(tested)
+def _acceptances(made: Decisions, exact: LumpedDecisions) -> Floats:
+    """[E, 2] accepted or not, and min(1, p / q), where the chain rule tested one drafted token."""
+    accept = np.full((len(made.token), 2), np.nan)
+    at = np.flatnonzero(_tested(made))
     p_x, q_x = exact.drafted_p[at], exact.drafted_q[at]
     accept[at, 0] = made.role[at] == Role.ACCEPTED
     accept[at, 1] = np.minimum(1.0, np.divide(p_x, q_x, out=np.ones_like(p_x), where=q_x > 0))
+    return accept
+
+
+def _chain(made: Decisions, exact: LumpedDecisions) -> _Chain:
+    tested = _tested(made)
+    drawn = np.flatnonzero(tested & ~made.one_hot)
     recovered = np.flatnonzero(tested & (made.role == Role.RECOVERED))
-    v = generator.random(len(recovered))
     residual = residual_laws(made, recovered)
-    rank[recovered] = pit(residual, residual, made.token[recovered], v)
     mass, own = exact.residual_sum[recovered], np.maximum(exact.p - exact.q, 0.0)[recovered]
-    by_residual = (exact.residual_below[recovered] + v * own) / np.where(mass > 0, mass, 1.0)
-    by_id[recovered] = np.where(mass > 0, by_residual, exact.p_below[recovered] + v * exact.p[recovered])
-    return _Chain(draft, accept, rank, by_id)
+    left = mass > 0
+    return _Chain(
+        drawn=drawn,
+        draft=intervals(made.q[drawn], made.q[drawn], made.drafted[drawn]),
+        recovered=recovered,
+        residual_rank=intervals(residual, residual, made.token[recovered]),
+        residual_id=Intervals(
+            np.where(left, exact.residual_below[recovered], exact.p_below[recovered]),
+            np.where(left, own, exact.p[recovered]),
+        ),
+        residual=np.where(left, mass, 1.0),
+    )

@@ -109,7 +109,7 @@ def law(
     for each in found:
         table = _part(evidence.table, each.has(contexts))
         tests = tuple(token_tests(table, each.name, generator))
-        leak = estimate_leak(dataclasses.replace(evidence, table=table), confidence) if tests else None
+        leak = estimate_leak(table, confidence) if tests else None
         measures[each] = Measure(
             Kind.LAW,
             len(table.depth),

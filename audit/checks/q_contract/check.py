@@ -21,19 +21,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, Params
+from audit.checks.interface import ByRequest, Check, Design, Params
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.checks.q_contract.kept import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
 from audit.evidence.coverage.groups import Group
-from audit.evidence.decisions import unreadable
+from audit.evidence.decisions import EMPTY
 from audit.evidence.random_numbers import seed_of
+from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
-from audit.stats.pit import SmoothTest, pit, smooth_test
+from audit.stats.pit import SmoothTest, intervals, smooth_test
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, QKind, RecordLevel
@@ -44,7 +45,9 @@ POOLED = "all requests"
 
 @dataclass(frozen=True, slots=True)
 class RequestDraws:
-    """One request's draws. `ranks` [N, 2]: tokens without a number, by q and by p / q, NaN if unknown."""
+    """One request's draws. `ranks` [N, 2, 2]: the intervals of tokens without a number, by q and by p / q, as the mass
+    before the token and its own; NaN if unknown.
+    """
 
     replayed: int
     findings: tuple[Finding, ...]
@@ -80,11 +83,11 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.drawn else NOT_DRAWN
 
 
-def judge_request(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
-    """Redraw every token; `generator` randomises the ranks of tokens without a number."""
+def judge_request(request: RequestRecord) -> RequestDraws:
+    """Redraw every token."""
     trace = request.trace
     if trace.header.level is RecordLevel.TOPK:
-        return _judge_lumped(request, generator)
+        return _judge_lumped(request)
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     findings = [Finding(request.request_id, step, DETERMINISTIC) for step in undrawn(trace)]
     replayed, ranks = 0, []
@@ -97,11 +100,11 @@ def judge_request(request: RequestRecord, generator: np.random.Generator) -> Req
         if message:
             findings.append(Finding(request.request_id, draw.step, message))
         elif again is None:
-            ranks.append(_ranks(draw.token, draw.q, target_row(draw, trace), generator))
-    return RequestDraws(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2))
+            ranks.append(_ranks(draw.token, draw.q, target_row(draw, trace)))
+    return RequestDraws(replayed, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2, 2))
 
 
-def _judge_lumped(request: RequestRecord, generator: np.random.Generator) -> RequestDraws:
+def _judge_lumped(request: RequestRecord) -> RequestDraws:
     """The same at level `topk`; ranks are those of cells."""
     trace = request.trace
     findings = [Finding(request.request_id, step, DETERMINISTIC) for step in undrawn(trace)]
@@ -119,18 +122,18 @@ def _judge_lumped(request: RequestRecord, generator: np.random.Generator) -> Req
         if message:
             findings.append(Finding(request.request_id, whole.step, message))
     laws = cell_laws(trace, unnumbered) if unnumbered else []
-    ranks = [_ranks(law.cell, law.q, law.p, generator) for law in laws if law is not None]
+    ranks = [_ranks(law.cell, law.q, law.p) for law in laws if law is not None]
     redone = drawn.count - len(unnumbered)
-    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2), kept.count)
+    return RequestDraws(redone, tuple(findings), np.array(ranks, dtype=np.float64).reshape(-1, 2, 2), kept.count)
 
 
-def _ranks(drafted: int, law: Floats, p: Floats | None, generator: np.random.Generator) -> tuple[float, float]:
-    v, token, q = generator.random(2), np.array([drafted]), law[None]
-    by_q = float(pit(q, q, token, v[:1])[0])
-    if p is None:
-        return by_q, math.nan
-    ratio = np.divide(p[None], q, out=np.full_like(q, np.inf), where=q > 0)
-    return by_q, float(pit(q, ratio, token, v[1:])[0])
+def _ranks(drafted: int, law: Floats, p: Floats | None) -> Floats:
+    """[2, 2] a token's intervals by q and by p / q."""
+    token, q = np.array([drafted]), law[None]
+    orders = [q] if p is None else [q, np.divide(p[None], q, out=np.full_like(q, np.inf), where=q > 0)]
+    found = [intervals(q, order, token) for order in orders]
+    unknown = [(math.nan, math.nan)] * (2 - len(found))
+    return np.array([*((float(each.below[0]), float(each.own[0])) for each in found), *unknown])
 
 
 def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[RankTest]:
@@ -148,20 +151,62 @@ def _distance(u: Floats, confidence: float) -> tuple[float, float]:
     return distance, min(1.0, distance + math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    arm = evidence.candidate
-    reason = unreadable(arm, cells=True) or next(filter(None, map(older, arm.requests)), None)
-    if reason is not None:
-        return CheckResult(Verdict.INCONCLUSIVE, reason)
-    generator = np.random.default_rng(seed_of(arm.requests))
-    judged = [judge_request(request, generator) for request in arm.requests]
-    ranked = rank_tests(np.concatenate([each.ranks for each in judged]), generator, float(params["confidence"]))
-    adjusted = holm([each.test.p for each in ranked])
-    rejected = [
-        _finding(each, float(p)) for each, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
-    ]
-    wrong = [finding for each in judged for finding in each.findings]
-    return _result(judged, [*wrong, *rejected], len(wrong), ranked, adjusted, params)
+@dataclass(frozen=True, slots=True)
+class _ReadDraws:
+    """A request as the check reads it: why it cannot, or its draws."""
+
+    unreadable: str | None
+    older: str | None
+    draws: RequestDraws | None
+
+
+def _read(reading: RequestReading) -> _ReadDraws:
+    if reading.unreadable is not None:
+        return _ReadDraws(reading.unreadable, None, None)
+    reason = older(reading.request)
+    return _ReadDraws(None, reason, judge_request(reading.request) if reason is None else None)
+
+
+class _Contract:
+    """The draws of the requests so far."""
+
+    def __init__(self, evidence: Evidence, params: Params) -> None:
+        self._params = params
+        self._reasons = _Reasons(None if len(evidence.candidate.requests) else EMPTY)
+        self._generator = np.random.default_rng(seed_of(evidence.candidate.requests))
+        self._judged: list[RequestDraws] = []
+        self._ranks: list[Floats] = []
+
+    def add(self, part: _ReadDraws) -> None:
+        """Take the draws of the next request; random numbers turn intervals into ranks."""
+        self._reasons.unreadable = self._reasons.unreadable or part.unreadable
+        self._reasons.older = self._reasons.older or part.older
+        if part.draws is not None:
+            below, own = part.draws.ranks[:, :, 0], part.draws.ranks[:, :, 1]
+            self._ranks.append(below + self._generator.random(own.shape) * own)
+            self._judged.append(part.draws)
+
+    def result(self) -> CheckResult:
+        """The check's result."""
+        reason = self._reasons.unreadable or self._reasons.older
+        if reason is not None:
+            return CheckResult(Verdict.INCONCLUSIVE, reason)
+        params, judged = self._params, self._judged
+        ranked = rank_tests(np.concatenate(self._ranks), self._generator, float(params["confidence"]))
+        adjusted = holm([each.test.p for each in ranked])
+        rejected = [
+            _finding(each, float(p)) for each, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
+        ]
+        wrong = [finding for each in judged for finding in each.findings]
+        return _result(judged, [*wrong, *rejected], len(wrong), ranked, adjusted, params)
+
+
+@dataclass(slots=True)
+class _Reasons:
+    """The first reasons not to judge; one for the whole arm comes before one for a request."""
+
+    unreadable: str | None
+    older: str | None = None
 
 
 def _result(
@@ -259,12 +304,14 @@ def _plan(params: Params, design: Design) -> SampleSize | None:
     return dataclasses.replace(zero_need(float(params["margin"]), alpha), unit="drafted tokens")
 
 
+BY_REQUEST = ByRequest(_read, _Contract)
 CHECK = Check(
     name="q_contract",
     claim="law",
     needs=Level.L3,
     defaults={"margin": 0.01, "rank_margin": 0.1, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
-    run=_run,
+    run=BY_REQUEST.run,
+    by_request=BY_REQUEST,
     applies=_applies,
     foresee=_foresee,
     null="each drafted token was drawn from the q that its acceptance test used",

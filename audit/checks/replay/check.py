@@ -11,10 +11,10 @@ anything that the engine did not record. Shares `engine.sampling.transforms` and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from audit.checks.interface import NO_KEY, Check, Design, Params
+from audit.checks.interface import NO_KEY, ByRequest, Check, Design, Params
 from audit.checks.plans import plan_replay
 from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
@@ -22,9 +22,9 @@ from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.shape import shape_fault
-from audit.evidence.structure import Violation, structure_faults
+from audit.evidence.reading import RequestReading
+from audit.evidence.records import Evidence, Level
+from audit.evidence.structure import Violation
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.confidence import percent
@@ -38,10 +38,12 @@ LOSSY = "the verifier declares itself lossy; no protocol to replay"
 class _Replayed:
     """Replay of one request."""
 
+    request: str
     decisions: int
     recomputed: int
     faults: tuple[Violation, ...]
     kept: KeptCheck = NO_KEPT
+    readable: bool = True
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -59,14 +61,15 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.lossless else LOSSY
 
 
-def _replay(request: RequestRecord, strange: tuple[Violation, ...]) -> _Replayed:
-    trace = request.trace
+def _replay(reading: RequestReading) -> _Replayed:
+    request, trace = reading.request, reading.request.trace
     damaged = () if request.intact else (Violation(0, "the stored record no longer has the digest stored with it"),)
-    fault = shape_fault(trace)
-    if fault is not None:
-        return _Replayed(max(1, len(trace.token)), 0, (*damaged, Violation(0, fault)))
+    if reading.shape_fault is not None:
+        faults = (*damaged, Violation(0, reading.shape_fault))
+        return _Replayed(request.request_id, max(1, len(trace.token)), 0, faults, readable=False)
     kept = check_kept(trace)
-    tally = replay_full(trace) if trace.header.level is RecordLevel.FULL else replay_partial(trace)
+    full = trace.header.level is RecordLevel.FULL
+    tally = replay_full(trace) if full else replay_partial(trace, lambda _: reading.decisions)
     # decisions first: a wrong decision explains the contradictions that follow from it
     faults = (
         *damaged,
@@ -74,22 +77,41 @@ def _replay(request: RequestRecord, strange: tuple[Violation, ...]) -> _Replayed
         *digest_faults(trace),
         # a wrong number changes the choice, so that others would hide its own finding
         *(() if tally.faults else kept.faults),
-        *structure_faults(request),
+        *reading.structure_faults,
         *version_faults(trace),
-        *strange,
     )
-    return _Replayed(tally.decisions, tally.recomputed, tuple(sorted(faults, key=lambda each: each.step)), kept)
+    return _Replayed(request.request_id, tally.decisions, tally.recomputed, _by_step(faults), kept)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    requests = evidence.candidate.requests
-    strange = unknown_versions(evidence.candidate)
-    replayed = [_replay(request, strange.get(request.request_id, ())) for request in requests]
-    findings = [
-        Finding(request.request_id, fault.step, fault.message)
-        for request, each in zip(requests, replayed, strict=True)
-        for fault in each.faults
-    ]
+def _by_step(faults: Iterable[Violation]) -> tuple[Violation, ...]:
+    return tuple(sorted(faults, key=lambda each: each.step))
+
+
+class _Replaying:
+    """The replays of the requests so far."""
+
+    def __init__(self, evidence: Evidence, params: Params) -> None:
+        self._params = params
+        self._strange = unknown_versions(evidence.candidate)
+        self._replayed: list[_Replayed] = []
+
+    def add(self, part: _Replayed) -> None:
+        """Take the replay of the next request."""
+        self._replayed.append(part)
+
+    def result(self) -> CheckResult:
+        """The check's result."""
+        replayed = [self._complete(each) for each in self._replayed]
+        findings = [Finding(each.request, fault.step, fault.message) for each in replayed for fault in each.faults]
+        return _result(replayed, findings, self._params)
+
+    def _complete(self, replayed: _Replayed) -> _Replayed:
+        """With the versions that only the arm shows to be unknown."""
+        strange = self._strange.get(replayed.request, ()) if replayed.readable else ()
+        return replace(replayed, faults=_by_step((*replayed.faults, *strange))) if strange else replayed
+
+
+def _result(replayed: Sequence[_Replayed], findings: list[Finding], params: Params) -> CheckResult:
     decisions, recomputed = sum(each.decisions for each in replayed), sum(each.recomputed for each in replayed)
     broken = sum(1 for each in replayed if each.faults)
     violations = len(findings)
@@ -109,9 +131,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
             "violations": violations,
             "kept_rows": sum(each.kept.rows for each in replayed),
             "kept_of": sum(each.kept.tokens for each in replayed),
-            "requests": len(requests),
+            "requests": len(replayed),
             "requests_with_violations": broken,
-            "request_bound": upper_bound(broken, len(requests), confidence) if requests else 1.0,
+            "request_bound": upper_bound(broken, len(replayed), confidence) if replayed else 1.0,
         },
     )
 
@@ -147,12 +169,14 @@ def _summary(violations: int, decisions: int, recomputed: int, findings: list[Fi
     return f"all {decisions} decisions recomputed, none differs"
 
 
+BY_REQUEST = ByRequest(_replay, _Replaying)
 CHECK = Check(
     name="replay",
     claim="replay",
     needs=Level.L3,
     defaults={"confidence": 0.99, "max_findings": 20},
-    run=_run,
+    run=BY_REQUEST.run,
+    by_request=BY_REQUEST,
     applies=_applies,
     foresee=_foresee,
     null="the engine decided as its declared protocol says",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from audit.checks.replay.columns import PURPOSES, ROUNDED, strange_steps
-from audit.evidence.decisions import Decisions, LumpedDecisions, lumped_decisions
+from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, same
@@ -23,9 +23,8 @@ from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
 
 
-def replay_masses(trace: Trace) -> Tally:
-    """Recompute a well-formed trace of the chain rule with cells."""
-    made = lumped_decisions(trace)
+def replay_masses(trace: Trace, made: Decisions) -> Tally:
+    """Recompute a well-formed trace of the chain rule, given what its cells say."""
     assert made.lumped is not None
     replay = _Replay(trace, made, made.lumped, Randomness(trace.header.sampling.seed, trace.header.stream))
     strange = strange_steps(trace, made, made.lumped)

@@ -10,10 +10,11 @@ even if its recorded numbers agree with each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from audit.checks.replay.masses import replay_masses
 from audit.checks.replay.perturbed import replay_perturbed
+from audit.evidence.decisions import Decisions, lumped_decisions
 from audit.evidence.structure import Violation
 from audit.evidence.tally import Tally
 from engine.core.types import Protocol, RecordLevel, Role
@@ -23,13 +24,13 @@ from engine.sampling.rng import Purpose, Randomness
 _PURPOSES = {Role.RECOVERED: Purpose.RESIDUAL, Role.BONUS: Purpose.BONUS, Role.PLAIN: Purpose.BONUS}
 
 
-def replay_partial(trace: Trace) -> Tally:
-    """Recompute as much as the level allows; the trace's columns are well-formed."""
+def replay_partial(trace: Trace, made: Callable[[Trace], Decisions] = lumped_decisions) -> Tally:
+    """Recompute as much as the level allows; the trace's columns are well-formed. `made` reads its cells."""
     tally = Tally()
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     scalars = trace.header.level is not RecordLevel.TOKENS
     if trace.header.protocol is Protocol.CHAIN and not trace.header.sampling.greedy and len(trace.cell_id):
-        return replay_masses(trace)
+        return replay_masses(trace, made(trace))
     if trace.header.protocol is Protocol.GUMBEL and len(trace.best_id):
         return replay_perturbed(trace)
     for view in steps_of(trace):

@@ -16,6 +16,7 @@ from audit.checks.replay.columns import SuspectSteps
 from audit.checks.replay.kept import check_kept
 from audit.evidence import structure as replay_structure
 from audit.evidence.columns import numbered
+from audit.evidence.decisions import lumped_decisions
 from audit.evidence.shape import shape_fault
 from audit.evidence.structure import structure_faults
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel
@@ -73,7 +74,7 @@ def found(trace):
     listed = [list(rule(trace)) for rule in (number_faults, top_faults)]
     listed.append(list(structure_faults(record(trace))))
     if trace.header.protocol is Protocol.CHAIN and not trace.header.sampling.greedy:
-        tally = replay_masses.replay_masses(trace)
+        tally = replay_masses.replay_masses(trace, lumped_decisions(trace))
         listed.append([tally.decisions, tally.recomputed, *tally.faults])
     return listed
 
@@ -134,7 +135,7 @@ def jolted(trace, name, rng):
 
 
 def contract(trace):
-    return judge_request(record(trace), np.random.default_rng(1)), check_kept(trace)
+    return judge_request(record(trace)), check_kept(trace)
 
 
 def test_rows_and_draws_are_found_as_if_each_had_been_looked_at_singly(monkeypatch):

@@ -7,7 +7,8 @@ from scipy.stats import binom
 from audit.checks.interface import evaluate
 from audit.checks.law.battery import battery
 from audit.checks.law.check import CHECK, estimate_leak
-from audit.checks.law.table import tabulate
+from audit.checks.law.sums import LawSums
+from audit.checks.law.table import request_by_request, tabulate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel
@@ -200,7 +201,7 @@ def test_the_leak_bound_covers_a_known_leak():
     covered = 0
     for seed in range(10):
         requests = arm(world(2), seeded(Setup(fault="lenient"), seed), 12).requests
-        leak = estimate_leak(tabulate(requests, np.random.default_rng(seed)))
+        leak = estimate_leak(tabulate(requests, np.random.default_rng(seed)).table)
         covered += leak.bound >= 0.1 * leak.effect / leak.share
     # one-sided 99 %: two misses of ten have probability 0.004
     assert covered >= 9
@@ -212,5 +213,8 @@ def test_without_drafts_the_leak_is_towards_the_argmax():
 
 
 def test_small_strata_are_left_out():
-    made = tabulate(arm(world(4), Setup(sampling=LENGTH_32), 1).requests, np.random.default_rng(1))
+    made = LawSums()
+    for request in request_by_request(arm(world(4), Setup(sampling=LENGTH_32), 1).requests, np.random.default_rng(1)):
+        made.add(request)
     assert all(each.n >= 15 for each in battery(made, np.random.default_rng(1)))
+    made.close()
