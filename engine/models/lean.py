@@ -159,9 +159,14 @@ class LeanModel:
         reach = LayerViews(cache.open(step.aim), numerics.windows(cache, step.layout))
         x = F.embedding(step.tokens, self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
+        unread = not want.logits and config.layers not in want.hidden
         for index, layer in enumerate(self._layers):
             if index in part.attention:
-                x = x + self._attention(layer.attention_norm(x), index, cache, step, reach)
+                queries = self._projected(layer.attention_norm(x), index, cache, step, reach)
+                if unread and index + 1 == config.layers:
+                    # of the last layer a prompt needs the keys and values only
+                    break
+                x = x + layer.out(numerics.attend(queries, reach.windows[index], step.layout))
             if index in part.ffn:
                 x = x + layer.down(numerics.gate(layer.gate_up(layer.ffn_norm(x))))
             if index + 1 in want.hidden:
@@ -186,20 +191,20 @@ class LeanModel:
             layout=self.numerics.layout(placement, self.heads, self.dtype),
         )
 
-    def _attention(
+    def _projected(
         self, x: Tensor, index: int, cache: TensorSlotCache, step: ForwardContext, reach: LayerViews
     ) -> Tensor:
-        """Self-attention of one layer on normed input [N, hidden]; writes the layer's keys and values."""
-        layer, config, numerics = self._layers[index], self.config, self.numerics
+        """One layer's rotated queries [N, heads, head_dim] of normed input [N, hidden]; writes its keys and values."""
+        layer, config = self._layers[index], self.config
         turned = config.heads + config.kv_heads
         qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
         queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
         if layer.qk_norm is not None:
             queries_keys = layer.qk_norm(queries_keys)
-        rotated = numerics.rotate(queries_keys, step.rope)
+        rotated = self.numerics.rotate(queries_keys, step.rope)
         queries, keys = torch.split(rotated, [config.heads, config.kv_heads], 1)
         cache.write(index, reach.opened, keys, values)
-        return layer.out(numerics.attend(queries, reach.windows[index], step.layout))
+        return queries
 
 
 def narrowed(answer: Forward, width: int) -> Forward:

@@ -28,6 +28,7 @@ from engine.models.numerics.fixed import (
     by_query_blocks,
     cache_with_ones,
     divided,
+    query_blocks,
     round_up,
     row_multiple,
     softmax_weights,
@@ -38,6 +39,7 @@ from engine.models.numerics.layouts import (
     additive_mask,
     batch_rows,
     grouped,
+    padded_positions,
     padding,
     per_head,
     ungrouped,
@@ -55,6 +57,7 @@ class TiledLayout:
 
     members: per tile, [B, 1, 1, 1, TILE + SCRATCH] of 0 and 1, which columns of its window are the tile's;
     None where every column stands in its own tile.
+    seen: for each block of query rows, how many tiles any of them sees.
     """
 
     placement: Placement
@@ -63,6 +66,7 @@ class TiledLayout:
     mask: Tensor
     tiles: int
     members: tuple[Tensor, ...] | None
+    seen: tuple[int, ...]
 
     @property
     def reach(self) -> int:
@@ -92,7 +96,8 @@ class TiledNumerics(FixedNumerics):
         tiles = len(members) if members else round_up(placement.span, TILE) // TILE
         columns = tiles * TILE + (SCRATCH if members else 0)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
-        return TiledLayout(placement, heads, pads, per_head(mask, heads), tiles, members)
+        seen = seen_tiles(placement, pads, heads, tiles)
+        return TiledLayout(placement, heads, pads, per_head(mask, heads), tiles, members, seen)
 
     def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns], and values by tile [B * kv_heads, tile, head_dim + 1]."""
@@ -112,18 +117,35 @@ class TiledNumerics(FixedNumerics):
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
         whole = layout
         if constant_rows.needed(turned.device):
-            whole = replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES))
+            # a GPU's library may choose another kernel for fewer columns
+            everything = (layout.tiles,) * len(layout.seen)
+            whole = replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), seen=everything)
         total = by_query_blocks(turned, lambda rows, part: _attended(rows, window, whole, part))
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
 
 
 def _attended(queries: Tensor, window: AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
-    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
-    weights = softmax_weights(queries, window.keys, layout.mask[:, part], layout.heads)
+    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows.
+
+    Tiles that none of them sees would add exact zeros.
+    """
+    tiles = layout.seen[part.start // MOST_QUERIES]
+    columns = (tiles - 1) * TILE + layout.reach
+    weights = softmax_weights(queries, window.keys[..., :columns], layout.mask[:, part, :columns], layout.heads)
     total = torch.bmm(tile_weights(weights, layout, 0), window.values[0])
-    for tile in range(1, layout.tiles):
+    for tile in range(1, tiles):
         total += torch.bmm(tile_weights(weights, layout, tile), window.values[tile])
     return total
+
+
+def seen_tiles(placement: Placement, pads: Padding, heads: HeadSizes, tiles: int) -> tuple[int, ...]:
+    """For each block of query rows, how many tiles any of them sees; all for a tree."""
+    blocks = query_blocks(pads.width * heads.group)
+    if len(blocks) == 1 or placement.branches is not None:
+        return (tiles,) * len(blocks)
+    last = padded_positions(placement, pads).amax(0).tolist()
+    ends = [max(last[part.start // heads.group : (part.stop - 1) // heads.group + 1]) for part in blocks]
+    return tuple(end // TILE + 1 for end in ends)
 
 
 def tile_weights(weights: Tensor, layout: TiledLayout, tile: int) -> Tensor:
