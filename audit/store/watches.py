@@ -149,10 +149,12 @@ def _row(watch: int, reading: WatchReading) -> WatchReadingRow:
 
 
 def _readings(session: Session, watch: int, since: datetime | None) -> tuple[WatchReading, ...]:
-    query = select(WatchReadingRow).where(WatchReadingRow.watch_id == watch).order_by(WatchReadingRow.id)
+    # columns, not rows of the mapper: a month has tens of thousands
+    columns = [getattr(WatchReadingRow, name) for name in COLUMNS]
+    query = select(*columns).where(WatchReadingRow.watch_id == watch).order_by(WatchReadingRow.id)
     if since is not None:
         query = query.where(WatchReadingRow.at >= since)
-    return tuple(WatchReading(**{name: getattr(row, name) for name in COLUMNS}) for row in session.scalars(query))
+    return tuple(WatchReading(*values) for values in session.execute(query))
 
 
 def _prompts(session: Session, run: str, arm: str) -> tuple[PromptDrafts, ...]:

@@ -38,7 +38,8 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class _Before:
     at: datetime
-    counters: ServerCounters
+    counters: str
+    """As JSON, which is read only if it is the last one of its series."""
 
 
 class Follower:
@@ -107,15 +108,17 @@ class Follower:
             # the whole traffic goes on after the canary; behind one without counters it begins anew
             series = each.model, None if each.answers is not None else each.label
             if each.counters is not None:
-                self._before[series] = _Before(each.at, counters_of(json.loads(each.counters)))
+                self._before[series] = _Before(each.at, each.counters)
             elif each.answers is not None:
                 self._before.pop(series, None)
-            for request, answer in json.loads(each.answers or "{}").items():
-                self._first.setdefault(request, answer)
+            if each.answers is not None:
+                for request, answer in json.loads(each.answers).items():
+                    self._first.setdefault(request, answer)
 
     def _read(self, model: str, label: str | None, at: datetime, now: ServerCounters) -> WatchReading:
         before = self._before.get((model, label))
-        made = reading(model, at, now, before.counters if before else None, before.at if before else at)
+        counters = counters_of(json.loads(before.counters)) if before else None
+        made = reading(model, at, now, counters, before.at if before else at)
         return replace(made, label=label)
 
     def _stored(self, at: datetime, readings: Sequence[WatchReading], known: int) -> Look:
