@@ -20,7 +20,7 @@ from typing import Protocol
 
 from audit.checks import load
 from audit.checks.interface import Check
-from audit.checks.together import AskedCheck, evaluate_together
+from audit.checks.together import AskedCheck, Reader, evaluate_together, read_here
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
@@ -28,6 +28,7 @@ from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, ArmLinks, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
+from audit.runs.reading_helpers import ReadingHelpers
 from audit.store import NewCheck, SituationCount, Store, StoredCheck
 from audit.suite.spec import ArmChecks
 
@@ -83,17 +84,18 @@ def judged_checks(
 ) -> Iterator[NewCheck]:
     """The results of the arms with `wanted` checks, in the order of the arms."""
     record_of = lru_cache(maxsize=NEIGHBOURS)(load_arm)
-    for arm in arms:
-        judging = wanted.get(arm.name)
-        if judging is None or not judging.checks:
-            continue
-        announce(arm.name)
-        evidence = evidence_for(arm, arms, record_of)
-        judgement = judge_arm(evidence, judging, look, judged)
-        for name, result in judgement.results.items():
-            check = load(name)
-            counts = coverage_of(check, result, judgement.coverage, judgement.floors)
-            yield NewCheck(arm.name, name, check.claim, evidence.candidate.level, result, counts)
+    with ReadingHelpers() as helpers:
+        for arm in arms:
+            judging = wanted.get(arm.name)
+            if judging is None or not judging.checks:
+                continue
+            announce(arm.name)
+            evidence = evidence_for(arm, arms, record_of)
+            judgement = judge_arm(evidence, judging, look, judged, helpers.read)
+            for name, result in judgement.results.items():
+                check = load(name)
+                counts = coverage_of(check, result, judgement.coverage, judgement.floors)
+                yield NewCheck(arm.name, name, check.claim, evidence.candidate.level, result, counts)
 
 
 def _decided(check: StoredCheck) -> bool:
@@ -106,10 +108,11 @@ def judge_arm(
     judging: ArmChecks,
     look: InterimLook | None = None,
     judged: Callable[[str, str, Verdict], None] | None = None,
+    read: Reader = read_here,
 ) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support.
 
-    `judged` hears of every verdict.
+    `judged` hears of every verdict. `read` reads the arm for the checks that share a reading.
     """
     checks = {name: load(name) for name in judging.checks}
     asked = {
@@ -120,7 +123,7 @@ def judge_arm(
     coverage = count(evidence.candidate, about) if about else UNCOUNTED
     floors = needed(evidence.candidate, coverage, judging.coverage)
     results = {}
-    for name, given in evaluate_together(asked, evidence):
+    for name, given in evaluate_together(asked, evidence, read):
         covers = checks[name].covers
         result = held_back(given, covers, coverage.examined.get(name, {}), floors)
         results[name] = _with_look(held_back_unaccepted(result, covers, coverage), look)

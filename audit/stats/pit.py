@@ -95,9 +95,12 @@ class SmoothSums:
 
     def add(self, u: Floats) -> SmoothSums:
         """With further numbers [m]."""
-        if not len(u):
-            return self
-        return SmoothSums(self.n + len(u), np.concatenate([self.polynomials[None], legendre(u)]).sum(axis=0))
+        return self.add_polynomials(legendre(u)) if len(u) else self
+
+    def add_polynomials(self, polynomials: Floats) -> SmoothSums:
+        """With those of further numbers [m, 4]."""
+        together = np.concatenate([self.polynomials[None], polynomials])
+        return SmoothSums(self.n + len(polynomials), together.sum(axis=0))
 
 
 def smooth_test(u: Floats, generator: np.random.Generator, replicates: int = REPLICATES) -> SmoothTest:

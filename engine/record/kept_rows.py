@@ -132,8 +132,13 @@ def choices(trace: Trace) -> list[int]:
 
 def dense_laws(trace: Trace) -> Floats:
     """[H, V] the kept rows of q of a well-formed trace, in the order of `kept_examined`."""
-    q = np.zeros((len(trace.kept_examined), trace.header.vocabulary))
-    q[np.repeat(np.arange(len(q)), trace.kept_q_count), trace.kept_q_id] = trace.kept_q
+    rows, vocabulary = len(trace.kept_examined), trace.header.vocabulary
+    if len(trace.kept_q) == rows * vocabulary:
+        ids = trace.kept_q_id.reshape(rows, vocabulary)
+        if (trace.kept_q_count == vocabulary).all() and (ids == np.arange(vocabulary)).all():
+            return trace.kept_q.reshape(rows, vocabulary)
+    q = np.zeros((rows, vocabulary))
+    q[np.repeat(np.arange(rows), trace.kept_q_count), trace.kept_q_id] = trace.kept_q
     return q
 
 

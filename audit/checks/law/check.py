@@ -79,8 +79,11 @@ class _ReadLaw:
 
 
 def _read(reading: RequestReading) -> _ReadLaw:
-    reason = reading.unreadable
-    return _ReadLaw(reason, part_of(reading.decisions) if reason is None else None)
+    if reading.unreadable is not None:
+        return _ReadLaw(reading.unreadable, None)
+    # where one q is known the leak is towards q, and no request needs the argmax
+    made = reading.decisions
+    return _ReadLaw(None, part_of(made, argmax=not made.known.any()))
 
 
 class _Law:

@@ -18,7 +18,7 @@ from audit.checks.law.table import LawTable, TabulatedRequest
 from audit.evidence.verdicts import Finding
 from audit.stats import alternatives
 from audit.stats.acceptance import BernoulliTest, bernoulli_test_of
-from audit.stats.pit import SmoothSums
+from audit.stats.pit import SmoothSums, legendre
 from audit.stats.scores import ScoreSums
 from audit.stats.spooled import Block, Mask, SpooledColumns, every_row
 from engine.core.types import Floats
@@ -87,6 +87,7 @@ class LawSums:
         self.impossible.extend(request.impossible)
         self.known += int(np.count_nonzero(table.known))
         depth = np.minimum(table.depth, LAST_DEPTH)
+        self.depths.update(np.unique(depth).tolist())
         self._add_transforms(table, depth)
         self._add_scores(table, depth)
         tested = table.accept[~np.isnan(table.accept[:, 0])]
@@ -94,20 +95,20 @@ class LawSums:
 
     def _add_transforms(self, table: LawTable, depth: NDArray[np.int64]) -> None:
         columns = {
-            "rank": table.rank_pit,
             "id": table.id_pit,
             "ratio": table.ratio_pit,
             "draft": table.draft_pit,
             "residual rank": table.residual_rank_pit,
             "residual id": table.residual_id_pit,
         }
-        parts = {(name, EVERY): column for name, column in columns.items()}
-        parts["rank", BONUS] = table.rank_pit[table.bonus]
-        for value in np.unique(depth).tolist():
-            self.depths.add(value)
-            parts["rank", TokenStratum(value)] = table.rank_pit[depth == value]
-        for key, u in parts.items():
-            self._smooth[key] = self._smooth[key].add(u[~np.isnan(u)])
+        for name, u in columns.items():
+            self._smooth[name, EVERY] = self._smooth[name, EVERY].add(u[~np.isnan(u)])
+        known = ~np.isnan(table.rank_pit)
+        polynomials, depth, bonus = legendre(table.rank_pit[known]), depth[known], table.bonus[known]
+        parts = {EVERY: polynomials, BONUS: polynomials[bonus]}
+        parts |= {TokenStratum(value): polynomials[depth == value] for value in np.unique(depth).tolist()}
+        for stratum, part in parts.items():
+            self._smooth["rank", stratum] = self._smooth["rank", stratum].add_polynomials(part)
 
     def _add_scores(self, table: LawTable, depth: NDArray[np.int64]) -> None:
         self._tokens.append(

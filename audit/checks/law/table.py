@@ -86,9 +86,9 @@ class LawPart:
     impossible: tuple[Finding, ...]
 
 
-def part_of(made: Decisions) -> LawPart:
-    """Read one request."""
-    return LawPart(rows_of(made), alternatives.log_ratios_of(_chunk(made)), tuple(_impossible(made)))
+def part_of(made: Decisions, *, argmax: bool = True) -> LawPart:
+    """Read one request; without `argmax` its scores in that direction are left out, as NaN."""
+    return LawPart(rows_of(made, argmax=argmax), alternatives.log_ratios_of(_chunk(made)), tuple(_impossible(made)))
 
 
 class Tabulation:
@@ -211,12 +211,10 @@ class LawRows:
         )
 
 
-def rows_of(made: Decisions) -> LawRows:
-    """One request's rows."""
+def rows_of(made: Decisions, *, argmax: bool = True) -> LawRows:
+    """One request's rows; `argmax` as in `part_of`."""
     p, q, token = made.p, np.where(made.known[:, None], made.q, 0.0), made.token
     known, exact = made.known, exact_of(made)
-    top = np.zeros_like(p)
-    top[np.arange(len(token)), top_of(made)] = 1.0
     ratio = np.divide(q, p, out=np.zeros_like(p), where=p > 0)
     return LawRows(
         fixed={
@@ -225,7 +223,7 @@ def rows_of(made: Decisions) -> LawRows:
             "known": known,
             "logp": _scored(log_scores(made), p, token),
             "leak": _only(known, _leak(p, q, token)),
-            "argmax": _leak(p, top, token),
+            "argmax": _leak(p, _one_hot(made), token) if argmax else np.full((len(token), 5), np.nan),
             "distance": np.stack(
                 [_only(known, exact.residual_sum), 1.0 - p[np.arange(len(token)), top_of(made)]], axis=1
             ),
@@ -238,6 +236,13 @@ def rows_of(made: Decisions) -> LawRows:
         ratio=intervals(p, ratio, token),
         chain=_chain(made, exact),
     )
+
+
+def _one_hot(made: Decisions) -> Floats:
+    """[E, C] all mass on the argmax of p."""
+    top = np.zeros_like(made.p)
+    top[np.arange(len(top)), top_of(made)] = 1.0
+    return top
 
 
 def _spread(count: int, rows: NDArray[np.int64], values: Floats) -> Floats:

@@ -73,16 +73,23 @@ def _wrong_tops(trace: Trace, at: Indices, logits: NDArray[np.floating]) -> Flag
 
 def strange_laws(trace: Trace) -> list[int]:
     """The kept rows of q whose sums may differ from the record, by their place among the kept ones."""
-    kept, count = trace.kept_examined.astype(np.int64), len(trace.kept_examined)
-    owner = np.repeat(np.arange(count), trace.kept_q_count)
+    kept = trace.kept_examined.astype(np.int64)
     first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
     node = first[numbered(trace.n_examined).step[kept]] + trace.examined_node[kept]
-    token, ids = trace.node_token[node].astype(np.int64)[owner], trace.kept_q_id.astype(np.int64)
+    token, ids = np.repeat(trace.node_token[node], trace.kept_q_count), trace.kept_q_id
     sums = {
-        "q_below": np.bincount(owner[ids < token], trace.kept_q[ids < token], count),
-        "q_own": np.bincount(owner[ids == token], trace.kept_q[ids == token], count),
-        "q_sum": np.bincount(owner, trace.kept_q, count),
+        "q_below": _by_row(np.where(ids < token, trace.kept_q, 0.0), trace.kept_q_count),
+        "q_own": _by_row(np.where(ids == token, trace.kept_q, 0.0), trace.kept_q_count),
+        "q_sum": _by_row(trace.kept_q, trace.kept_q_count),
     }
     with np.errstate(invalid="ignore"):
         near = [np.abs(getattr(trace, name)[kept] - value) <= SUMMED / 2 for name, value in sums.items()]
     return np.flatnonzero(~np.logical_and.reduce(near)).tolist()
+
+
+def _by_row(values: Floats, counts: NDArray[np.integer]) -> Floats:
+    """[H] sums of consecutive values, so many for each row."""
+    sums, filled = np.zeros(len(counts)), counts > 0
+    begins = (np.cumsum(counts, dtype=np.int64) - counts)[filled]
+    sums[filled] = np.add.reduceat(values, begins) if len(begins) else 0.0
+    return sums

@@ -10,12 +10,12 @@ from audit.checks import load
 from audit.checks.interface import evaluate
 from audit.checks.standard import FULL
 from audit.checks.together import AskedCheck, evaluate_together
-from audit.evidence.records import Evidence, LazyRequests, Level
+from audit.evidence.records import Evidence
 from audit.stats import spooled
 from engine.core.types import Protocol, RecordLevel
 from engine.record import late as late_traces
-from engine.record.late import late
 from engine.record.trace import COLUMNS, decode, encode
+from tests.audit.checks.lazy_arms import lazily
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
 SHORT = replace(SAMPLED, max_new_tokens=40)
@@ -29,19 +29,6 @@ SETUPS = {
     "argmax of the draft": Setup(fault="argmax_draft", level=RecordLevel.TOPK, sampling=SHORT),
     "recovered from p": Setup(fault="from_p", sampling=SHORT),
 }
-LEVELS = {RecordLevel.TOPK: Level.L3, RecordLevel.TOKENS: Level.L0}
-
-
-def lazily(given):
-    """The arm with traces that are decoded at the first access."""
-    payloads = [encode(request.trace) for request in given.requests]
-
-    def read(index):
-        request = given.requests[index]
-        return replace(request, trace=late(request.trace.header, lambda: payloads[index]))
-
-    level = LEVELS.get(given.requests[0].trace.header.level, Level.L4)
-    return replace(given, requests=LazyRequests(len(payloads), read), level=level)
 
 
 def arms():

@@ -1,0 +1,157 @@
+"""Helpers read as one process does, whatever happens to them, and none of them stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from audit.checks import load
+from audit.checks.standard import FULL
+from audit.checks.together import AskedCheck, evaluate_together
+from audit.evidence.records import Evidence, LazyRequests
+from audit.runs import reading_helpers
+from audit.runs.reading_helpers import ReadingHelpers
+from engine.core.errors import TraceError
+from engine.core.types import RecordLevel
+from engine.record.late import late
+from tests.audit.checks.lazy_arms import lazily
+from tests.audit.checks.simulator import SAMPLED, Setup, arm, changed, put, world
+
+ASKED = {name: AskedCheck(load(name), {}) for name in FULL}
+SETUP = Setup(level=RecordLevel.TOPK, sampling=replace(SAMPLED, max_new_tokens=30))
+
+
+@pytest.fixture(scope="module")
+def given():
+    """Twenty requests, of which one breaks two rules."""
+    made = arm(world(3), SETUP, 20)
+    trace = made.requests[11].trace
+    return lazily(changed(made, 11, examined_q=put(trace.examined_q, 3, 0.4)))
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(reading_helpers, "BATCH", 60)
+
+
+def judged(given, helpers):
+    return list(evaluate_together(ASKED, Evidence(given), helpers.read))
+
+
+def ended(pid):
+    """True once a process is gone."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_results_do_not_depend_on_the_number_of_helpers(given):
+    expected = list(evaluate_together(ASKED, Evidence(given)))
+    assert {result.verdict.value for _, result in expected} >= {"fault", "certified"}
+    with ReadingHelpers(2, least=1) as helpers:
+        assert judged(given, helpers) == expected
+        pids = helpers.pids
+        assert len(pids) == 2
+        assert judged(given, helpers) == expected, "the second arm has the same helpers"
+        assert helpers.pids == pids
+    assert all(map(ended, pids))
+
+
+def test_a_helper_that_dies_costs_no_result(given):
+    expected = list(evaluate_together(ASKED, Evidence(given)))
+    with ReadingHelpers(1, least=1) as helpers:
+        judged(given, helpers)
+        os.kill(helpers.pids[0], signal.SIGKILL)
+        assert judged(given, helpers) == expected
+    with ReadingHelpers(1, least=1) as helpers:
+        parts = helpers.read(given, [load("law")])
+        first = next(parts)
+        os.kill(helpers.pids[0], signal.SIGKILL)
+        assert len([first, *parts]) == 20
+
+
+def test_without_a_process_everything_is_read_here(given, monkeypatch):
+    monkeypatch.setattr(reading_helpers, "COMMAND", ("/does/not/exist",))
+    with ReadingHelpers(1, least=1) as helpers:
+        assert judged(given, helpers) == list(evaluate_together(ASKED, Evidence(given)))
+        assert helpers.pids == ()
+
+
+def test_small_arms_whole_rows_and_one_processor_need_no_helper(given):
+    rows = lazily(arm(world(3), replace(SETUP, level=RecordLevel.FULL), 2))
+    for made, helpers in (
+        (given, ReadingHelpers(1)),
+        (rows, ReadingHelpers(1, least=1)),
+        (given, ReadingHelpers(0, least=1)),
+    ):
+        list(helpers.read(made, [load("accounting")]))
+        assert helpers.pids == ()
+
+
+@pytest.mark.parametrize("index", [1, 19])
+def test_what_a_check_raises_there_or_here_is_raised_and_ends_the_helpers(given, index):
+    def damaged(at):
+        request = given.requests[at]
+        return replace(request, trace=late(request.trace.header, lambda: b"SATRAC10")) if at == index else request
+
+    spoilt = replace(given, requests=LazyRequests(20, damaged))
+    with ReadingHelpers(1, least=1) as helpers:
+        with pytest.raises(TraceError):
+            list(helpers.read(spoilt, [load("law")]))
+        assert helpers.pids == ()
+
+
+def test_a_reading_that_is_given_up_ends_the_helpers(given):
+    with ReadingHelpers(1, least=1) as helpers:
+        parts = helpers.read(given, [load("law")])
+        next(parts)
+        pids = helpers.pids
+        parts.close()
+        assert helpers.pids == ()
+    assert len(pids) == 1
+    assert all(map(ended, pids))
+
+
+INTERRUPTED = """
+import time
+from audit.checks import load
+from audit.runs.reading_helpers import ReadingHelpers
+from engine.core.types import RecordLevel
+from tests.audit.checks.lazy_arms import lazily
+from tests.audit.checks.simulator import Setup, arm, world
+made = lazily(arm(world(3), Setup(level=RecordLevel.TOPK), 20))
+with ReadingHelpers(1, least=1) as helpers:
+    parts = helpers.read(made, [load("law")])
+    next(parts)
+    print(*helpers.pids, flush=True)
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupt_leaves_no_process(number):
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=root,
+        env=environment,
+    ) as process:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) == 1
+        process.send_signal(number)
+        process.wait(20)
+    assert all(map(ended, pids))
