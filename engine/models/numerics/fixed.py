@@ -58,10 +58,12 @@ SERIAL = 32768
 
 @dataclass(frozen=True, slots=True)
 class LengthBucket:
-    """A key length, and which queries [B * kv_heads, width * group, 1] have it; None means all."""
+    """A key length, which queries [B * kv_heads, width * group, 1] have it, and which blocks of query rows have any."""
 
     columns: int
     mine: Tensor | None
+    """None means all."""
+    blocks: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,12 @@ class FixedNumerics:
 
 
 def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
-    """The layout for a multiple of MOST_QUERIES query rows."""
+    """The layout for a multiple of MOST_QUERIES query rows, each of which works on every bucket."""
     found = [
-        each if each.mine is None else replace(each, mine=filled(each.mine, 1, MOST_QUERIES)) for each in layout.buckets
+        each
+        if each.mine is None
+        else replace(each, mine=filled(each.mine, 1, MOST_QUERIES), blocks=(True,) * len(each.blocks))
+        for each in layout.buckets
     ]
     return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=found)
 
@@ -160,6 +165,8 @@ def _attended(queries: Tensor, window: AttentionWindow, layout: FixedLayout, par
     """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
     total = None
     for bucket in layout.buckets:
+        if not bucket.blocks[part.start // MOST_QUERIES]:
+            continue
         mask = layout.mask[:, part, : bucket.columns]
         weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, layout.heads)
         found = torch.bmm(weights, window.values[0][:, : bucket.columns])
@@ -187,16 +194,18 @@ def gated_in_parts(gate_up: Tensor) -> Tensor:
 
 def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[LengthBucket]:
     """The key lengths of a placement, ascending; a tree has one, that of its last column."""
-    largest = round_up(placement.span, BUCKET)
+    largest, blocks = round_up(placement.span, BUCKET), query_blocks(pads.width * heads.group)
+    everywhere = (True,) * len(blocks)
     if placement.branches is not None or largest == BUCKET:
-        return [LengthBucket(largest, None)]
+        return [LengthBucket(largest, None, everywhere)]
     lengths = padded_positions(placement, pads) // BUCKET * BUCKET + BUCKET
     kinds = sorted(set(lengths.flatten().tolist()))
     if len(kinds) == 1:
-        return [LengthBucket(kinds[0], None)]
+        return [LengthBucket(kinds[0], None, everywhere)]
     per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
     rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
-    return [LengthBucket(length, rows == length) for length in kinds]
+    found = [(length, rows == length) for length in kinds]
+    return [LengthBucket(length, mine, tuple(bool(mine[:, part].any()) for part in blocks)) for length, mine in found]
 
 
 def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:

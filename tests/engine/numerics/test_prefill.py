@@ -12,6 +12,7 @@ import torch
 
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean import LeanModel
+from engine.models.numerics.fixed import FixedNumerics
 from engine.models.numerics.tiled import TILE, TiledNumerics, seen_tiles
 from tests.bench.setting import lean
 
@@ -28,6 +29,15 @@ class EveryTile(TiledNumerics):
         return replace(found, seen=(found.tiles,) * len(found.seen))
 
 
+class EveryBucket(FixedNumerics):
+    """Every block of queries works on every bucket."""
+
+    def layout(self, placement, heads, dtype):
+        found = super().layout(placement, heads, dtype)
+        buckets = [replace(each, blocks=(True,) * len(each.blocks)) for each in found.buckets]
+        return replace(found, buckets=buckets)
+
+
 def read(model, want):
     """The cache after both prompts, and the answer."""
     cache = model.new_cache(FIRST + 2, 500)
@@ -41,13 +51,11 @@ def model():
     return lean("bundled:target", mode="tiled")
 
 
-def with_every_tile(model):
-    return LeanModel(model.config, model.weights, numerics=EveryTile())
-
-
-def test_tiles_that_no_query_of_a_block_sees_change_no_bit(model):
-    want = WantedOutputs(hidden=(model.config.layers,))
-    (cache, found), (whole, expected) = read(model, want), read(with_every_tile(model), want)
+@pytest.mark.parametrize(("mode", "every"), [("tiled", EveryTile()), ("fixed", EveryBucket())])
+def test_columns_that_no_query_of_a_block_sees_change_no_bit(mode, every):
+    model, want = lean("bundled:target", mode=mode), WantedOutputs(hidden=(2,))
+    plainer = LeanModel(model.config, model.weights, numerics=every)
+    (cache, found), (whole, expected) = read(model, want), read(plainer, want)
     assert torch.equal(cache.all_keys, whole.all_keys)
     assert torch.equal(cache.all_values, whole.all_values)
     for row, prompt in enumerate(PROMPTS):
@@ -69,6 +77,16 @@ def test_a_block_sees_the_tiles_up_to_its_last_query_in_any_row(model):
         assert tiles * TILE > min(last, len(long) - 1)
     apart = numerics.layout(chain_placement([short, long], [300, 0], cache.trash), model.heads, torch.float32)
     assert apart.seen[0] == (300 + 64 // group - 1) // TILE + 1
+
+
+def test_a_block_has_the_buckets_of_its_queries(model):
+    placement = chain_placement([PROMPTS[0]], [0], model.new_cache(1, 500).trash)
+    layout = FixedNumerics().layout(placement, model.heads, torch.float32)
+    assert [each.columns for each in layout.buckets] == [256, 512]
+    first, second = (each.blocks for each in layout.buckets)
+    queries = 64 // model.heads.group
+    assert first == tuple(block * queries < 256 for block in range(len(first)))
+    assert second == tuple(not mine for mine in first)
 
 
 def test_one_block_sees_all(model):
