@@ -25,7 +25,7 @@ from audit.checks.interface import Check
 from audit.checks.together import Parts, halves_of, parts_of, read_here
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord
-from audit.runs.reading_process import ReadParts, Task, read_frame, write_frame
+from audit.runs.reading_frames import ReadParts, Task, read_frame, write_frame
 from engine.core.types import RecordLevel
 
 COMMAND: Final = (sys.executable, "-P", "-m", "audit.runs.reading_process")

@@ -1,44 +1,25 @@
 """A process that reads requests of an arm for another one: `python -m audit.runs.reading_process`.
 
-Its input is pickled `Order`s, each behind its length, and for every order that has requests it writes their parts, or
-the error that a check raised. It ends with its input, so it outlives nobody.
+It reads frames (`audit.runs.reading_frames`): a task, then requests of its arm, for which it writes their parts, or the
+error that a check raised. It ends with its input, so it outlives nobody.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import struct
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from audit.checks import load
 from audit.checks.interface import ByRequest
-from audit.checks.together import Parts, halves_of, parts_of
+from audit.checks.together import halves_of, parts_of
 from audit.evidence.reading import RequestReading
-from audit.evidence.records import ArmRecord, RequestRecord
-
-LENGTH: Final = struct.Struct("<Q")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """An arm without its requests, and the names of the checks that read it."""
-
-    arm: ArmRecord
-    checks: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadParts:
-    """The parts of an order's requests, or the error instead of them."""
-
-    parts: Sequence[Parts]
-    error: Exception | None = None
+from audit.evidence.records import RequestRecord
+from audit.runs.reading_frames import ReadParts, Task, read_frame, write_frame
 
 
 def main() -> None:
@@ -80,23 +61,6 @@ class _OrderReader:
             return ReadParts([parts_of(RequestReading(request, arm), halves) for request in order])
         except Exception as error:  # whatever a check raises is raised where the arm is judged
             return ReadParts((), error)
-
-
-def write_frame(target: IO[bytes], content: bytes) -> None:
-    """Write some bytes behind their length."""
-    target.write(LENGTH.pack(len(content)))
-    target.write(content)
-    target.flush()
-
-
-def read_frame(source: IO[bytes]) -> bytes | None:
-    """The next bytes that `write_frame` wrote; None at the end."""
-    head = source.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(head)
-    content = source.read(length)
-    return content if len(content) == length else None
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Each function takes an open session. A trace's columns are read when a check ask
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -106,7 +107,13 @@ def _copy(found: _Found, arm: str) -> NewRequest:
     header = stored.header
     request = Request(header.request, tuple(header.prompt), header.sampling, header.stream)
     made = Generation(
-        request, stored.tokens, stored.finish_reason, content.payload, content.text, stored.latency_us, header.facts
+        request,
+        tuple(stored.tokens),
+        stored.finish_reason,
+        content.payload,
+        content.text,
+        stored.latency_us,
+        header.facts,
     )
     return NewRequest(arm, stored.domain, stored.case_id, stored.sample, made)
 
@@ -145,7 +152,8 @@ class _Stored:
 
     row: int
     header: traces.TraceHeader
-    tokens: tuple[int, ...]
+    tokens: array[int]
+    """Four bytes each: an arm of millions of tokens waits in memory."""
     case_id: str
     sample: int
     domain: str
@@ -189,7 +197,7 @@ class _Stored:
             sample=self.sample,
             domain=self.domain,
             trace=trace,
-            tokens=self.tokens,
+            tokens=tuple(self.tokens),
             text=self.text,
             finish_reason=self.finish_reason,
             latency_us=self.latency_us,
@@ -286,7 +294,7 @@ def _stored(found: _Found, read: _Read) -> _Stored:
     return _Stored(
         row=row.id,
         header=trace.header,
-        tokens=trace.tokens,
+        tokens=array("I", trace.tokens),
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,

@@ -66,6 +66,15 @@ def test_results_do_not_depend_on_the_number_of_helpers(given):
     assert all(map(ended, pids))
 
 
+def test_helpers_read_what_they_are_given(given, monkeypatch):
+    """Nothing is read here if they get everything: else a helper that always fails would not show."""
+    expected = list(evaluate_together(ASKED, Evidence(given)))
+    monkeypatch.setattr(reading_helpers, "AHEAD", 100)
+    monkeypatch.setattr(reading_helpers, "_read", lambda *_: pytest.fail("a request was read here"))
+    with ReadingHelpers(2, least=1) as helpers:
+        assert judged(given, helpers) == expected
+
+
 def test_a_helper_that_dies_costs_no_result(given):
     expected = list(evaluate_together(ASKED, Evidence(given)))
     with ReadingHelpers(1, least=1) as helpers:
