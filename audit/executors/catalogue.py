@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 EXECUTORS: Final[Mapping[str, str]] = {
     LOCAL: "audit.executors.local:LocalExecutor",
+    "ray": "audit.executors.on_ray:RayExecutor",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 from threading import Thread
@@ -285,3 +286,12 @@ def test_twenty_killed_workers_change_nothing(tmp_path, store, pytestconfig):
         assert facts(store.url, each.ulid) == expected
     print(f"{done} workers killed in {runs} runs of {len(expected['requests'])} requests")
     keep(pytestconfig, "kills_workers", {"kills": done, "finished": runs})
+
+
+@pytest.mark.parametrize(("name", "extra"), [("ray", "ray")])
+def test_an_executor_without_its_packages_is_one_line(name, extra, suite, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, extra, None)
+    done = invoke("run", str(suite), "--executor", name, "--store", str(tmp_path / "none.db"))
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].endswith(f"is not installed; install it: pip install 'specaudit[{extra}]'")
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,145 @@
+"""Workers as actors of Ray, on one machine or a cluster: each loads the models once and then answers parts.
+
+Every machine needs this package, and the suite and models under the same paths. A process that has joined a cluster
+uses it; otherwise Ray looks for one, by its own rules (`RAY_ADDRESS`), or starts one on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from audit.errors import UserError
+from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
+from audit.executors.worker import SuiteWorker, prepared_or_failed
+from audit.text.extras import needs
+
+PAUSE_S: Final = 5.0
+"""Seconds between two looks at the cluster while no answer comes."""
+
+
+class PartActor:
+    """A worker in a process of Ray."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._worker: SuiteWorker | None = None
+
+    def run(self, part: WorkPart) -> PartOutcome:
+        """The outcome of a part; the first one waits for the models."""
+        made = self._worker or prepared_or_failed(self._job, part)
+        if not isinstance(made, SuiteWorker):
+            return made
+        self._worker = made
+        return made.run(part)
+
+
+@dataclass(slots=True)
+class RayWorker:
+    """The handle of an actor, the part that it has, and Ray's reference to the answer."""
+
+    actor: Any
+    part: WorkPart | None = None
+    answer: Any = None
+
+
+class RayPool:
+    """Actors with a processor each, started when there is work for them."""
+
+    def __init__(self, ray: Any, job: Job, workers: int) -> None:
+        self._ray = ray
+        # an actor that Ray restarted would have lost its part
+        self._actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(PartActor)
+        self._job = ray.put(job)
+        self._most = workers
+        self._workers: list[RayWorker] = []
+
+    def room(self) -> bool:
+        """True if a worker is free or may be started."""
+        return len(self._workers) < self._most or any(each.part is None for each in self._workers)
+
+    def submit(self, part: WorkPart) -> None:
+        """Give a part to a free worker; start one if all are busy."""
+        worker = next((each for each in self._workers if each.part is None), None) or self._started()
+        worker.part, worker.answer = part, worker.actor.run.remote(part)
+
+    def wait(self) -> PartOutcome:
+        """The next answer, or the loss of a part with its worker."""
+        busy = [each for each in self._workers if each.part is not None]
+        while True:
+            ready, _ = self._ray.wait([each.answer for each in busy], num_returns=1, timeout=PAUSE_S)
+            if ready:
+                return self._answer(next(each for each in busy if each.answer == ready[0]))
+            if processors(self._ray) < len(self._workers):
+                # a node has gone: an actor may wait for a processor, and an idle one has one to give
+                idle = [each for each in self._workers if each.part is None]
+                for worker in idle[:1]:
+                    self._end(worker)
+
+    def _answer(self, worker: RayWorker) -> PartOutcome:
+        part, answer = worker.part, worker.answer
+        worker.part, worker.answer = None, None
+        assert part is not None
+        try:
+            outcome: PartOutcome = self._ray.get(answer)
+            return outcome
+        except self._ray.exceptions.RayError as error:
+            self._end(worker)
+            return PartLost(part, f"with {type(error).__name__}")
+
+    def _end(self, worker: RayWorker) -> None:
+        self._workers.remove(worker)
+        self._ray.kill(worker.actor)
+
+    def close(self) -> None:
+        """End all actors."""
+        for worker in tuple(self._workers):
+            self._end(worker)
+
+    def _started(self) -> RayWorker:
+        self._workers.append(RayWorker(self._actor.remote(self._job)))
+        return self._workers[-1]
+
+
+def processors(ray: Any) -> int:
+    """The processors of the cluster."""
+    return int(ray.cluster_resources().get("CPU", 0))
+
+
+class RayExecutor:
+    """Actors of Ray."""
+
+    whole_jobs = False
+
+    def __init__(self) -> None:
+        with needs("ray"):
+            import ray
+        self._ray: Any = ray
+
+    @contextmanager
+    def pool(self, job: Job, workers: int) -> Iterator[RayPool]:
+        """Workers for a job; they end with the context.
+
+        Raises:
+            UserError: the cluster has fewer processors than workers, so some would never start.
+        """
+        ours = not self._ray.is_initialized()
+        if ours:
+            self._ray.init(log_to_driver=False, logging_level="warning")
+        try:
+            found = processors(self._ray)
+            if found < workers:
+                raise UserError(
+                    f"the Ray cluster has {found} processors, and {workers} workers need one each; "
+                    "add nodes, or use fewer --workers"
+                )
+            pool = RayPool(self._ray, job, workers)
+            try:
+                yield pool
+            finally:
+                pool.close()
+        finally:
+            if ours:
+                self._ray.shutdown()
