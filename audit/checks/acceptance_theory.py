@@ -145,7 +145,7 @@ def _read(reading: RequestReading) -> _ReadPositions:
 
 
 class _Acceptance:
-    """The drafted positions of the requests so far, ten bytes each, on disk from a length on."""
+    """The drafted positions of the requests so far, fourteen bytes each, on disk from a length on."""
 
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._params = params

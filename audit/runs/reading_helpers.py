@@ -53,12 +53,12 @@ class ReadingHelpers:
 
     Args:
         count: how many; by default one for each further processor.
-        least: tokens of the smallest arm that they read too.
+        least: tokens of the smallest arm that they read too; `MANY_TOKENS` by default.
     """
 
-    def __init__(self, count: int | None = None, least: int = MANY_TOKENS) -> None:
+    def __init__(self, count: int | None = None, least: int | None = None) -> None:
         self._count = min(processors() - 1, MOST_HELPERS) if count is None else count
-        self._least = least
+        self._least = MANY_TOKENS if least is None else least
         self._helpers: list[_Helper] = []
 
     def __enter__(self) -> ReadingHelpers:

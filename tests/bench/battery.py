@@ -1,67 +1,42 @@
 """`python -m tests.bench battery`: what the checks cost by tokens: seconds, peak memory, and whether both are linear.
 
-Evidence comes from the simulator (rejection of drawn chains), is written to a
-folder once and read from there, as from a store. Each size is judged in a
-process of its own, so that its peak of memory is its own. No time is asserted.
-A vocabulary too large for a row per token has rows of a few contexts, each with
-some likely tokens over a long tail.
+Each size is judged in a process of its own, so that its peak of memory is its own: by this process alone, and with the
+helpers that `audit run` starts. Then each check is run alone, at the smallest of the sizes that is not below `ALONE`.
+No time is asserted. With `--picture FOLDER` the numbers and their picture are written there, beside those of other
+sizes that are there already.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from audit.checks import load
 from audit.checks.interface import evaluate
+from audit.checks.law import check as law
 from audit.checks.standard import FULL
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
+from audit.checks.together import AskedCheck, evaluate_together
+from audit.runs.reading_helpers import MANY_TOKENS, ReadingHelpers, processors
 from engine.core.types import RecordLevel
-from engine.record.effective import Effective
-from engine.record.late import late
-from engine.record.trace import TraceHeader, decode, encode
-from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
+from tests.bench.battery_evidence import LENGTH, LEVELS, Workload, evidence, write
+from tests.bench.battery_picture import drawn
 
-LENGTH = 512
-"""Tokens of a request."""
-SHARES = (0.25, 0.5, 1.0)
-LEVELS = {RecordLevel.TOPK: Level.L3, RecordLevel.FULL: Level.L4}
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Which evidence."""
-
-    folder: str
-    vocabulary: int
-    level: RecordLevel
-    contexts: int | None = None
-    """How many rows a wide vocabulary has; None for a row after each token."""
-
-    def path(self, index: int) -> Path:
-        return Path(self.folder) / f"{self.name}-{index}.trace"
-
-    @property
-    def name(self) -> str:
-        """What its files are called after."""
-        few = "" if self.contexts is None else f"-{self.contexts}"
-        return f"{self.level}-{self.vocabulary}{few}"
+ALONE = MANY_TOKENS
+"""Tokens from which on a check's own cost no longer depends on what it costs to begin."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One check at one size."""
+    """One check alone."""
 
     check: str
     verdict: str
@@ -73,85 +48,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Size:
-    """All checks at one size. `peak_mib` is that of the process, `idle_mib` what it had before it read a trace."""
+    """All checks over one reading, by `processes` processes. `busy` counts all of them, `peak_mib` that of the process
+    that judges, `helper_mib` that of the largest helper, and `idle_mib` what the former had before it read a trace.
+    """
 
     tokens: int
+    distinct: int
+    processes: int
     seconds: float
+    busy: float
     idle_mib: float
     peak_mib: float
-    costs: tuple[Cost, ...]
-
-
-class Folded:
-    """[V, V] rows that repeat: token t has that of context t modulo the number of contexts."""
-
-    def __init__(self, rows: NDArray[np.floating[Any]]) -> None:
-        self._rows = rows
-        self.shape = (rows.shape[1], rows.shape[1])
-
-    def __getitem__(self, token: int) -> NDArray[np.floating[Any]]:
-        """The row after a token."""
-        return np.asarray(self._rows[token % len(self._rows)])
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where tokens come from."""
-
-    world: World
-    laws: Laws
-
-
-def source(workload: Workload, setup: Setup) -> Source:
-    """Rows after every token, or of a few contexts."""
-    if workload.contexts is None:
-        made = world(1, vocabulary=workload.vocabulary, sharpness=2.5)
-        return Source(made, Laws.of(made, setup.sampling))
-    few = peaked(workload.contexts, workload.vocabulary)
-    laws = Laws.of(few, setup.sampling)
-    return Source(World(Folded(few.target), Folded(few.draft)), Laws(Folded(laws.p), Folded(laws.q)))
-
-
-def peaked(contexts: int, vocabulary: int) -> World:
-    """[contexts, V] logits of target and draft: sixty likely tokens over a long tail."""
-    rng = np.random.default_rng(11)
-    target = rng.normal(0.0, 1.0, (contexts, vocabulary))
-    for row in target:
-        row[rng.choice(vocabulary, 60, replace=False)] += rng.normal(11.0, 1.5, 60)
-    draft = target + np.where(target > 6.0, rng.normal(0.0, 1.0, target.shape), 0.0)
-    return World(target.astype(np.float32), draft.astype(np.float32))
-
-
-def write(workload: Workload, indices: list[int]) -> None:
-    """Traces that are not there yet."""
-    missing = [index for index in indices if not workload.path(index).exists()]
-    if not missing:
-        return
-    setup = Setup(level=workload.level, sampling=replace(SAMPLED, max_new_tokens=LENGTH))
-    made = source(workload, setup)
-    for index in missing:
-        workload.path(index).write_bytes(encode(Decoder(made.world, setup, f"case-{index:06d}", made.laws).run()))
-
-
-@dataclass(frozen=True)
-class _Kept:
-    header: TraceHeader
-    tokens: tuple[int, ...]
-
-
-def evidence(workload: Workload, requests: int) -> Evidence:
-    """An arm whose traces are read from their files when asked for."""
-    traces = (decode(workload.path(index).read_bytes()) for index in range(requests))
-    kept = [_Kept(trace.header, trace.tokens) for trace in traces]
-
-    def read(index: int) -> RequestRecord:
-        header, tokens = kept[index].header, kept[index].tokens
-        trace = late(header, workload.path(index).read_bytes)
-        name = header.request
-        return RequestRecord(name, name, 0, "chat", trace, tokens, "", header.finish_reason, 1, intact=True)
-
-    lazy = LazyRequests(requests, read)
-    return Evidence(ArmRecord("candidate", ArmKind.CANDIDATE, LEVELS[workload.level], Effective(gamma=4), lazy))
+    helper_mib: float
+    verdicts: dict[str, str]
 
 
 def peak() -> float:
@@ -160,62 +69,108 @@ def peak() -> float:
     return int(line.split()[1]) / 1024
 
 
-def measure(workload: Workload, chosen: tuple[str, ...], requests: int) -> Size:
+def alone(workload: Workload, chosen: tuple[str, ...], requests: int) -> tuple[Cost, ...]:
     """Run the checks, one after the other."""
-    checks = {name: load(name) for name in chosen}
-    idle, given, costs = peak(), evidence(workload, requests), []
-    for name, check in checks.items():
+    given, costs = evidence(workload, requests, requests), []
+    for name in chosen:
         began, busy = time.perf_counter(), time.process_time()
-        result = evaluate(check, given, {})
+        result = evaluate(load(name), given, {})
         spent = time.perf_counter() - began
         costs.append(Cost(name, result.verdict.value, spent, time.process_time() - busy, result.summary))
-    return Size(requests * LENGTH, sum(each.seconds for each in costs), idle, peak(), tuple(costs))
+    return tuple(costs)
 
 
-def rendered(sizes: list[Size]) -> Iterator[str]:
-    """One line per check, then totals."""
-    yield f"{'check':<20} {'verdict':<13}" + "".join(f"{size.tokens:>12,}" for size in sizes) + "   us per token"
-    for row in zip(*(size.costs for size in sizes), strict=True):
-        rates = " ".join(f"{1e6 * each.seconds / size.tokens:8.1f}" for each, size in zip(row, sizes, strict=True))
-        yield (
-            f"{row[-1].check:<20} {row[-1].verdict:<13}"
-            + "".join(f"{each.seconds:11.1f}s" for each in row)
-            + f"  {rates}"
-        )
-    yield f"{'all':<34}" + "".join(f"{size.seconds:11.1f}s" for size in sizes)
-    busy = [sum(each.busy for each in size.costs) for size in sizes]
-    yield f"{'all, processor time':<34}" + "".join(f"{seconds:11.1f}s" for seconds in busy)
-    yield f"{'peak memory':<34}" + "".join(f"{size.peak_mib:8.0f}MiB" for size in sizes)
-    yield f"{'before the first trace':<34}" + "".join(f"{size.idle_mib:8.0f}MiB" for size in sizes)
+def together(workload: Workload, chosen: tuple[str, ...], requests: int, distinct: int, helpers: int) -> Size:
+    """Run the checks over one reading."""
+    # repeated requests draw the same random numbers, which the law test would refuse
+    law.shared_numbers = law.shared_numbers if requests <= distinct else lambda _arm: None
+    given = evidence(workload, requests, distinct)
+    asked = {name: AskedCheck(load(name), {}) for name in chosen}
+    idle, began, busy = peak(), time.perf_counter(), time.process_time()
+    with ReadingHelpers(helpers, least=1) as reading:
+        results = dict(evaluate_together(asked, given, reading.read))
+    spent, children = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = time.process_time() - busy + children.ru_utime + children.ru_stime
+    verdicts = {name: result.verdict.value for name, result in results.items()}
+    tokens, helper = requests * LENGTH, children.ru_maxrss / 1024
+    return Size(tokens, min(requests, distinct) * LENGTH, 1 + helpers, spent, busy, idle, peak(), helper, verdicts)
+
+
+def of_checks(costs: tuple[Cost, ...], tokens: int) -> Iterator[str]:
+    """The checks alone."""
+    yield f"{'check':<20} {'verdict':<13} seconds     busy   us per token, of {tokens:,}"
+    for each in costs:
+        rate = 1e6 * each.busy / tokens
+        yield f"{each.check:<20} {each.verdict:<13} {each.seconds:7.1f}  {each.busy:7.1f}  {rate:8.1f}   {each.summary}"
+    yield f"{'all':<34} {sum(each.seconds for each in costs):7.1f}  {sum(each.busy for each in costs):7.1f}"
+
+
+HEAD = f"{'one reading, tokens':<20} processes  seconds     busy   us per token   peak MiB   helper MiB   idle MiB"
+
+
+def of_size(size: Size) -> str:
+    """All checks over one reading."""
+    return (
+        f"{size.tokens:>20,} {size.processes:9}  {size.seconds:7.1f}  {size.busy:7.1f}   "
+        f"{1e6 * size.busy / size.tokens:12.1f}   {size.peak_mib:8.0f}   {size.helper_mib:10.0f}   {size.idle_mib:8.0f}"
+    )
+
+
+def kept(sizes: list[Size], folder: Path) -> None:
+    """Write the sizes and their picture; others that were measured before stay."""
+    path = folder / "battery.json"
+    before = json.loads(path.read_text()) if path.exists() else []
+    measured = {(each["tokens"], each["processes"]): each for each in (*before, *map(asdict, sizes))}
+    found = [measured[key] for key in sorted(measured)]
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "battery.svg").write_text(drawn(found))
 
 
 @click.command()
-@click.option("--tokens", type=click.IntRange(min=LENGTH), default=1_000_000, show_default=True)
+@click.option("--tokens", default="10000,100000,1000000", show_default=True, help="Sizes, by commas.")
+@click.option("--distinct", type=click.IntRange(min=LENGTH), default=1_000_000, show_default=True, help="Tokens made.")
 @click.option("--vocabulary", type=click.IntRange(min=2), default=2048, show_default=True)
 @click.option("--level", type=click.Choice([each.value for each in LEVELS]), default="topk", show_default=True)
 @click.option("--contexts", type=click.IntRange(min=1), help="Rows of a vocabulary too large for one per token.")
 @click.option("--checks", "chosen", help="By commas; default: the standard ones.")
-@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="To make the evidence.")
+@click.option("--processes", type=click.IntRange(min=1), default=processors(), help="Default: the machine's.")
+@click.option("--single", type=int, default=1_100_000, show_default=True, help="Most tokens that one process judges.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/bench/battery"), show_default=True)
+@click.option("--picture", type=click.Path(path_type=Path), help="A folder for battery.json and battery.svg.")
 def main(
-    tokens: int, vocabulary: int, level: str, contexts: int | None, chosen: str | None, processes: int, folder: Path
+    tokens: str,
+    distinct: int,
+    vocabulary: int,
+    level: str,
+    contexts: int | None,
+    chosen: str | None,
+    processes: int,
+    single: int,
+    folder: Path,
+    picture: Path | None,
 ) -> None:
-    """Time the standard checks on simulated evidence of a quarter, half and all of TOKENS."""
+    """Time the standard checks on simulated evidence of some sizes."""
     folder.mkdir(parents=True, exist_ok=True)
     workload = Workload(str(folder), vocabulary, RecordLevel(level), contexts)
-    most, began = max(1, tokens // LENGTH), time.perf_counter()
+    counts = sorted({max(1, int(each) // LENGTH) for each in tokens.split(",")})
+    most, began = min(counts[-1], max(1, distinct // LENGTH)), time.perf_counter()
     fresh = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         list(pool.map(partial(write, workload), [list(range(most))[start::processes] for start in range(processes)]))
     click.echo(f"evidence made in {time.perf_counter() - began:.0f} s (not counted)")
     selected = tuple(chosen.split(",")) if chosen else FULL
     sizes = []
-    for share in SHARES:
+    click.echo(HEAD)
+    for count in counts:
+        for helpers in sorted({0, processes - 1} if count * LENGTH <= single else {processes - 1}):
+            with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+                sizes.append(pool.submit(together, workload, selected, count, most, helpers).result())
+            click.echo(of_size(sizes[-1]))
+    if picture is not None:
+        kept(sizes, picture)
+    own = min((count for count in counts if count * LENGTH >= ALONE), default=counts[-1])
+    if own * LENGTH <= single:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
-            sizes.append(pool.submit(measure, workload, selected, max(1, int(most * share))).result())
-    for line in rendered(sizes):
-        click.echo(line)
-    for cost in sizes[-1].costs:
-        click.echo(f"{cost.check}: {cost.summary}")
-    out = folder / f"{workload.name}.json"
-    out.write_text(json.dumps([asdict(size) for size in sizes], indent=1))
+            costs = pool.submit(alone, workload, selected, min(own, most)).result()
+        for line in of_checks(costs, min(own, most) * LENGTH):
+            click.echo(line)

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from audit.evidence.verdicts import Verdict
+from audit.runs import reading_helpers
 from audit.runs.arms import plan_arms
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.prepare import prepare
@@ -52,6 +53,21 @@ def changed(url, statement):
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute(statement)
+
+
+def test_helpers_read_a_store_s_arms(copied, monkeypatch):
+    begun = []
+    helper = reading_helpers._Helper
+    monkeypatch.setattr(reading_helpers, "_Helper", lambda: begun.append(helper()) or begun[-1])
+    monkeypatch.setattr(reading_helpers, "processors", lambda: 2)
+    monkeypatch.setattr(reading_helpers, "MANY_TOKENS", 1)
+    monkeypatch.setattr(reading_helpers, "AHEAD", 100)
+    monkeypatch.setattr(reading_helpers, "_is_large", lambda arm, least: True)
+    monkeypatch.setattr(reading_helpers, "_read", lambda *_: pytest.fail("a request was read here"))
+    result = invoke("judge", "--store", copied)
+    assert result.exit_code == 0, result.output
+    assert "4 of 4 results are as before" in result.stdout
+    assert len(begun) == 1
 
 
 def test_the_verdicts_are_the_same_and_stand_beside_the_first(copied, made):
