@@ -16,6 +16,8 @@ from tests.support.lock_file import LOCK, Pin, bom, lock_text, pins_of_lock, pin
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("audit", "engine", "migrations", "schemas", "suites")
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "pty"}
+BETWEEN_OWN_PROCESSES = {"audit/runs/reading_helpers.py", "audit/runs/reading_process.py"}
+"""Modules that may pickle: what they load comes through a pipe from a process that the same command has started."""
 CALLS = {"eval", "exec", "__import__"}
 METHODS = {
     "os.system",
@@ -67,7 +69,14 @@ def test_no_module_runs_what_it_reads():
     found = [
         f"{path.relative_to(ROOT)}:{offence}" for path in sources() for offence in offences(path.read_text("utf-8"))
     ]
-    assert found == []
+    assert [each for each in found if not between_own_processes(each)] == []
+    # no entry outlives its import
+    assert {each.split(":")[0] for each in found if between_own_processes(each)} == BETWEEN_OWN_PROCESSES
+
+
+def between_own_processes(offence: str) -> bool:
+    where, _, what = offence.partition(":")
+    return where in BETWEEN_OWN_PROCESSES and what.endswith(" imports pickle")
 
 
 @pytest.mark.parametrize(
