@@ -131,7 +131,10 @@ def test_a_reading_that_is_given_up_ends_the_helpers(given):
 
 
 INTERRUPTED = """
+import signal
 import time
+# a job in the background of a shell ignores the signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from audit.checks import load
 from audit.runs.reading_helpers import ReadingHelpers
 from engine.core.types import RecordLevel
