@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.q_contract.draws import SINGLE_PRECISION
+from audit.evidence.cells import cells_beside
 from audit.evidence.columns import EntryIndex, numbered
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind
 from engine.record.kept_rows import dense_laws
-from engine.record.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.rng import gumbel_at
 
@@ -130,11 +130,8 @@ def _wrong_draws(trace: Trace, kept: Indices, q: Floats) -> Flags:
 def _wrong_cells(trace: Trace, at: Indices, q: Floats) -> Flags:
     """[n] true where the cells of q at the places `at` [n] may not be those of the rows `q` [n, V]."""
     ids = trace.cell_id[at].astype(np.int64)
-    used, inside = ids != PAD, ids < q.shape[1]
-    held = np.where(used, np.take_along_axis(q, np.where(used & inside, ids, 0), axis=1), 0.0)
-    ordered = np.sort(ids, axis=1)
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != PAD)).any(axis=1)
-    near = np.abs(trace.cell_q[at] - held) <= (ROUNDED + ROUNDED * np.abs(held)) / 2
-    outside = q.sum(axis=1) - held.sum(axis=1)
-    wrong = (used & ~(near & inside)).any(axis=1) | twice
+    cells = cells_beside(ids, q)
+    near = np.abs(trace.cell_q[at] - cells.held) <= (ROUNDED + ROUNDED * np.abs(cells.held)) / 2
+    outside = q.sum(axis=1) - cells.held.sum(axis=1)
+    wrong = (cells.used & ~(near & cells.inside)).any(axis=1) | cells.twice
     return np.asarray(wrong | ~_close(trace.tail[at, 1], outside, CLOSE))

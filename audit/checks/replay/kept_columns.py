@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.evidence.cells import cells_beside
 from audit.evidence.columns import numbered
 from engine.core.types import Floats
-from engine.record.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.transforms import plain_laws
 
@@ -40,12 +40,10 @@ def strange_rows(trace: Trace) -> list[int]:
 
 def _wrong_cells(trace: Trace, at: Indices, p: Floats) -> Flags:
     ids = trace.cell_id[at].astype(np.int64)
-    used, inside = ids != PAD, ids < p.shape[1]
-    held = np.where(used, np.take_along_axis(p, np.where(used & inside, ids, 0), axis=1), 0.0)
-    ordered = np.sort(ids, axis=1)
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != PAD)).any(axis=1)
+    cells = cells_beside(ids, p)
+    used, held = cells.used, cells.held
     # unused cells come last
-    odd = (used[:, 1:] & ~used[:, :-1]).any(axis=1) | (used & ~inside).any(axis=1) | twice
+    odd = (used[:, 1:] & ~used[:, :-1]).any(axis=1) | (used & ~cells.inside).any(axis=1) | cells.twice
     far = ~(np.abs(trace.cell_p[at] - held) <= (ROUNDED + ROUNDED * np.abs(held)) / 2)
     outside = p.sum(axis=1) - held.sum(axis=1)
     return np.asarray(odd | (used & far).any(axis=1) | ~(np.abs(trace.tail[at, 0] - outside) <= SUMMED / 2))
