@@ -33,8 +33,6 @@ def command(
     run: str,
     threads: int,
     accept_changes: bool,
-    executor_name: str,
-    workers: int,
     results: Path | None,
     store: str,
 ) -> None:
@@ -67,7 +65,7 @@ def command(
         if part is not None:
             prepared = share_of(prepared, part)
         excluded = {"until": stop_rule(record), "baseline": earlier}
-        fill = filling(prepared, executor_name, workers, threads, granted, **excluded)
+        fill = filling(ctx, prepared, threads, granted, **excluded)
         begun = partial(resume, prepared, opened, name, accept_changes=accept_changes, fill=fill)
         ctx.exit(finish(opened, begun, results))
 

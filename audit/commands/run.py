@@ -46,8 +46,6 @@ def command(
     baseline: str | None,
     text: str | None,
     shard: str | None,
-    executor_name: str,
-    workers: int,
     purpose: str | None,
     ticket: str | None,
     store: str,
@@ -70,7 +68,8 @@ def command(
     on a machine of its own, and join the runs with audit join. The exit code is then 0 once the part is stored.
 
     With --workers N, N processes decode the requests that do not depend on one another, and this one stores and judges
-    them. A part whose worker died goes to another one. The content is that of a run of one process.
+    them. A part whose worker died goes to another one. The content is that of a run of one process. With --executor
+    slurm the workers are jobs of SLURM, with the options of sbatch that --slurm gives: --slurm partition=short.
 
     A suite may read the variables, send requests to the hosts and start the
     programs that the --allow options or the user's configuration name; audit
@@ -111,7 +110,7 @@ def command(
         from audit.executors.shares import share_of
 
         prepared = share_of(prepared, part)
-    fill = filling(prepared, executor_name, workers, threads, granted, until=until, baseline=baseline)
+    fill = filling(ctx, prepared, threads, granted, until=until, baseline=baseline)
     with Store.open(store, create=True) as opened:
         ctx.exit(
             finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket), fill), results)

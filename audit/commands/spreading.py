@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from audit.errors import UserError
-from audit.executors.catalogue import EXECUTORS, LOCAL, executor
+from audit.executors.catalogue import EXECUTORS, LOCAL, SLURM, executor
 
 if TYPE_CHECKING:
+    from audit.executors.slurm_options import SlurmOptions
     from audit.runs.prepare import PreparedRun
     from audit.runs.runner import Fill
     from audit.suite.allowances import Allowances
 
+CHOSEN: Final = "specaudit_workers"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerChoice:
+    """Where workers run, how many, and the options of SLURM's jobs (None without `--slurm`)."""
+
+    executor_name: str = LOCAL
+    workers: int = 1
+    slurm: SlurmOptions | None = None
+
+
 def worker_options(function: F) -> F:
-    """`--executor NAME` and `--workers N`."""
+    """`--executor NAME`, `--workers N` and `--slurm KEY=VALUE`; `filling` reads them."""
     where = click.option(
         "--executor",
         "executor_name",
         type=click.Choice(list(EXECUTORS)),
         default=LOCAL,
         show_default=True,
+        expose_value=False,
+        callback=_keep,
         help="Where workers run.",
     )
     number = click.option(
@@ -33,13 +47,36 @@ def worker_options(function: F) -> F:
         type=click.IntRange(1, 1024),
         default=1,
         show_default=True,
+        expose_value=False,
+        callback=_keep,
         help="Processes that decode; one local worker is this process.",
     )
-    return where(number(function))
+    slurm = click.option(
+        "--slurm",
+        metavar="KEY=VALUE",
+        multiple=True,
+        expose_value=False,
+        callback=_keep_slurm,
+        help="An option of sbatch for the jobs, or folder=PATH for their files. Repeat for more.",
+    )
+    return where(number(slurm(function)))
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    before = context.meta.get(CHOSEN, WorkerChoice())
+    context.meta[CHOSEN] = replace(before, **{str(parameter.name): value})
+
+
+def _keep_slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    if values:
+        # imported with its option, like everything that a run needs
+        from audit.executors.slurm_options import slurm_options
+
+        _keep(context, parameter, slurm_options(values))
 
 
 def filling(
-    prepared: PreparedRun, executor_name: str, workers: int, threads: int, allowed: Allowances, **excluded: object
+    context: click.Context, prepared: PreparedRun, threads: int, allowed: Allowances, **excluded: object
 ) -> Fill | None:
     """What stores the requests that workers decode; None if this process decodes all.
 
@@ -48,7 +85,10 @@ def filling(
     Raises:
         UserError: the run cannot be spread.
     """
-    if executor_name == LOCAL and workers == 1:
+    chosen: WorkerChoice = context.meta[CHOSEN]
+    if chosen.slurm is not None and chosen.executor_name != SLURM:
+        raise UserError(f"--slurm is for --executor {SLURM}; add it, or leave out --slurm")
+    if chosen.executor_name == LOCAL and chosen.workers == 1:
         return None
     for name, given in excluded.items():
         if given is not None:
@@ -61,4 +101,5 @@ def filling(
     from audit.executors.spread import Spread
 
     require_joinable(prepared)
-    return Spread(prepared, job_of(prepared, threads, allowed), executor(executor_name), workers).fill
+    made = executor(chosen.executor_name, *([chosen.slurm] if chosen.slurm else []))
+    return Spread(prepared, job_of(prepared, threads, allowed), made, chosen.workers).fill

@@ -288,10 +288,26 @@ def test_twenty_killed_workers_change_nothing(tmp_path, store, pytestconfig):
     keep(pytestconfig, "kills_workers", {"kills": done, "finished": runs})
 
 
-@pytest.mark.parametrize(("name", "extra"), [("ray", "ray")])
-def test_an_executor_without_its_packages_is_one_line(name, extra, suite, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, extra, None)
+@pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_an_executor_without_its_packages_is_one_line(name, package, suite, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
     done = invoke("run", str(suite), "--executor", name, "--store", str(tmp_path / "none.db"))
     assert done.exit_code == 2
-    assert done.stderr.splitlines()[-1].endswith(f"is not installed; install it: pip install 'specaudit[{extra}]'")
+    assert done.stderr.splitlines()[-1].endswith(
+        f"{package} is not installed; install it: pip install 'specaudit[{name}]'"
+    )
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--slurm", "partition=short"), "--slurm is for --executor slurm; add it, or leave out --slurm"),
+        (("--executor", "slurm", "--slurm", "partiton=short"), "did you mean partition?"),
+    ],
+)
+def test_options_of_slurm_that_mean_nothing_are_refused(options, message, suite, tmp_path):
+    done = invoke("run", str(suite), "--workers", "2", *options, "--store", str(tmp_path / "none.db"))
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].endswith(message)
     assert not (tmp_path / "none.db").exists()
