@@ -29,10 +29,10 @@ MLX_VENV ?= .venv-mlx
 MLX_BIN := $(MLX_VENV)/bin
 MLX_INSTALLED := $(MLX_VENV)/.installed
 # So do the schedulers that run workers on other machines.
-RAY ?= ray[default]==2.60.0
-RAY_VENV ?= .venv-ray
-RAY_BIN := $(RAY_VENV)/bin
-RAY_INSTALLED := $(RAY_VENV)/.installed-$(RAY)
+SCHED ?= ray[default]==2.60.0 submitit==1.5.4
+SCHED_VENV ?= .venv-sched
+SCHED_BIN := $(SCHED_VENV)/bin
+SCHED_INSTALLED := $(SCHED_VENV)/.installed
 # The evaluations whose reports evidence is attached to bring much, so they have an environment of their own too.
 ATTACH_VENV ?= .venv-attach
 ATTACH_BIN := $(ATTACH_VENV)/bin
@@ -49,7 +49,7 @@ KILLS ?= 300
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
-.PHONY: docs-picture docs-dashboard-picture test-gpu bench-gpu venv-vllm venv-ort venv-openvino venv-llama venv-mlx venv-ray quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-ray test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
+.PHONY: docs-picture docs-dashboard-picture test-gpu bench-gpu venv-vllm venv-ort venv-openvino venv-llama venv-mlx venv-sched quickstart test test-slow test-all test-postgres test-equality test-bitwise test-vllm test-ort test-openvino test-llama test-mlx test-ray test-slurm test-attach selftest check format bench docs docs-integrations wheel lock sbom fuzz kills clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -92,11 +92,11 @@ $(LLAMA_INSTALLED): pyproject.toml constraints.txt Makefile
 	@touch $@
 
 # torch first, as constrained
-$(RAY_INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv --clear $(RAY_VENV)
-	$(RAY_BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(RAY_BIN)/python -m pip install --quiet --constraint constraints.txt "$(RAY)"
-	$(RAY_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
+$(SCHED_INSTALLED): pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv --clear $(SCHED_VENV)
+	$(SCHED_BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(SCHED_BIN)/python -m pip install --quiet --constraint constraints.txt $(foreach each,$(SCHED),"$(each)")
+	$(SCHED_BIN)/python -m pip install --quiet --constraint constraints.txt --editable . "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 	@touch $@
 
 quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
@@ -112,7 +112,7 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 test-all: test test-slow  ## Run both tiers.
 
 test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing; SHARE=K/N.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser and not gpu and not ray' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser and not gpu and not ray and not slurm' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
@@ -178,10 +178,14 @@ test-mlx: $(INSTALLED) $(MLX_INSTALLED)  ## mlx_lm as a backend and over HTTP: p
 
 venv-mlx: $(MLX_INSTALLED)  ## Install mlx_lm into an environment of its own.
 
-test-ray: $(RAY_INSTALLED)  ## Workers on a cluster of Ray with several nodes on this machine, some of which die.
-	$(TESTENV) $(RAY_BIN)/python -m pytest -m ray -rP $(ONLY) tests/ray
+test-ray: $(SCHED_INSTALLED)  ## Workers on a cluster of Ray with several nodes on this machine, some of which die.
+	$(TESTENV) $(SCHED_BIN)/python -m pytest -m ray -rP $(ONLY) tests/ray
 
-venv-ray: $(RAY_INSTALLED)  ## Install Ray into an environment of its own.
+test-slurm: $(SCHED_INSTALLED)  ## Workers as jobs of a SLURM of one node, which it installs on Debian; needs root.
+	@test -x /usr/sbin/slurmctld || (apt-get update -qq && apt-get install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null)
+	$(TESTENV) $(SCHED_BIN)/python -m pytest -m slurm -rP $(ONLY) tests/slurm
+
+venv-sched: $(SCHED_INSTALLED)  ## Install Ray and submitit into an environment of their own.
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick
@@ -242,4 +246,4 @@ kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_P
 	$(TESTENV) $(BIN)/python -m pytest -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(LLAMA_VENV) $(MLX_VENV) $(RAY_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ORT_VENV) $(OPENVINO_VENV) $(LLAMA_VENV) $(MLX_VENV) $(SCHED_VENV) $(ATTACH_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,7 +38,10 @@ def run_by_jobs(suite, folder, *options, workers=2):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_jobs_give_the_run_of_one_process(workers, cluster, suite, expected, tmp_path):
+def test_jobs_give_the_run_of_one_process(workers, cluster, suite, expected, tmp_path, monkeypatch):
+    # of a command that is in a job of an array itself; jobs inherit them
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
     options = ("--slurm", "partition=short", "--slurm", "mem=1G", "--slurm", "time=0:30:00", "--slurm", "comment=a b")
     done, store = run_by_jobs(suite, tmp_path, *options, workers=workers)
     assert done.exit_code == expected["exit"], done.stderr

@@ -134,6 +134,21 @@ def test_an_answer_may_come_after_the_end_of_its_job(cluster):
     assert len(asked) == 3
 
 
+def test_a_job_that_an_administrator_queues_again_is_waited_for(cluster):
+    pool = pool_of(cluster, pauses=Pauses(look=0.01, ask=0.0, way=0.05))
+    pool.submit(part())
+    seen = []
+
+    def changing(jobs):
+        seen.append(jobs)
+        if len(seen) == 20:
+            cluster.handles["1"].answers()
+        return {"1": "NODE_FAIL" if len(seen) < 3 else "PENDING"}
+
+    cluster.states = changing
+    assert pool.wait() == PartDone(part(), (), ())
+
+
 def test_a_job_in_a_state_of_another_version_of_slurm_is_waited_for(cluster):
     pool = pool_of(cluster)
     pool.submit(part())
