@@ -13,16 +13,15 @@ from audit.executors.job import WorkPart, job_of
 from audit.executors.on_slurm import Pauses, SlurmExecutor
 from audit.executors.slurm_options import slurm_options
 from audit.executors.slurm_queue import NoAnswer, SlurmQueue
-from audit.executors.spread import TRIES, Spread
+from audit.executors.spread import TRIES
 from audit.runs.prepare import prepare
-from audit.runs.runner import run
 from audit.store import RunStatus, Store
 from audit.suite.allowances import NOTHING
 from audit.suite.loader import load_suite
 from engine.core.errors import EngineError
 from tests.audit.executors.spread_suites import facts, newest
 from tests.audit.invoke import invoke
-from tests.support.observers import Silent
+from tests.slurm.runs import spread_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("ignore")]
 SOON = Pauses(look=0.1, ask=0.5, way=1.0)
@@ -85,13 +84,6 @@ class Cancelling(SlurmExecutor):
                 self.queue().cancel(running[:1])
                 done.add(running[0])
                 self.left -= 1
-
-
-def spread_run(suite, folder, executor):
-    prepared = prepare(load_suite(suite))
-    with Store.open(str(folder / "slurm.db"), create=True) as store:
-        fill = Spread(prepared, job_of(prepared, 1, NOTHING), executor, 2).fill
-        return facts(store.url, run(prepared, store, Silent(), fill=fill).run)
 
 
 def test_cancelled_jobs_change_nothing(cluster, suite, expected, tmp_path):

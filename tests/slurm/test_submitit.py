@@ -15,7 +15,7 @@ from audit.executors.on_slurm import Pauses, SlurmExecutor
 from audit.executors.slurm_options import SlurmOptions
 from tests.audit.executors.spread_suites import facts, newest
 from tests.audit.invoke import invoke
-from tests.slurm.test_slurm import spread_run
+from tests.slurm.runs import spread_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("ignore")]
 
