@@ -1,9 +1,7 @@
 """The fastest arithmetic that torch offers; promises nothing about bits.
 
-In float32 one row goes through a matrix-vector product and more rows through a
-packed matrix product, which round differently; attention's sums depend on how
-many columns there are. Plain and speculative decoding then agree in the first
-six digits or so, not in the last.
+Attention's sums depend on how many columns there are, and where products do not go through panels one row is rounded
+otherwise than several. Plain and speculative decoding then agree in the first six digits or so, not in the last.
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ from engine.models.numerics.interface import (
     RopeTables,
 )
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, is_alone, padding, working_dtype
-from engine.models.numerics.packed import packed, plain
+from engine.models.numerics.packed import can_pack, packed, plain
+from engine.models.numerics.panels import panels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +42,20 @@ class FastLayout:
 
 
 class FastNumerics:
-    """Matrix-vector products, packed products, fused attention."""
+    """The fastest products, fused attention."""
 
     name = "fast"
     promises = Invariance.NONE
     most_tree_nodes: int | None = None
 
     def matrix(self, affine: Affine) -> Matrix:
-        """Packed if that exists; in float32 the plain product of one row is faster."""
+        """Packed where the processor multiplies bfloat16 itself, else through panels.
+
+        Without panels a single row in float32 takes the plain product, which is then faster than the packed one.
+        """
+        own = affine.weight.dtype is torch.bfloat16 and can_pack(affine.weight)
+        if not own and (fastest := panels(affine)) is not None:
+            return fastest
         single, several = plain(affine), packed(affine)
         if several is None or affine.weight.dtype is not torch.float32:
             return several or single

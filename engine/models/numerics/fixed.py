@@ -45,6 +45,7 @@ from engine.models.numerics.layouts import (
     working_dtype,
 )
 from engine.models.numerics.packed import packed, padded, plain
+from engine.models.numerics.panels import panels
 
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
@@ -85,10 +86,12 @@ class FixedNumerics:
     most_tree_nodes: int | None = None
 
     def matrix(self, affine: Affine) -> Matrix:
-        """The packed product; where there is none, the plain one on padded rows, or on a constant number of them."""
+        """The product through panels, or the packed one; where there is neither, the plain one on padded rows, or on a
+        constant number of them.
+        """
         if constant_rows.needed(affine.weight.device):
             return constant_rows.by_blocks(plain(affine))
-        return packed(affine) or padded(affine, ROWS)
+        return panels(affine) or packed(affine) or padded(affine, ROWS)
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """Row by row, in float32 for 16-bit models."""
