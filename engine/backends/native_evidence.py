@@ -41,10 +41,11 @@ STEADY: Final = (DRAWING | frozenset(BY_OPTION)) - frozenset(("sequoia", "specin
 """Proposers whose chains are as long as gamma allows, unless `stop_below` ends them."""
 TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
 PROMISES: Final[Mapping[str, str]] = {
-    "auto": "tree",
+    "auto": "everywhere",
     "exact": "everywhere",
     "fast": "none",
     "fixed": "chain",
+    "ordered": "everywhere",
     "tiled": "tree",
 }
 """Invariance of each numerics mode; `auto` has the invariance of the mode that it tries first."""

@@ -89,6 +89,7 @@ NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
     "fixed": "engine.models.numerics.fixed:FixedNumerics",
     "tiled": "engine.models.numerics.tiled:TiledNumerics",
+    "ordered": "engine.models.numerics.ordered:OrderedNumerics",
     "exact": "engine.models.numerics.exact:ExactNumerics",
 }
 """Modes of arithmetic: classes without arguments."""

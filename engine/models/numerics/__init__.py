@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 REGISTRY: Final = NUMERICS
 AUTO: Final = "auto"
 """Selects the strongest mode of `PREFERENCE` whose probe passes on this machine."""
-PREFERENCE: Final = ("tiled", "fixed", "fast")
+PREFERENCE: Final = ("ordered", "tiled", "fixed", "fast")
 FOREIGN: Final = ("fast", AUTO)
 """The modes for a model with foreign arithmetic."""
 

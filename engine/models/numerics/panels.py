@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.numerics.interface import Affine, Matrix
-from engine.models.numerics.panel_code import WIDTH, Compiled, compiled
+from engine.models.numerics.machine_code import Code
+from engine.models.numerics.panel_code import WIDTH, product_code
 
 ROWS: Final = 48
 """Rows per call: so many stay in the cache beside a panel."""
@@ -35,10 +36,10 @@ class Panels:
     bias: Tensor
     columns: int
     """Numbers of a row of the answer."""
-    code: Compiled
+    code: Code
 
     def multiply(self, x: Tensor) -> Tensor:
-        """[N, in] -> [N, out], both of any float dtype."""
+        """[N, in] of any float dtype -> [N, out] of the weight's."""
         wide = x.float().contiguous()
         rows, terms = wide.shape
         answer = torch.empty(rows, self.columns)
@@ -47,7 +48,7 @@ class Panels:
             list(_pool(os.getpid(), threads).map(lambda part: self._fill(wide, answer, part), self._shares(threads)))
         else:
             self._fill(wide, answer, range(len(self.weight)))
-        return answer if x.dtype is torch.float32 else answer.to(x.dtype)
+        return answer.to(self.weight.dtype)
 
     def _fill(self, x: Tensor, answer: Tensor, part: range) -> None:
         """Write the columns of some panels, block of rows by block of rows."""
@@ -57,7 +58,7 @@ class Panels:
         bias, source, target = self.bias.data_ptr() + 4 * first, x.data_ptr(), answer.data_ptr() + 4 * first
         for start in range(0, len(x), ROWS):
             rows = min(ROWS, len(x) - start)
-            self.code.product(
+            self.code["product"](
                 source + 4 * start * terms,
                 weight,
                 bias,
@@ -80,7 +81,7 @@ def panels(affine: Affine) -> Matrix | None:
     kind = KINDS.get(affine.weight.dtype)
     if kind is None or affine.weight.device.type != "cpu":
         return None
-    code = compiled(kind)
+    code = product_code(kind)
     if code is None:
         return None
     columns = len(affine.weight)

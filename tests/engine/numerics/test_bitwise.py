@@ -6,16 +6,21 @@ from tests.support.tiers import slow_unless
 
 from .bitwise import LENGTH, Case, compare, refused
 
+MODES = {
+    "fixed": ("draft_model", "ngram"),
+    "tiled": ("draft_model", "ngram", "trees"),
+    "ordered": ("draft_model", "ngram", "trees"),
+}
 HONEST = [
     Case(mode, dtype, proposer, threads, rows)
-    for mode, proposers in (("fixed", ("draft_model", "ngram")), ("tiled", ("draft_model", "ngram", "trees")))
+    for mode, proposers in MODES.items()
     for dtype in ("float32", "bfloat16")
     for proposer in proposers
     for threads in (1, 2)
     for rows in (1, 8)
 ]
 QUICK = [case for case in HONEST if case.threads == 1 and case.rows == 8]
-DAILY = [Case("fixed", "float32", "ngram", 1, 8)]
+DAILY = [Case("fixed", "float32", "ngram", 1, 8), Case("ordered", "float32", "trees", 1, 8)]
 HEAVY = 34
 """Requests per case, so that the four ways of running make at least 20 000 positions."""
 

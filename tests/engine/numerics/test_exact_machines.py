@@ -46,6 +46,7 @@ def test_the_logits_are_the_same_under_another_instruction_set(name):
     expected = {"avx2": "AVX2", "none": "DEFAULT"}[name]
     assert answer(name)["capability"] == expected
     assert answer(name)["exact"] == answer("own")["exact"]
+    assert answer(name)["ordered"] == answer("own")["ordered"]
 
 
 def test_fast_gives_other_bits_there_so_the_comparison_can_fail():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from fractions import Fraction
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch.nn.functional as F
 from engine.models.numerics import load, panel_code
 from engine.models.numerics import panels as module
 from engine.models.numerics.interface import Affine
-from engine.models.numerics.panel_code import TERMS, compiled_for
+from engine.models.numerics.machine_code import compiled_for
+from engine.models.numerics.panel_code import ELEMENTS, PRODUCT, TERMS, source
 from engine.models.numerics.panels import Panels, laid_out, panels
 from engine.models.numerics.probe.rows import row_dependence
 
-pytestmark = pytest.mark.skipif(panel_code.compiled("float32") is None, reason="this processor has no fused vectors")
+pytestmark = pytest.mark.skipif(
+    panel_code.product_code("float32") is None, reason="this processor has no fused vectors"
+)
 
 
 def drawn(seed, *shape, dtype=torch.float32):
@@ -65,7 +69,7 @@ def test_no_row_depends_on_the_others(columns, terms, dtype):
 
 
 def code(dtype):
-    return panel_code.compiled(module.KINDS[dtype])
+    return panel_code.product_code(module.KINDS[dtype])
 
 
 @pytest.mark.parametrize("rows", [*range(1, 20), 48, 49, 100])
@@ -96,11 +100,11 @@ def test_threads_change_no_bit(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(not panel_code.llvm.get_default_triple().startswith("x86_64"), reason="names of x86 processors")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 processors")
 def test_other_code_has_the_same_bits():
     """Half vectors, by another choice of instructions."""
     weight, bias, x = drawn(1, 50, 1500), drawn(2, 50), drawn(3, 11, 1500)
-    other = compiled_for("float32", "x86-64-v3", "+prefer-128-bit")
+    other = compiled_for(source(ELEMENTS["float32"]), {"product": PRODUCT}, "x86-64-v3", "+prefer-128-bit")
     assert torch.equal(Panels(laid_out(weight), bias, 50, other).multiply(x), product(Affine(weight, bias))(x))
 
 
@@ -129,6 +133,6 @@ def test_other_kinds_have_none():
 def test_a_processor_without_the_code_takes_another_product(mode, monkeypatch):
     affine, x = Affine(drawn(1, 24, 32), drawn(2, 24)), drawn(3, 5, 32)
     usual = load(mode).matrix(affine)(x)
-    monkeypatch.setattr(module, "compiled", lambda kind: None)
+    monkeypatch.setattr(module, "product_code", lambda kind: None)
     assert panels(affine) is None
     torch.testing.assert_close(load(mode).matrix(affine)(x), usual)

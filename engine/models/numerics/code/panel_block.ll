@@ -1,0 +1,27 @@
+; The sums of some rows with some panels; `left` columns of the answer remain, which may be fewer than the panels have.
+define internal void @block_${rows}_$panels(ptr %x, ptr %w, ptr %bias, ptr %y, i64 %K, i64 %ldy, i64 %left)
+noinline {
+entry:
+$starts
+  br label %part
+part:
+  %from = phi i64 [0, %entry], [%to, %end]
+  %rest = sub i64 %K, %from
+  %short = icmp slt i64 %rest, $terms
+  %size = select i1 %short, i64 %rest, i64 $terms
+  %to = add i64 %from, %size
+  br label %term
+term:
+  %k = phi i64 [%from, %part], [%next, %term]
+$sums
+  %next = add nuw nsw i64 %k, 1
+  %done = icmp eq i64 %next, %to
+  br i1 %done, label %end, label %term
+end:
+  %first = icmp eq i64 %from, 0
+  %last = icmp eq i64 %to, %K
+$ends
+  br i1 %last, label %out, label %part
+out:
+  ret void
+}
