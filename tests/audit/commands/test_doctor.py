@@ -114,6 +114,7 @@ def test_numerics_are_shown_by_mode_and_property(tmp_path):
 
 @pytest.mark.slow
 def test_a_mode_that_fails_is_a_note_and_auto_takes_another(tmp_path, monkeypatch):
+    monkeypatch.setitem(numerics.REGISTRY, "ordered", "tests.engine.numerics.broken:InsertedZeros")
     monkeypatch.setitem(numerics.REGISTRY, "tiled", "tests.engine.numerics.broken:InsertedZeros")
     monkeypatch.setitem(numerics.REGISTRY, "fixed", "tests.engine.numerics.broken:Sound")
     asked = invoke_audit("doctor", "--json", "--store", str(tmp_path / "no.db"))

@@ -203,7 +203,8 @@ def test_bits_are_compared_and_not_numbers():
 
 @pytest.fixture
 def registry(monkeypatch):
-    """Modes that are the same on every machine: tiled breaks trees, fixed holds."""
+    """Modes that are the same on every machine: ordered and tiled break trees, fixed holds."""
+    monkeypatch.setitem(numerics.REGISTRY, "ordered", f"{HERE}InsertedZeros")
     monkeypatch.setitem(numerics.REGISTRY, "tiled", f"{HERE}InsertedZeros")
     monkeypatch.setitem(numerics.REGISTRY, "fixed", f"{HERE}Sound")
 
@@ -222,7 +223,7 @@ def test_auto_takes_the_next_and_says_why(parts, registry):
     choice = choose("auto", parts, "t")
     assert (choice.numerics.name, choice.facts.mode, choice.facts.requested) == ("sound", "fixed", "auto")
     assert choice.facts.reason.startswith("tiled fails attention_tree (node ")
-    assert [each.failure.name for each in choice.facts.refused] == ["attention_tree"]
+    assert [each.failure.name for each in choice.facts.refused] == ["attention_tree"] * 2
     full = choice.facts.full_facts()
     assert json.loads(json.dumps(full)) == full
     assert (full["promises"], full["probe"]["passed"], full["refused"][0]["passed"]) == ("tree", True, False)
@@ -239,9 +240,9 @@ def test_auto_ends_with_the_mode_that_promises_nothing(parts, registry, monkeypa
 
 
 def test_a_sound_first_choice_needs_no_reason(parts, monkeypatch):
-    monkeypatch.setitem(numerics.REGISTRY, "tiled", f"{HERE}Sound")
+    monkeypatch.setitem(numerics.REGISTRY, "ordered", f"{HERE}Sound")
     facts = choose("auto", parts, "t").facts
-    assert (facts.mode, facts.reason, facts.refused) == ("tiled", None, ())
+    assert (facts.mode, facts.reason, facts.refused) == ("ordered", None, ())
 
 
 def test_the_loaded_model_runs_what_was_chosen():
@@ -258,7 +259,7 @@ def test_transformers_own_arithmetic_is_fast_and_nothing_else():
     assert "loader hf" in facts.reason
     with pytest.raises(InvalidRequest, match="loader hf has no numerics exact; use loader: lean"):
         load_model("bundled:draft", loader="hf", numerics="exact")
-    with pytest.raises(InvalidRequest, match="'best' is not one of auto, fast, fixed, tiled, exact"):
+    with pytest.raises(InvalidRequest, match="'best' is not one of auto, fast, fixed, tiled, ordered, exact"):
         load_model("bundled:draft", numerics="best")
     with pytest.raises(InvalidRequest, match="not one of"):
         foreign("best", "m")
