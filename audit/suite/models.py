@@ -35,16 +35,19 @@ class ModelsParser:
         source = self._source(place, str(spec.pop("source")))
         if "revision" in spec and not source.startswith(HUB):
             raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
-        self._numerics(("models", name, "numerics"), source, spec)
+        self._numerics(name, source, spec)
         return ModelSpec(name, source, **spec)
 
-    def _numerics(self, place: Place, source: str, spec: Mapping[str, Any]) -> None:
-        """Validate a model's numerics for its loader."""
-        mode = spec.get("numerics")
+    def _numerics(self, name: str, source: str, spec: Mapping[str, Any]) -> None:
+        """Validate a model's numerics for its part and its loader."""
+        mode, place = spec.get("numerics"), ("models", name, "numerics")
         if mode is None:
             return
         if _source_kind(source) is SourceKind.SCRIPTED:
             raise self._document.error(place, "a scripted model computes nothing; remove numerics")
+        if name == "target" and mode in numerics.ROUNDED:
+            problem = f"{mode} rounds the weights, so it is for drafts only; write numerics: auto"
+            raise self._document.error(place, problem)
         if spec.get("loader") == "hf" and mode not in numerics.FOREIGN:
             problem = f"loader hf has no numerics {mode}; write loader: lean, or numerics: fast"
             raise self._document.error(place, problem)

@@ -27,7 +27,7 @@ class ModelSpec:
     """`lean` (own forward) or `hf` (unmodified transformers model)."""
     revision: str | None = None
     numerics: str | None = None
-    """A mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target, `fast` for others."""
+    """A mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target, `drafting` for others."""
     device: str = "cpu"
 
 

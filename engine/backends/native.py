@@ -28,7 +28,7 @@ from engine.heads.checkpoint import LoadedHead
 from engine.heads.loading import load_model_or_head
 from engine.models.interface import SlotCache
 from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
-from engine.models.numerics import AUTO
+from engine.models.numerics import AUTO, DRAFTING, ROUNDED
 from engine.models.numerics.probe.choose import ModelWithNumerics
 from engine.models.reference_pass import Reference, anchored, open_reference
 from engine.models.rereading import reread, rereader
@@ -372,5 +372,8 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeBackend:
 
 
 def _load(name: str, model: ModelSource) -> LoadedModel | LoadedHead:
-    way = LoadOptions(model.dtype, model.loader, model.numerics or (AUTO if name == "target" else "fast"), model.device)
+    if name == "target" and model.numerics in ROUNDED:
+        raise InvalidRequest(f"{model.source}: numerics {model.numerics} rounds the weights and is for drafts only")
+    numerics = model.numerics or (AUTO if name == "target" else DRAFTING)
+    way = LoadOptions(model.dtype, model.loader, numerics, model.device)
     return load_model_or_head(model.source, way, model.revision, model.base)

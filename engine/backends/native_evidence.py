@@ -45,6 +45,7 @@ PROMISES: Final[Mapping[str, str]] = {
     "exact": "everywhere",
     "fast": "none",
     "fixed": "chain",
+    "int8": "everywhere",
     "ordered": "everywhere",
     "tiled": "tree",
 }

@@ -91,6 +91,7 @@ NUMERICS: Final[Mapping[str, str]] = {
     "tiled": "engine.models.numerics.tiled:TiledNumerics",
     "ordered": "engine.models.numerics.ordered:OrderedNumerics",
     "exact": "engine.models.numerics.exact:ExactNumerics",
+    "int8": "engine.models.numerics.int8:Int8Numerics",
 }
 """Modes of arithmetic: classes without arguments."""
 

@@ -80,7 +80,7 @@ def test_auto_falls_back_and_the_store_says_why(tmp_path):
         assert found["probe"]["passed"]
         assert found["probe"]["properties"][0]["name"] == "products"
     assert ran.effective("baseline/greedy")["draft_numerics"] is None
-    assert ran.effective("greedy")["draft_numerics"] == {"mode": "fast", "requested": "fast", "promises": "none"}
+    assert ran.effective("greedy")["draft_numerics"] == {"mode": "ordered", "requested": "drafting", "promises": "none"}
     assert ran.effective("greedy")["proposer_shape"] == "chain"
 
 

@@ -17,7 +17,12 @@ REGISTRY: Final = NUMERICS
 AUTO: Final = "auto"
 """Selects the strongest mode of `PREFERENCE` whose probe passes on this machine."""
 PREFERENCE: Final = ("ordered", "tiled", "fixed", "fast")
-FOREIGN: Final = ("fast", AUTO)
+DRAFTING: Final = "drafting"
+"""Selects the first of `SWIFTEST` that this machine has, unprobed: for models whose bits decide drafts only."""
+SWIFTEST: Final = ("ordered", "fast")
+ROUNDED: Final = ("int8",)
+"""Modes that change a model's weights, so that no target may run in them."""
+FOREIGN: Final = ("fast", AUTO, DRAFTING)
 """The modes for a model with foreign arithmetic."""
 
 

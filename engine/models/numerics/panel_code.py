@@ -1,9 +1,10 @@
 """Machine code for products with a weight that lies in panels, compiled by LLVM for this processor.
 
 A number of the answer is a sum over the columns of the weight: TERMS at a time from zero, each term added by one fused
-multiply-add in float32, in ascending order; then these sums are added in order, and the bias at last. LLVM may not
-reorder that, so the bits depend neither on the other rows and their number nor on the processor. `panels.py` lays
-weights out and calls this code.
+multiply-add in float32, in ascending order; then these sums are added in order. At last comes the bias; the sum of a
+weight in integers is multiplied by its output's scale in the same fused step. LLVM may not reorder that, so the bits
+depend neither on the other rows and their number nor on the processor. `panels.py` lays weights out and calls this
+code.
 """
 
 from __future__ import annotations
@@ -27,17 +28,26 @@ TERMS: Final = 1024
 AHEAD: Final = 1024
 """Bytes that a single panel is fetched before they are needed; several panels are fetched by the processor itself."""
 
-PRODUCT: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
-"""x [M, K], panels, bias and y [M, ldy], then K, N, ldy and M. Python's lock is open meanwhile."""
+PRODUCT: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, *[ctypes.c_int64] * 4)
+"""x [M, K], panels, scale [N], bias [N] and y [M, ldy], then K, N, ldy and M. Python's lock is open meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """How a weight is stored: its type, its bytes, and the code that makes float32 of a vector of them."""
+    """How a weight is stored: its type, its bytes, and the code that makes float32 of a vector of them.
+
+    finish: the code that makes an answer of a sum %g, the scale %t and the bias %c.
+    """
 
     type: str
     size: int
     widened: str
+    finish: str = "%i$at = fadd <16 x float> %g$at, %c$p"
+
+
+def _fma(name: str, left: str, right: str, before: str) -> str:
+    operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))
+    return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
 
 
 ELEMENTS: Final = {
@@ -49,7 +59,7 @@ ELEMENTS: Final = {
   %h$p = shl <16 x i32> %z$p, splat (i32 16)
   %w$p = bitcast <16 x i32> %h$p to <16 x float>""",
     ),
-    "int8": Element("i8", 1, "%w$p = sitofp <16 x i8> %s$p to <16 x float>"),
+    "int8": Element("i8", 1, "%w$p = sitofp <16 x i8> %s$p to <16 x float>", _fma("i$at", "%g$at", "%t$p", "%c$p")),
 }
 
 
@@ -69,9 +79,9 @@ def source(element: Element) -> str:
         parts.append(
             template("panel_few").substitute(rows=count, panels=together, together=together * WIDTH, type=element.type)
         )
-    whole = "(ptr %x, ptr %w, ptr %bias, ptr %y, i64 %K, i64 %N, i64 %ldy)"
+    whole = "(ptr %x, ptr %w, ptr %scale, ptr %bias, ptr %y, i64 %K, i64 %N, i64 %ldy)"
     few = [_call(f"few{count}", f"@few_{count}{whole}", "out") for count in rows]
-    given = "(ptr %xb, ptr %wn, ptr %bn, ptr %yb, i64 %K, i64 %ldy, i64 %left)"
+    given = "(ptr %xb, ptr %wn, ptr %sn, ptr %bn, ptr %yb, i64 %K, i64 %ldy, i64 %left)"
     block = [_call(f"block{count}", f"@block_{count}_1{given}", "next_rows") for count in rows]
     parts.append(
         template("panel_product").substitute(
@@ -106,13 +116,9 @@ def _block(rows: int, panels: int, element: Element) -> str:
     for r in range(rows):
         sums += [f"%xq{r} = getelementptr float, ptr %x{r}, i64 %k", f"%xs{r} = load float, ptr %xq{r}, align 4"]
         sums += spread(f"xv{r}", f"xs{r}", "float")
-        sums += [
-            f"%b{r}_{p} = call <16 x float> @llvm.fma.v16f32"
-            f"(<16 x float> %xv{r}, <16 x float> %w{p}, <16 x float> %a{r}_{p})"
-            for p in range(panels)
-        ]
+        sums += [_fma(f"b{r}_{p}", f"%xv{r}", f"%w{p}", f"%a{r}_{p}") for p in range(panels)]
     for p in range(panels):
-        ends += _answers(p, rows)
+        ends += _answers(p, rows, element)
     return template("panel_block").substitute(
         rows=rows, panels=panels, terms=TERMS, starts=lines(starts), sums=lines(sums), ends=lines(ends)
     )
@@ -134,17 +140,20 @@ def _weights(p: int, panels: int, element: Element) -> list[str]:
     return code
 
 
-def _answers(p: int, rows: int) -> list[str]:
+def _answers(p: int, rows: int, element: Element) -> list[str]:
     """Sums so far and bias added, and the columns that the answer has written."""
     lanes = ", ".join(f"i64 {lane}" for lane in range(WIDTH))
     code = [
         f"%l{p} = sub i64 %left, {p * WIDTH}",
         *spread(f"lv{p}", f"l{p}", "i64"),
         f"%m{p} = icmp sgt <16 x i64> %lv{p}, <{lanes}>",
-        f"%bp{p} = getelementptr float, ptr %bias, i64 {p * WIDTH}",
-        f"%c{p} = call <16 x float> @llvm.masked.load.v16f32.p0"
-        f"(ptr %bp{p}, i32 4, <16 x i1> %m{p}, <16 x float> zeroinitializer)",
     ]
+    for name, pointer in (("t", "scale"), ("c", "bias")):
+        code += [
+            f"%{name}p{p} = getelementptr float, ptr %{pointer}, i64 {p * WIDTH}",
+            f"%{name}{p} = call <16 x float> @llvm.masked.load.v16f32.p0"
+            f"(ptr %{name}p{p}, i32 4, <16 x i1> %m{p}, <16 x float> zeroinitializer)",
+        ]
     for r in range(rows):
         code += [
             f"%yo{r}_{p} = mul i64 %ldy, {r}",
@@ -154,7 +163,7 @@ def _answers(p: int, rows: int) -> list[str]:
             f"(ptr %yp{r}_{p}, i32 4, <16 x i1> %m{p}, <16 x float> zeroinitializer)",
             f"%e{r}_{p} = fadd <16 x float> %d{r}_{p}, %b{r}_{p}",
             f"%g{r}_{p} = select i1 %first, <16 x float> %b{r}_{p}, <16 x float> %e{r}_{p}",
-            f"%i{r}_{p} = fadd <16 x float> %g{r}_{p}, %c{p}",
+            Template(element.finish).substitute(at=f"{r}_{p}", p=p),
             f"%o{r}_{p} = select i1 %last, <16 x float> %i{r}_{p}, <16 x float> %g{r}_{p}",
             f"call void @llvm.masked.store.v16f32.p0(<16 x float> %o{r}_{p}, ptr %yp{r}_{p}, i32 4, <16 x i1> %m{p})",
         ]

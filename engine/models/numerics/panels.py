@@ -30,42 +30,49 @@ SHARED: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A weight [out, in] as [panels, in, WIDTH], the last panel filled up with zeros, and its bias [out] in float32."""
+    """A weight [out, in] as [panels, in, WIDTH], the last panel filled up with zeros, and its bias [out] in float32.
+
+    scale: [out] what integers are multiplied by; nothing reads it for other weights.
+    """
 
     weight: Tensor
+    scale: Tensor
     bias: Tensor
-    columns: int
-    """Numbers of a row of the answer."""
+    dtype: torch.dtype
+    """Of the answer."""
     code: Code
 
     def multiply(self, x: Tensor) -> Tensor:
-        """[N, in] of any float dtype -> [N, out] of the weight's."""
+        """[N, in] of any float dtype -> [N, out]."""
         wide = x.float().contiguous()
         rows, terms = wide.shape
-        answer = torch.empty(rows, self.columns)
+        answer = torch.empty(rows, len(self.bias))
         threads = torch.get_num_threads()
-        if threads > 1 and rows * terms * self.columns >= SHARED and len(self.weight) > 1:
+        if threads > 1 and answer.numel() * terms >= SHARED and len(self.weight) > 1:
             list(_pool(os.getpid(), threads).map(lambda part: self._fill(wide, answer, part), self._shares(threads)))
         else:
             self._fill(wide, answer, range(len(self.weight)))
-        return answer.to(self.weight.dtype)
+        return answer.to(self.dtype)
 
     def _fill(self, x: Tensor, answer: Tensor, part: range) -> None:
         """Write the columns of some panels, block of rows by block of rows."""
         terms, first = x.shape[1], part.start * WIDTH
-        columns = min(part.stop * WIDTH, self.columns) - first
+        whole = len(self.bias)
+        columns = min(part.stop * WIDTH, whole) - first
         weight = self.weight.data_ptr() + self.weight.element_size() * first * terms
-        bias, source, target = self.bias.data_ptr() + 4 * first, x.data_ptr(), answer.data_ptr() + 4 * first
+        scale, bias = self.scale.data_ptr() + 4 * first, self.bias.data_ptr() + 4 * first
+        source, target = x.data_ptr(), answer.data_ptr() + 4 * first
         for start in range(0, len(x), ROWS):
             rows = min(ROWS, len(x) - start)
             self.code["product"](
                 source + 4 * start * terms,
                 weight,
+                scale,
                 bias,
-                target + 4 * start * self.columns,
+                target + 4 * start * whole,
                 terms,
                 columns,
-                self.columns,
+                whole,
                 rows,
             )
 
@@ -84,9 +91,24 @@ def panels(affine: Affine) -> Matrix | None:
     code = product_code(kind)
     if code is None:
         return None
-    columns = len(affine.weight)
-    bias = torch.zeros(columns) if affine.bias is None else affine.bias.float()
-    return Panels(laid_out(affine.weight), bias, columns, code).multiply
+    bias = bias_of(affine)
+    return Panels(laid_out(affine.weight), bias, bias, affine.weight.dtype, code).multiply
+
+
+def rounded_panels(affine: Affine) -> Matrix | None:
+    """The same with weights rounded to 8 bits: to a multiple of its row's largest number over 127."""
+    code = product_code("int8") if affine.weight.device.type == "cpu" else None
+    if code is None or affine.weight.dtype not in KINDS:
+        return None
+    wide = affine.weight.float()
+    scale = wide.abs().amax(1) / 127
+    integers = (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8)
+    return Panels(laid_out(integers), scale, bias_of(affine), affine.weight.dtype, code).multiply
+
+
+def bias_of(affine: Affine) -> Tensor:
+    """The bias in float32, zeros without one."""
+    return torch.zeros(len(affine.weight)) if affine.bias is None else affine.bias.float()
 
 
 def laid_out(weight: Tensor) -> Tensor:

@@ -234,6 +234,9 @@ BROKEN = {
     "numerics of transformers": Broken(
         "{source: draft}", "{source: draft, loader: hf, numerics: tiled}", 7, "loader hf has no numerics tiled"
     ),
+    "numerics of a target": Broken(
+        "target: target", "target: {source: target, numerics: int8}", 6, "int8 rounds the weights, so it is for drafts"
+    ),
     "numerics of a script": Broken(
         "samples: 2\nmodels:\n  target: target\n  draft: {source: draft}",
         "backend: scripted\nmodels:\n  target: {source: 'scripted:1', numerics: fast}",

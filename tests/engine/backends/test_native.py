@@ -147,7 +147,7 @@ def test_the_configuration_says_what_runs_and_is_json(backend):
     assert (config["rows"], config["record"], config["lossless"]) == (3, "full", True)
     assert config["proposer_shape"] == "chain"
     assert (config["numerics"]["requested"], config["numerics"]["probe"]["passed"]) == ("auto", True)
-    assert config["draft_numerics"] == {"mode": "fast", "requested": "fast", "promises": "none"}
+    assert config["draft_numerics"] == {"mode": "ordered", "requested": "drafting", "promises": "none"}
     assert config["fault"] == "argmax_draft_soft_q"
     assert json.loads(json.dumps(config)) == config
     ngram = EngineSpec(Protocol.GUMBEL, "ngram", 2, options={"max_ngram": 3})

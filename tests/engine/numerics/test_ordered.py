@@ -15,7 +15,7 @@ from engine.core.types import Tree
 from engine.models.cache import CacheShape
 from engine.models.interface import chain_placement
 from engine.models.numerics import load, machine_code, ordered, ordered_code, panel_code, panels
-from engine.models.numerics.interface import HeadSizes, RopeTables
+from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
 from engine.models.numerics.ordered import OrderedNumerics, chain_plan, tree_plan
 from engine.models.numerics.probe.choose import choose
 from engine.models.numerics.probe.known_answer import ANSWERS, digest
@@ -143,6 +143,7 @@ def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     monkeypatch.setattr(ordered, "rows_code", ordered_code.rows_code.__wrapped__)
     monkeypatch.setattr(panels, "product_code", panel_code.product_code.__wrapped__)
     assert digest(mode) == ANSWERS["ordered"]
+    assert digest(load("int8")) == ANSWERS["int8"]
 
 
 def test_the_known_answer_can_fail(mode, monkeypatch):
@@ -159,6 +160,25 @@ def test_a_processor_without_the_code_gets_another_mode(monkeypatch):
     facts = choose("auto", parts_of(model.config, model.weights), "m").facts
     assert facts.mode == "tiled"
     assert "ordered fails products" in facts.reason
+
+
+def test_a_draft_takes_the_fastest_mode_unprobed(monkeypatch):
+    model = make("llama", torch.float32, load("fast"))
+    parts = parts_of(model.config, model.weights)
+    facts = choose("drafting", parts, "m").facts
+    assert (facts.mode, facts.promises, facts.probe) == ("ordered", Invariance.NONE, None)
+    assert "nothing was probed" in facts.reason
+    monkeypatch.setattr(panels, "product_code", lambda _: None)
+    assert choose("drafting", parts, "m").facts.mode == "fast"
+
+
+def test_rounded_weights_keep_the_law_of_rows_and_change_the_numbers():
+    rounded, whole = (make("llama", torch.float32, load(name)) for name in ("int8", "ordered"))
+    tokens = some_tokens(61, whole.vocabulary)
+    alone = by_chains(rounded, tokens, 1)
+    assert torch.equal(by_chains(rounded, tokens, 7), alone)
+    away = (alone - by_chains(whole, tokens, 1)).abs().max()
+    assert 1e-4 < away < 0.5
 
 
 def test_float64_gets_another_mode():

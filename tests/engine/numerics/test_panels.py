@@ -15,7 +15,7 @@ from engine.models.numerics import panels as module
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.machine_code import compiled_for
 from engine.models.numerics.panel_code import ELEMENTS, PRODUCT, TERMS, source
-from engine.models.numerics.panels import Panels, laid_out, panels
+from engine.models.numerics.panels import Panels, laid_out, panels, rounded_panels
 from engine.models.numerics.probe.rows import row_dependence
 
 pytestmark = pytest.mark.skipif(
@@ -64,8 +64,24 @@ def test_the_sum_is_the_documented_one(terms):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_row_depends_on_the_others(columns, terms, dtype):
-    multiply = Panels(laid_out(drawn(4, columns, terms, dtype=dtype)), drawn(5, columns), columns, code(dtype)).multiply
+    multiply = made(drawn(4, columns, terms, dtype=dtype), drawn(5, columns), code(dtype)).multiply
     assert row_dependence(multiply, drawn(6, 257, terms, dtype=dtype)) is None
+
+
+def made(weight, bias, machine_code):
+    return Panels(laid_out(weight), bias, bias, weight.dtype, machine_code)
+
+
+def test_rounded_weights_are_near_and_no_row_depends_on_the_others():
+    weight, bias, x = drawn(1, 100, 1500), drawn(2, 100), drawn(3, 257, 1500)
+    weight[7] = 0
+    multiply = rounded_panels(Affine(weight, bias))
+    scale = (weight.abs().amax(1) / 127)[:, None]
+    near = torch.where(scale > 0, (weight / torch.where(scale > 0, scale, 1)).round() * scale, 0)
+    torch.testing.assert_close(multiply(x), F.linear(x, near, bias), rtol=1e-4, atol=1e-5)
+    assert (near - weight).abs().max() <= scale.max() / 2 * 1.001
+    assert not torch.allclose(near, weight, atol=1e-4)
+    assert row_dependence(multiply, x) is None
 
 
 def code(dtype):
@@ -83,7 +99,7 @@ def test_bfloat16_is_rounded_once():
     weight, bias, x = (
         drawn(seed, *shape, dtype=torch.bfloat16) for seed, shape in ((1, (40, 96)), (2, (40,)), (3, (5, 96)))
     )
-    found = Panels(laid_out(weight), bias.float(), 40, code(torch.bfloat16)).multiply(x)
+    found = made(weight, bias.float(), code(torch.bfloat16)).multiply(x)
     assert torch.equal(found, product(Affine(weight.float(), bias.float()))(x.float()).bfloat16())
 
 
@@ -105,7 +121,7 @@ def test_other_code_has_the_same_bits():
     """Half vectors, by another choice of instructions."""
     weight, bias, x = drawn(1, 50, 1500), drawn(2, 50), drawn(3, 11, 1500)
     other = compiled_for(source(ELEMENTS["float32"]), {"product": PRODUCT}, "x86-64-v3", "+prefer-128-bit")
-    assert torch.equal(Panels(laid_out(weight), bias, 50, other).multiply(x), product(Affine(weight, bias))(x))
+    assert torch.equal(made(weight, bias, other).multiply(x), product(Affine(weight, bias))(x))
 
 
 def test_strided_rows_are_read():
@@ -116,7 +132,7 @@ def test_strided_rows_are_read():
 
 def test_nothing_is_written_beside_the_answer():
     weight, x = drawn(1, 21, 40), drawn(2, 7, 40)
-    multiply = Panels(laid_out(weight), torch.zeros(21), 21, code(torch.float32))
+    multiply = made(weight, torch.zeros(21), code(torch.float32))
     room = torch.full((9, 21), 5.0)
     multiply._fill(x, room[1:8], range(2))
     assert (room[0] == 5).all()

@@ -259,7 +259,7 @@ def test_transformers_own_arithmetic_is_fast_and_nothing_else():
     assert "loader hf" in facts.reason
     with pytest.raises(InvalidRequest, match="loader hf has no numerics exact; use loader: lean"):
         load_model("bundled:draft", loader="hf", numerics="exact")
-    with pytest.raises(InvalidRequest, match="'best' is not one of auto, fast, fixed, tiled, ordered, exact"):
+    with pytest.raises(InvalidRequest, match="'best' is not one of auto, fast, fixed, tiled, ordered, exact, int8"):
         load_model("bundled:draft", numerics="best")
     with pytest.raises(InvalidRequest, match="not one of"):
         foreign("best", "m")

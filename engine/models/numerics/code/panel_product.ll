@@ -3,7 +3,7 @@ declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 declare <16 x float> @llvm.masked.load.v16f32.p0(ptr, i32, <16 x i1>, <16 x float>)
 declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, i32, <16 x i1>)
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-define void @product(ptr %x, ptr %w, ptr %bias, ptr %y, i64 %K, i64 %N, i64 %ldy, i64 %M) {
+define void @product(ptr %x, ptr %w, ptr %scale, ptr %bias, ptr %y, i64 %K, i64 %N, i64 %ldy, i64 %M) {
 entry:
   switch i64 %M, label %many [ $few_choices ]
 $few
@@ -19,6 +19,7 @@ panel:
 place:
   %before = mul i64 %n, %K
   %wn = getelementptr $type, ptr %w, i64 %before
+  %sn = getelementptr float, ptr %scale, i64 %n
   %bn = getelementptr float, ptr %bias, i64 %n
   %yn = getelementptr float, ptr %y, i64 %n
   br label %rows

@@ -5,17 +5,19 @@ A mode that is requested by name and fails is refused, never replaced.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.core.errors import InvalidRequest, NumericsRefused
+from engine.core.errors import InvalidRequest, ModelError, NumericsRefused
 from engine.models.interface import TargetModel
-from engine.models.numerics import AUTO, FOREIGN, PREFERENCE, REGISTRY, load
-from engine.models.numerics.interface import Invariance, Numerics
+from engine.models.numerics import AUTO, DRAFTING, FOREIGN, PREFERENCE, REGISTRY, SWIFTEST, load
+from engine.models.numerics.interface import Affine, Invariance, Numerics
 from engine.models.numerics.probe.model_parts import ModelParts
 from engine.models.numerics.probe.probe import ProbeReport, probe
 
+UNPROBED: Final = "its bits decide drafts only, so nothing was probed"
 REQUESTS: Final = (AUTO, *REGISTRY)
 """The modes that a request may name."""
 
@@ -74,7 +76,7 @@ def require_known(requested: str, where: str) -> None:
     Raises:
         InvalidRequest: the message names the known modes.
     """
-    if requested not in REQUESTS:
+    if requested not in (*REQUESTS, DRAFTING):
         raise InvalidRequest(f"{where}: numerics {requested!r} is not one of {', '.join(REQUESTS)}")
 
 
@@ -82,7 +84,8 @@ def choose(requested: str, parts: ModelParts, where: str) -> NumericsChoice:
     """The mode for a model, probed.
 
     Args:
-        requested: a registered mode, or `auto` for the first of `PREFERENCE` whose probe passes.
+        requested: a registered mode, `auto` for the first of `PREFERENCE` whose probe passes, or `drafting` for the
+            first of `SWIFTEST` that exists here.
         parts: of the model.
         where: the model's name in messages.
 
@@ -93,6 +96,8 @@ def choose(requested: str, parts: ModelParts, where: str) -> NumericsChoice:
     require_known(requested, where)
     if requested == AUTO:
         return _first_that_holds(parts)
+    if requested == DRAFTING:
+        return _swiftest(parts)
     mode = load(requested)
     report = probe(parts, mode)
     if not report.passed:
@@ -117,6 +122,17 @@ def _first_that_holds(parts: ModelParts) -> NumericsChoice:
             )
         failed.append(report)
     raise NumericsRefused(f"numerics auto: {_failure(failed[-1])}; no mode of {', '.join(PREFERENCE)} holds here")
+
+
+def _swiftest(parts: ModelParts) -> NumericsChoice:
+    """The fastest mode that has a product for the model; nothing is probed, so nothing is promised."""
+    affine = next(iter(parts.affines.values()))
+    for name in SWIFTEST[:-1]:
+        mode = load(name)
+        with contextlib.suppress(ModelError):
+            mode.matrix(Affine(affine.weight[:1], None))
+            return NumericsChoice(mode, NumericsFacts(name, DRAFTING, Invariance.NONE, UNPROBED))
+    return NumericsChoice(load(SWIFTEST[-1]), NumericsFacts(SWIFTEST[-1], DRAFTING, Invariance.NONE, UNPROBED))
 
 
 def foreign(requested: str, where: str) -> NumericsFacts:

@@ -25,6 +25,7 @@ from engine.models.numerics.probe.model_parts import ModelParts
 ANSWERS: Final[Mapping[str, str]] = {
     "exact": "2fc64681af246e14d6c2696a7288e6016dc1fa1ed49cb75bf8b5ee426839cefd",
     "ordered": "ba52b52938acf04ce2b37deac2e4820c6335fa7330b16bf23f9ac841247670c7",
+    "int8": "8e6574debc65ede6fab15b426a7c91b8f785b7a3a784136d5e82422c9e374721",
 }
 """SHA-256 of the answer by mode."""
 TOKENS, HIDDEN = 7, 48
