@@ -14,7 +14,7 @@ import torch
 
 from audit.evidence.environment import hardware
 from audit.store.canonical import jsonable
-from engine.models.numerics import REGISTRY
+from engine.models.numerics import DRAFTING, REGISTRY
 from tests.bench.admission import main as admission
 from tests.bench.battery import main as battery
 from tests.bench.figures import documents, rendered
@@ -48,7 +48,14 @@ QUICK = {"rounds": 1, "prompts": 1, "length": 6}
 @click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
 @click.option("--draft-dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
 @click.option(
-    "--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Target's numerics."
+    "--mode", type=click.Choice(tuple(REGISTRY)), default="ordered", show_default=True, help="Target's numerics."
+)
+@click.option(
+    "--draft-mode",
+    type=click.Choice((DRAFTING, *REGISTRY)),
+    default=DRAFTING,
+    show_default=True,
+    help="Draft's numerics.",
 )
 @click.option("--device", default="cpu", show_default=True, help="As torch calls it, such as cuda.")
 @click.option("--domains", help=f"Groups, by commas, of {', '.join(GROUPS)}.")

@@ -43,17 +43,17 @@ class Own:
 
     draft: bool = False
     recorded: bool = False
-    mode: str = "tiled"
+    mode: str = "ordered"
 
 
 OURS = {
     "ours plain": Own(),
     "ours draft": Own(draft=True),
     "ours draft, recorded": Own(draft=True, recorded=True),
-    "ours plain, fast": Own(mode="fast"),
-    "ours draft, fast": Own(draft=True, mode="fast"),
+    "ours plain, tiled": Own(mode="tiled"),
+    "ours draft, tiled": Own(draft=True, mode="tiled"),
 }
-"""In `tiled`, the default, speculation changes no bit; `fast` promises none, like vLLM."""
+"""In both modes speculation changes no bit; `ordered` is the default."""
 THEIRS = {"vllm plain": False, "vllm draft": True}
 
 Answers = tuple[tuple[int, ...], ...]
@@ -163,7 +163,7 @@ def job_of(served: Served, prompts: Sequence[Sequence[int]], length: int) -> Cal
 
 def plain_of(arm: str) -> str:
     """The arm without drafts of the same side and numerics."""
-    return f"{arm.partition(' ')[0]} plain{', fast' * arm.endswith(', fast')}"
+    return f"{arm.partition(' ')[0]} plain{', tiled' * arm.endswith(', tiled')}"
 
 
 def lines(runs: Runs) -> Iterator[Line]:

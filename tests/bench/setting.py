@@ -21,6 +21,7 @@ from engine.models.folder import open_folder
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
+from engine.models.numerics import DRAFTING
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.sampling.draw import draw
@@ -36,7 +37,7 @@ TEMPLATED = ("tools", "json", "safety", "chat")
 class Setting:
     """How one benchmark runs. `prompts` is per domain; no `groups` means the benchmark's own.
 
-    `mode` is the target's numerics; drafts run in `fast`, as they do in a suite.
+    `mode` is the target's numerics, `draft_mode` the draft's; by default those of a suite.
     """
 
     target: str
@@ -50,7 +51,8 @@ class Setting:
     quick: bool = False
     dtype: str = "float32"
     draft_dtype: str = "float32"
-    mode: str = "tiled"
+    mode: str = "ordered"
+    draft_mode: str = DRAFTING
     device: str = "cpu"
 
     @property
@@ -86,7 +88,7 @@ def lean(source: str, dtype: str = "float32", mode: str = "fast", device: str = 
 def lean_pair(setting: Setting) -> Pair:
     """The setting's models, as a suite would run them."""
     target = lean(setting.target, setting.dtype, setting.mode, setting.device)
-    return Pair(target, lean(setting.draft, setting.draft_dtype, device=setting.device))
+    return Pair(target, lean(setting.draft, setting.draft_dtype, setting.draft_mode, setting.device))
 
 
 def requests_of(setting: Setting, group: str) -> list[Request]:

@@ -1,7 +1,8 @@
 """Models of real sizes with random weights: our engine beside transformers, and beside what the memory allows.
 
 The draft is the target's first layers. Random layers after them would change every token, so their outputs are scaled
-down until the draft is accepted about as often as a trained one; the table states the share.
+down until the draft is accepted about as often as the bundled pair's; the table states the share. `int8` is the same
+draft with rounded weights.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from engine.core.types import Generation, Request, SamplingParams
 from engine.models.lean import LeanModel
 from engine.models.lean_weights import build_weights, read_config
 from engine.models.loading import DTYPES
+from engine.models.numerics.interface import Affine
+from engine.models.numerics.panels import panels
 from engine.models.numerics.probe.choose import choose
 from engine.models.numerics.probe.model_parts import parts_of
 from engine.models.step_graphs import graphs_on
@@ -26,7 +29,7 @@ from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.bench.engines import draft_constantly
 from tests.bench.figures import Cell, Line, Runs, Table, measure, ratio
-from tests.bench.setting import Engine, Setting
+from tests.bench.setting import CountedModel, Engine, Setting
 
 SHAPES = {
     "0.5 B": {
@@ -45,11 +48,11 @@ SMALL = {
 }
 CUT = 4
 """Layers of the draft."""
-QUIET = 0.12
+QUIET = 0.01
 """What the outputs of the target's further layers are multiplied by."""
 PROMPT = 64
 BATCHES = (1, 8)
-COPIED = 2**26
+COPIED = 2**28
 """Bytes of the copy that measures the memory, on a CPU; a GPU copies 64 times as many."""
 
 
@@ -64,15 +67,16 @@ class Networks:
 def run(setting: Setting) -> Iterator[Table]:
     for name, shape in (SMALL if setting.quick else SHAPES).items():
         networks = random_networks(shape, setting)
-        ours = [
-            lean_from(each, setting, mode) for each, mode in ((networks.target, setting.mode), (networks.draft, "fast"))
-        ]
+        target = counted(networks.target, setting, setting.mode)
+        drafts = {"draft_model": counted(networks.draft, setting, setting.draft_mode)}
+        if setting.device == "cpu":
+            drafts["int8 draft_model"] = counted(networks.draft, setting, "int8")
         requests = random_requests(setting, shape["vocab_size"])
         jobs: dict[str, Callable[[], Any]] = {}
         for rows in BATCHES:
-            jobs[f"ours plain, batch {rows}"] = _ours(Engine(ours[0], rows=rows), requests[:rows])
-            drafting = Engine(*ours, "draft_model", setting.gamma, rows=rows)
-            jobs[f"ours draft_model, batch {rows}"] = _ours(drafting, requests[:rows])
+            jobs[f"ours plain, batch {rows}"] = _ours(target, None, 0, requests[:rows])
+            for method, draft in drafts.items():
+                jobs[f"ours {method}, batch {rows}"] = _ours(target, draft, setting.gamma, requests[:rows])
             jobs[f"transformers plain, batch {rows}"] = _theirs(networks, {}, requests[:rows])
         jobs["transformers draft_model, batch 1"] = _theirs(networks, {"assistant_model": networks.draft}, requests[:1])
         limit = bandwidth(setting.device) / weight_bytes(networks.target)
@@ -110,6 +114,11 @@ def lean_from(network: Any, setting: Setting, mode: str) -> LeanModel:
     return LeanModel(config, weights, numerics=chosen.numerics, graphs=graphs_on(device))
 
 
+def counted(network: Any, setting: Setting, mode: str) -> CountedModel:
+    """The same, and the time that it reads prompts."""
+    return CountedModel(lean_from(network, setting, mode), setting.clock)
+
+
 def random_requests(setting: Setting, vocabulary: int) -> list[Request]:
     rng = np.random.default_rng(7)
     sampling = SamplingParams(max_new_tokens=setting.length, ignore_eos=True)
@@ -123,18 +132,28 @@ def weight_bytes(network: Any) -> int:
 
 
 def bandwidth(device: str) -> float:
-    """Bytes per second that a large copy reads and writes, the best of five."""
+    """Bytes per second of the memory, the most that a large copy, a sum or a product with one row reached in five."""
     there = torch.device(device)
     size = COPIED * (64 if there.type == "cuda" else 1)
-    source, copied = (torch.ones(size, dtype=torch.uint8, device=there) for _ in range(2))
+    source, copied = (torch.ones(size // 4, device=there) for _ in range(2))
+    found = [2 * size / _best(lambda: copied.copy_(source), there), size / _best(source.sum, there)]
+    multiply = panels(Affine(source.view(-1, 1024), None))
+    if multiply is not None:
+        row = torch.ones(1, 1024)
+        found.append(size / _best(lambda: multiply(row), there))
+    return max(found)
+
+
+def _best(run: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of the fastest of five runs after one."""
     best = float("inf")
     for _ in range(6):
-        _wait(there)
+        _wait(device)
         began = time.perf_counter()
-        copied.copy_(source)
-        _wait(there)
+        run()
+        _wait(device)
         best = min(best, time.perf_counter() - began)
-    return 2 * size / best
+    return best
 
 
 def _wait(device: torch.device) -> None:
@@ -148,12 +167,22 @@ class Found:
 
     outputs: tuple[tuple[int, ...], ...]
     accepted: float | None = None
+    reading: float = 0.0
+    """Seconds spent on prompts."""
 
 
-def _ours(engine: Engine, requests: Sequence[Request]) -> Callable[[], Found]:
+def _ours(
+    target: CountedModel, draft: CountedModel | None, gamma: int, requests: Sequence[Request]
+) -> Callable[[], Found]:
+    engine = Engine(target, draft, "draft_model" if draft else None, gamma, rows=len(requests))
+    models = [target, draft] if draft else [target]
+
     def job() -> Found:
+        for each in models:
+            each.take()
         made = {each.request.id: each for each in engine.run(requests)}
-        return Found(tuple(made[each.id].tokens for each in requests), _accepted(list(made.values())))
+        reading = sum(each.take().prompt_seconds for each in models)
+        return Found(tuple(made[each.id].tokens for each in requests), _accepted(list(made.values())), reading)
 
     return job
 
@@ -182,12 +211,18 @@ def _theirs(networks: Networks, options: dict[str, Any], requests: Sequence[Requ
     return job
 
 
+def _tokens(found: Found) -> int:
+    return sum(len(each) for each in found.outputs)
+
+
 def _lines(runs: Runs, limit: float) -> Iterator[Line]:
-    rates = {arm: runs.rates(arm, lambda found: sum(len(each) for each in found.outputs)) for arm in runs.runs}
+    rates = {arm: runs.rates(arm, _tokens) for arm in runs.runs}
+    decoding = {arm: runs.rates(arm, _tokens, lambda found: found.reading) for arm in runs.runs}
     for arm, own in rates.items():
         side, _, rest = arm.partition(" ")
         method, _, batch = rest.partition(", ")
-        theirs, plain = f"transformers {rest}", rates[f"{side} plain, {batch}"]
+        theirs = f"transformers {rest.removeprefix('int8 ')}"
+        plain = rates[f"{side} plain, {batch}"]
         first: Found = runs.first(arm)
         reference: Found = runs.first(f"transformers plain, {batch}")
         figures: dict[str, Cell] = {
@@ -195,7 +230,10 @@ def _lines(runs: Runs, limit: float) -> Iterator[Line]:
             "x own plain": ratio(own, plain) if method != "plain" else None,
             "x transformers, same method": ratio(own, rates[theirs]) if side == "ours" and theirs in rates else None,
             "x transformers plain": ratio(own, rates[f"transformers plain, {batch}"]),
-            "of the memory's limit": ratio(own, [limit] * len(own)) if rest == "plain, batch 1" else None,
+            "x own plain, decoding": ratio(decoding[arm], decoding[f"{side} plain, {batch}"])
+            if side == "ours"
+            else None,
+            "of the memory's limit": ratio(decoding[arm], [limit] * len(own)) if rest == "plain, batch 1" else None,
             "drafts accepted": first.accepted,
             "outputs equal": f"{sum(map(tuple.__eq__, first.outputs, reference.outputs))}/{len(first.outputs)}",
         }
