@@ -78,14 +78,14 @@ class OrderedNumerics:
             function("norm")(
                 wide.data_ptr(), gain.data_ptr(), answer.data_ptr(), wide.numel() // width, width, 1 / width, eps
             )
-            return answer.to(x.dtype)
+            return answer if x.dtype is torch.float32 else answer.to(x.dtype)
 
         return norm
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up, rounded once."""
         wide = gate_up.float().contiguous()
-        rows, width = len(wide), wide.shape[1] // 2
+        rows, width = wide.shape[0], wide.shape[1] // 2
         answer = torch.empty(rows, width)
         function("gate")(wide.data_ptr(), answer.data_ptr(), rows, width)
         return answer.to(gate_up.dtype)
@@ -134,7 +134,7 @@ class OrderedNumerics:
         code = attention_code(heads.head_dim)
         assert code is not None
         wide = queries.float().contiguous()
-        answer = torch.empty(len(wide), heads.heads * heads.head_dim)
+        answer = torch.empty(wide.shape[0], heads.heads * heads.head_dim)
         code["attend"](
             wide.data_ptr(),
             keys.data_ptr(),
@@ -142,7 +142,7 @@ class OrderedNumerics:
             answer.data_ptr(),
             layout.scratch.data_ptr(),
             layout.plan.data_ptr(),
-            len(wide),
+            wide.shape[0],
             heads.kv_heads,
             heads.group,
             keys.stride(0),

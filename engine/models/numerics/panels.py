@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import Final
@@ -29,57 +29,84 @@ SHARED: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a weight, its scale and its bias begin, and how many panels, terms and outputs it has.
+
+    Asked of tensors once, because a step asks hundreds of times.
+    """
+
+    weight: int
+    scale: int
+    bias: int
+    panels: int
+    terms: int
+    columns: int
+    panel_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Panels:
     """A weight [out, in] as [panels, in, WIDTH], the last panel filled up with zeros, and its bias [out] in float32.
 
     scale: [out] what integers are multiplied by; nothing reads it for other weights.
+    dtype: of the answer.
     """
 
     weight: Tensor
     scale: Tensor
     bias: Tensor
     dtype: torch.dtype
-    """Of the answer."""
     code: Code
+    at: Addresses = field(init=False)
+
+    def __post_init__(self) -> None:
+        count, terms, _ = self.weight.shape
+        found = Addresses(
+            self.weight.data_ptr(),
+            self.scale.data_ptr(),
+            self.bias.data_ptr(),
+            count,
+            terms,
+            self.bias.shape[0],
+            self.weight.element_size() * WIDTH * terms,
+        )
+        object.__setattr__(self, "at", found)
 
     def multiply(self, x: Tensor) -> Tensor:
         """[N, in] of any float dtype -> [N, out]."""
         wide = x.float().contiguous()
-        rows, terms = wide.shape
-        answer = torch.empty(rows, len(self.bias))
+        rows, at = wide.shape[0], self.at
+        answer = torch.empty(rows, at.columns)
         threads = torch.get_num_threads()
-        if threads > 1 and answer.numel() * terms >= SHARED and len(self.weight) > 1:
+        if threads > 1 and rows * at.terms * at.columns >= SHARED and at.panels > 1:
             list(_pool(os.getpid(), threads).map(lambda part: self._fill(wide, answer, part), self._shares(threads)))
         else:
-            self._fill(wide, answer, range(len(self.weight)))
-        return answer.to(self.dtype)
+            self._fill(wide, answer, range(at.panels))
+        return answer if self.dtype is torch.float32 else answer.to(self.dtype)
 
     def _fill(self, x: Tensor, answer: Tensor, part: range) -> None:
         """Write the columns of some panels, block of rows by block of rows."""
-        terms, first = x.shape[1], part.start * WIDTH
-        whole = len(self.bias)
-        columns = min(part.stop * WIDTH, whole) - first
-        weight = self.weight.data_ptr() + self.weight.element_size() * first * terms
-        scale, bias = self.scale.data_ptr() + 4 * first, self.bias.data_ptr() + 4 * first
+        at, product, count = self.at, self.code["product"], x.shape[0]
+        first = part.start * WIDTH
+        columns = min(part.stop * WIDTH, at.columns) - first
+        weight, scale, bias = at.weight + at.panel_bytes * part.start, at.scale + 4 * first, at.bias + 4 * first
         source, target = x.data_ptr(), answer.data_ptr() + 4 * first
-        for start in range(0, len(x), ROWS):
-            rows = min(ROWS, len(x) - start)
-            self.code["product"](
-                source + 4 * start * terms,
+        for start in range(0, count, ROWS):
+            product(
+                source + 4 * start * at.terms,
                 weight,
                 scale,
                 bias,
-                target + 4 * start * whole,
-                terms,
+                target + 4 * start * at.columns,
+                at.terms,
                 columns,
-                whole,
-                rows,
+                at.columns,
+                min(ROWS, count - start),
             )
 
     def _shares(self, threads: int) -> list[range]:
         """The panels in as many parts as threads, of about one size."""
-        count = len(self.weight)
-        ends = [count * number // threads for number in range(threads + 1)]
+        ends = [self.at.panels * number // threads for number in range(threads + 1)]
         return [range(start, end) for start, end in pairwise(ends) if start < end]
 
 
