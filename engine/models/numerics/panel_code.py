@@ -21,8 +21,8 @@ WIDTH: Final = 16
 """Outputs of a panel: two vectors of AVX2, one of AVX-512."""
 MOST_ROWS: Final = 6
 """Rows whose sums and the panel's vectors fit into 16 registers."""
-SIDE_BY_SIDE: Final = {1: 4, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1}
-"""Panels at once by rows: fewer sums than eight would wait for each other."""
+SIDE_BY_SIDE: Final = {1: 4, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1}
+"""Panels at once by rows: few sums would wait for each other, and more than sixteen vectors have no registers."""
 TERMS: Final = 1024
 """Terms of a sum that begins at zero: shorter sums round less. oneDNN's float32 product for AVX2 has the same."""
 AHEAD: Final = 1024
