@@ -58,7 +58,7 @@ def _series() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HeadVector:
     """Sixteen numbers of a head, or the rest of one."""
 
     index: int
@@ -100,7 +100,7 @@ def attention_code(dim: int) -> Code | None:
     count = -(-dim // LANES)
     load, dot, sums, terms, ends = [], [], [], [], []
     for i in range(count):
-        part = Part(i, dim)
+        part = HeadVector(i, dim)
         load += part.load("q", "q")
         before = f"%d{i - 1}" if i else "zeroinitializer"
         dot += [*part.load("k", "kp"), _fma(f"d{i}", f"%q{i}", f"%k{i}", before)]
