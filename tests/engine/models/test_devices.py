@@ -16,13 +16,16 @@ from engine.models.placement import Placed, place
 META = torch.device("meta")
 
 
+CPU_ONLY = ("ordered", "int8")
+
+
 def elsewhere(network, mode):
     config = read_config(network.config.to_dict(), "config.json")
     weights = build_weights(config, network.state_dict(), torch.float32, META)
     return LeanModel(config, weights, numerics=numerics.load(mode))
 
 
-@pytest.mark.parametrize("mode", sorted(numerics.REGISTRY))
+@pytest.mark.parametrize("mode", sorted(set(numerics.REGISTRY) - set(CPU_ONLY)))
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_every_tensor_of_a_forward_is_on_the_models_device(kind, mode, make_network):
     model = elsewhere(make_network(kind), mode)
@@ -35,6 +38,12 @@ def test_every_tensor_of_a_forward_is_on_the_models_device(kind, mode, make_netw
     tree = Tree((7, 8, 9), (-1, -1, 0))
     assert model.forward(cache, place([Placed(3, 9, tree), None], cache.trash), WantedOutputs()).logits.device == META
     cache.commit(0, (11, 12), (10, 11))
+
+
+@pytest.mark.parametrize("mode", CPU_ONLY)
+def test_a_mode_of_the_cpu_refuses_another_device(mode, make_network):
+    with pytest.raises(ModelError, match=f"numerics {mode}: no product for float32 on this meta"):
+        elsewhere(make_network("llama"), mode)
 
 
 def test_a_tensor_left_behind_is_noticed(make_network):
