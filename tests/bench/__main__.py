@@ -24,6 +24,7 @@ from tests.bench.serve import main as serve
 from tests.bench.setting import CLOCKS, TEMPLATED, Setting, bundled_pair
 from tests.bench.store import main as store
 from tests.bench.view import main as view
+from tests.bench.vllm import main as vllm
 from tests.bench.vocabulary import main as vocabulary
 from tests.bench.workers import main as workers
 
@@ -98,6 +99,7 @@ if __name__ == "__main__":
         "serve": serve,
         "store": store,
         "view": view,
+        "vllm": vllm,
         "vocabulary": vocabulary,
         "workers": workers,
     }

@@ -8,10 +8,16 @@ import math
 import pytest
 from click.testing import CliRunner
 
+from audit.sweep.interleave import TimedJob
 from tests.audit.executors.spread_suites import spread_suite
 from tests.bench.__main__ import BENCHES, main
+from tests.bench.engines import METHODS
+from tests.bench.figures import Runs
 from tests.bench.levels import main as levels
+from tests.bench.serve import OURS
 from tests.bench.serve import main as serve
+from tests.bench.vllm import TimedOutputs, lines
+from tests.bench.vllm import main as vllm
 from tests.bench.vocabulary import main as vocabulary
 from tests.bench.workers import main as workers
 
@@ -81,6 +87,40 @@ def test_our_servers_run_beside_each_other(tmp_path):
     result = CliRunner().invoke(serve, ["--quick", "--json", str(out), "--vllm", str(tmp_path / "none"), *models])
     assert result.exit_code == 0, result.output
     (table,) = json.loads(out.read_text())["tables"]
-    assert [line["arm"] for line in table["lines"]] == ["ours plain", "ours draft", "ours draft, recorded"]
+    assert [line["arm"] for line in table["lines"]] == list(OURS)
+    assert all(line["x own plain"]["median"] > 0 for line in table["lines"])
     assert {line["answers as ours plain"] for line in table["lines"]} == {"1/1"}
     assert "no vLLM" in result.output
+
+
+def test_our_engine_runs_where_vllm_is_missing(tmp_path):
+    out = tmp_path / "figures.json"
+    models = ["--target", "bundled:target", "--draft", "bundled:draft", "--group", "json", "--mode", "fixed"]
+    result = CliRunner().invoke(vllm, ["--quick", "--json", str(out), "--vllm", str(tmp_path / "none"), *models])
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    assert document["setting"]["mode"] == "fixed"
+    (table,) = document["tables"]
+    arms = {line["arm"]: line for line in table["lines"]}
+    assert list(arms) == [f"ours {method}, batch {rows}" for rows in (1, 8) for method in METHODS]
+    assert {line["answers equal"] for line in arms.values()} == {"1/1"}
+    assert {line["x vllm, same method"] for line in arms.values()} == {None}
+    assert all(arms[f"ours plain, batch {rows}"]["x own plain"]["median"] == 1.0 for rows in (1, 8))
+    assert "no vLLM" in result.output
+
+
+def test_lines_compare_rounds_of_the_same_method_and_batch():
+    seconds = {"ours plain": 2.0, "vllm plain": 4.0, "ours ngram": 1.0, "vllm ngram": 8.0}
+    runs = {}
+    for name, spent in seconds.items():
+        for rows in (1, 8):
+            found = [TimedOutputs(((1, 2), (3, 4 if rows == 1 else 5)), spent * index / rows) for index in (1, 2, 3)]
+            jobs = [TimedJob(index, name, 1000.0, each) for index, each in enumerate(found)]
+            runs[f"{name}, batch {rows}"] = jobs
+    figures = {line.arm: line.figures for line in lines(Runs(runs))}
+    assert figures["ours ngram, batch 8"]["x vllm, same method"].median == 8.0
+    assert figures["ours ngram, batch 8"]["x own plain"].median == 2.0
+    assert figures["vllm ngram, batch 8"]["x own plain"].median == 0.5
+    assert figures["vllm plain, batch 1"]["tokens/s"].median == 0.5
+    assert figures["vllm plain, batch 1"]["x vllm, same method"] is None
+    assert [figures[f"vllm plain, batch {rows}"]["answers equal"] for rows in (1, 8)] == ["2/2", "1/2"]
