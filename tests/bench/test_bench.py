@@ -16,7 +16,8 @@ from tests.bench.figures import Runs
 from tests.bench.levels import main as levels
 from tests.bench.serve import OURS
 from tests.bench.serve import main as serve
-from tests.bench.vllm import TimedOutputs, lines
+from tests.bench.setting import Setting, lean_pair, requests_of
+from tests.bench.vllm import TimedOutputs, endless, lines, own_job
 from tests.bench.vllm import main as vllm
 from tests.bench.vocabulary import main as vocabulary
 from tests.bench.workers import main as workers
@@ -124,3 +125,14 @@ def test_lines_compare_rounds_of_the_same_method_and_batch():
     assert figures["vllm plain, batch 1"]["tokens/s"].median == 0.5
     assert figures["vllm plain, batch 1"]["x vllm, same method"] is None
     assert [figures[f"vllm plain, batch {rows}"]["answers equal"] for rows in (1, 8)] == ["2/2", "1/2"]
+
+
+def test_answers_beside_vllm_are_equally_long():
+    setting = Setting("bundled:target", "bundled:draft", prompts=4, length=128)
+    requests = requests_of(setting, "json")
+    pair = lean_pair(setting)
+    ending = own_job(pair, setting, "plain", 8, requests)().tokens
+    assert any(len(answer) < 128 for answer in ending), "these prompts show nothing"
+    for method in METHODS:
+        answers = own_job(pair, setting, method, 8, endless(requests))().tokens
+        assert [len(answer) for answer in answers] == [128] * len(requests)

@@ -106,6 +106,8 @@ def started(python: str, options: dict[str, Any], log: Path) -> Iterator[Offline
         # the engine's core runs in the process of the caller: no messages between processes
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
+        # the pool in which vLLM looks up n-grams
+        "NUMBA_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -136,6 +138,13 @@ def started(python: str, options: dict[str, Any], log: Path) -> Iterator[Offline
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.wait()
+
+
+def endless(requests: Sequence[Request]) -> list[Request]:
+    """The same requests, whose answers do not end before their full length."""
+    return [
+        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, ignore_eos=True)) for each in requests
+    ]
 
 
 def own_job(
@@ -188,10 +197,7 @@ def lines(runs: Runs) -> Iterator[Line]:
 
 def measured(setting: Setting, group: str, vllm: str | None, folder: Path, *, eager: bool) -> Table:
     """One group's arms side by side; with `vllm`, an interpreter, also vLLM's."""
-    requests = [
-        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, ignore_eos=True))
-        for each in requests_of(setting, group)
-    ]
+    requests = endless(requests_of(setting, group))
     pair = lean_pair(setting)
     jobs: dict[str, Callable[[], TimedOutputs]] = {}
     with ExitStack() as stack:
@@ -221,7 +227,9 @@ def measured(setting: Setting, group: str, vllm: str | None, folder: Path, *, ea
 @click.option("--group", default="templated", show_default=True, help="The domain of the prompts.")
 @click.option("--target", help="bundled:NAME or a folder.")
 @click.option("--draft", help="bundled:NAME or a folder.")
-@click.option("--mode", type=click.Choice(tuple(REGISTRY)), default="tiled", show_default=True, help="Our target's.")
+@click.option(
+    "--mode", type=click.Choice(tuple(REGISTRY)), default=Setting.mode, show_default=True, help="Our target's."
+)
 @click.option("--vllm", default=VLLM, show_default=True, help="The interpreter that has vLLM.")
 @click.option("--eager/--compiled", default=False, show_default=True, help="Of vLLM: run operations as they come.")
 def main(quick, out, rounds, prompts, tokens, gamma, group, target, draft, mode, vllm, eager) -> None:
