@@ -6,9 +6,8 @@ are accepted.
 
 from __future__ import annotations
 
-from engine.core.errors import ModelError
 from engine.models.numerics.interface import Affine, Matrix
-from engine.models.numerics.ordered import OrderedNumerics
+from engine.models.numerics.ordered import OrderedNumerics, required
 from engine.models.numerics.panels import rounded_panels
 
 
@@ -23,8 +22,4 @@ class Int8Numerics(OrderedNumerics):
         Raises:
             ModelError: there is none for this dtype, device or processor.
         """
-        made = rounded_panels(affine)
-        if made is None:
-            dtype = str(affine.weight.dtype).removeprefix("torch.")
-            raise ModelError(f"numerics int8: no product for {dtype} on this {affine.weight.device.type}; remove it")
-        return made
+        return required(rounded_panels(affine), affine, "numerics int8", "remove it")

@@ -59,6 +59,12 @@ def spread(name: str, scalar: str, kind: str) -> list[str]:
     ]
 
 
+def fma(name: str, left: str, right: str, before: str) -> str:
+    """Code of a fused multiply-add of sixteen lanes: left * right + before, rounded once."""
+    operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))
+    return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
+
+
 def lines(code: Sequence[str]) -> str:
     """Instructions, indented."""
     return "\n".join(f"  {line}" for line in code)

@@ -60,13 +60,7 @@ class OrderedNumerics:
         Raises:
             ModelError: there is none for this dtype, device or processor.
         """
-        made = panels(affine)
-        if made is None:
-            dtype = str(affine.weight.dtype).removeprefix("torch.")
-            raise ModelError(
-                f"numerics ordered: no product for {dtype} on this {affine.weight.device.type}; use numerics: auto"
-            )
-        return made
+        return required(panels(affine), affine, "numerics ordered", "use numerics: auto")
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """In float32, rounded once to x's dtype."""
@@ -150,6 +144,18 @@ class OrderedNumerics:
             heads.head_dim**-0.5,
         )
         return answer
+
+
+def required(made: Matrix | None, affine: Affine, mode: str, advice: str) -> Matrix:
+    """The product, which must exist.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if made is None:
+        dtype = str(affine.weight.dtype).removeprefix("torch.")
+        raise ModelError(f"{mode}: no product for {dtype} on this {affine.weight.device.type}; {advice}")
+    return made
 
 
 def function(name: str) -> Callable[..., None]:

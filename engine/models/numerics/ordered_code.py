@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from engine.models.numerics.machine_code import Code, compiled, lines, spread, template
+from engine.models.numerics.machine_code import Code, compiled, fma, lines, spread, template
 
 LANES: Final = 16
 
@@ -53,7 +53,7 @@ SERIES: Final = [1 / math.factorial(power) for power in range(6, -1, -1)]
 
 def _series() -> str:
     steps = [f"%p0 = fadd <16 x float> zeroinitializer, {vector(SERIES[0])}"]
-    steps += [_fma(f"p{i}", f"%p{i - 1}", "%r", vector(each)) for i, each in enumerate(SERIES[1:], 1)]
+    steps += [fma(f"p{i}", f"%p{i - 1}", "%r", vector(each)) for i, each in enumerate(SERIES[1:], 1)]
     return lines(steps)
 
 
@@ -89,11 +89,6 @@ class HeadVector:
         ]
 
 
-def _fma(name: str, left: str, right: str, before: str) -> str:
-    operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))
-    return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
-
-
 @cache
 def attention_code(dim: int) -> Code | None:
     """`attend` for heads of `dim` numbers; None on a processor without fused vector multiply-adds."""
@@ -103,9 +98,9 @@ def attention_code(dim: int) -> Code | None:
         part = HeadVector(i, dim)
         load += part.load("q", "q")
         before = f"%d{i - 1}" if i else "zeroinitializer"
-        dot += [*part.load("k", "kp"), _fma(f"d{i}", f"%q{i}", f"%k{i}", before)]
+        dot += [*part.load("k", "kp"), fma(f"d{i}", f"%q{i}", f"%k{i}", before)]
         sums.append(f"%y{i} = phi <16 x float> [zeroinitializer, %sum], [%z{i}, %valued]")
-        terms += [*part.load("v", "vp"), _fma(f"z{i}", "%nwv", f"%v{i}", f"%y{i}")]
+        terms += [*part.load("v", "vp"), fma(f"z{i}", "%nwv", f"%v{i}", f"%y{i}")]
         ends += [f"%o{i} = fdiv <16 x float> %z{i}, %denominatorv", *part.store("o", "y")]
     text = template("attention").substitute(
         dim=dim,

@@ -15,7 +15,7 @@ from functools import cache
 from string import Template
 from typing import Final
 
-from engine.models.numerics.machine_code import Code, compiled, lines, spread, template
+from engine.models.numerics.machine_code import Code, compiled, fma, lines, spread, template
 
 WIDTH: Final = 16
 """Outputs of a panel: two vectors of AVX2, one of AVX-512."""
@@ -45,11 +45,6 @@ class Element:
     finish: str = "%i$at = fadd <16 x float> %g$at, %c$p"
 
 
-def _fma(name: str, left: str, right: str, before: str) -> str:
-    operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))
-    return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
-
-
 ELEMENTS: Final = {
     "float32": Element("float", 4, "%w$p = bitcast <16 x float> %s$p to <16 x float>"),
     "bfloat16": Element(
@@ -59,7 +54,7 @@ ELEMENTS: Final = {
   %h$p = shl <16 x i32> %z$p, splat (i32 16)
   %w$p = bitcast <16 x i32> %h$p to <16 x float>""",
     ),
-    "int8": Element("i8", 1, "%w$p = sitofp <16 x i8> %s$p to <16 x float>", _fma("i$at", "%g$at", "%t$p", "%c$p")),
+    "int8": Element("i8", 1, "%w$p = sitofp <16 x i8> %s$p to <16 x float>", fma("i$at", "%g$at", "%t$p", "%c$p")),
 }
 
 
@@ -116,7 +111,7 @@ def _block(rows: int, panels: int, element: Element) -> str:
     for r in range(rows):
         sums += [f"%xq{r} = getelementptr float, ptr %x{r}, i64 %k", f"%xs{r} = load float, ptr %xq{r}, align 4"]
         sums += spread(f"xv{r}", f"xs{r}", "float")
-        sums += [_fma(f"b{r}_{p}", f"%xv{r}", f"%w{p}", f"%a{r}_{p}") for p in range(panels)]
+        sums += [fma(f"b{r}_{p}", f"%xv{r}", f"%w{p}", f"%a{r}_{p}") for p in range(panels)]
     for p in range(panels):
         ends += _answers(p, rows, element)
     return template("panel_block").substitute(
