@@ -47,6 +47,31 @@ class OrderedLayout:
     scratch: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class OrderedNorm:
+    """gain: [gains, width], which the rows of a call take by turns: one for all, or one per head."""
+
+    gain: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., width], as many rows as gains or a multiple, in x's dtype."""
+        gains, width = self.gain.shape
+        wide = x.float().contiguous()
+        answer = torch.empty_like(wide)
+        function("norm")(
+            wide.data_ptr(),
+            self.gain.data_ptr(),
+            answer.data_ptr(),
+            wide.numel() // width,
+            width,
+            gains,
+            1 / width,
+            self.eps,
+        )
+        return answer if x.dtype is torch.float32 else answer.to(x.dtype)
+
+
 class OrderedNumerics:
     """Products through panels, attention query by query."""
 
@@ -64,17 +89,8 @@ class OrderedNumerics:
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """In float32, rounded once to x's dtype."""
-        gain = torch.ones(width) if weight is None else weight.float().contiguous()
-
-        def norm(x: Tensor) -> Tensor:
-            wide = x.float().contiguous()
-            answer = torch.empty_like(wide)
-            function("norm")(
-                wide.data_ptr(), gain.data_ptr(), answer.data_ptr(), wide.numel() // width, width, 1 / width, eps
-            )
-            return answer if x.dtype is torch.float32 else answer.to(x.dtype)
-
-        return norm
+        gain = torch.ones(1, width) if weight is None else weight.float().contiguous().view(-1, width)
+        return OrderedNorm(gain, eps)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up, rounded once."""

@@ -21,8 +21,8 @@ LANES: Final = 16
 ATTEND: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, *[ctypes.c_int64] * 5, ctypes.c_float)
 """q and y [N, heads, D], keys and values of a layer, scratch, plan; N, KV heads, group, numbers to the next row and to
 the next head; the factor of scores."""
-NORM: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2, ctypes.c_float, ctypes.c_float)
-"""x, gain, y; rows, width; 1 / width and the floor."""
+NORM: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_float, ctypes.c_float)
+"""x, gain, y; rows, width, gains that the rows have by turns; 1 / width and the floor."""
 GATE: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)
 """x [rows, 2 F] and y [rows, F]; rows and F."""
 ROTATE: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)

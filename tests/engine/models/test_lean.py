@@ -6,17 +6,19 @@ import torch
 from engine.core.errors import CapacityError, ModelError
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 from engine.models.lean import from_tensors
+from engine.models.numerics import REGISTRY, ROUNDED, load
 from tests.support.lean_variants import KINDS, LLAMA3, VARIANTS
 
 
-def lean(network, dtype):
-    return from_tensors(network.config.to_dict(), network.state_dict(), dtype)
+def lean(network, dtype, mode="fast"):
+    return from_tensors(network.config.to_dict(), network.state_dict(), dtype, numerics=load(mode))
 
 
 @pytest.mark.parametrize(("kind", "overrides"), VARIANTS)
-def test_agrees_with_transformers_in_float32(kind, overrides, make_network, largest_error):
+@pytest.mark.parametrize("mode", sorted(set(REGISTRY) - set(ROUNDED)))
+def test_agrees_with_transformers_in_float32(mode, kind, overrides, make_network, largest_error):
     network = make_network(kind, **overrides)
-    assert largest_error(lean(network, torch.float32), network) < 1e-4
+    assert largest_error(lean(network, torch.float32, mode), network) < 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)

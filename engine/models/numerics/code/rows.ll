@@ -1,5 +1,5 @@
-; y = x / sqrt(mean of x^2 + floor) * gain, row by row
-define void @norm(ptr %x, ptr %gain, ptr %y, i64 %N, i64 %width, float %share, float %floor) {
+; y = x / sqrt(mean of x^2 + floor) * gain, row by row; the rows have `gains` gains by turns
+define void @norm(ptr %x, ptr %gain, ptr %y, i64 %N, i64 %width, i64 %gains, float %share, float %floor) {
 entry:
   br label %row
 row:
@@ -7,6 +7,9 @@ row:
   %o = mul i64 %n, %width
   %xr = getelementptr float, ptr %x, i64 %o
   %yr = getelementptr float, ptr %y, i64 %o
+  %turn = urem i64 %n, %gains
+  %go = mul i64 %turn, %width
+  %gr = getelementptr float, ptr %gain, i64 %go
   br label %square
 square:
   %i = phi i64 [0, %row], [%i1, %square]
@@ -33,7 +36,7 @@ scale:
 $mask_jleft
   %jp = getelementptr float, ptr %xr, i64 %j
   %jv = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %jp, i32 4, <16 x i1> %jm, <16 x float> zeroinitializer)
-  %gp = getelementptr float, ptr %gain, i64 %j
+  %gp = getelementptr float, ptr %gr, i64 %j
   %gv = call <16 x float> @llvm.masked.load.v16f32.p0(ptr %gp, i32 4, <16 x i1> %jm, <16 x float> zeroinitializer)
   %scaled = fmul <16 x float> %jv, %factorv
   %gained = fmul <16 x float> %scaled, %gv
