@@ -7,8 +7,7 @@ is that of a numerics mode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest
-from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, WriteSlots, aim_at, require_capacity
+from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.folder import ModelFolder, read_tensors
 from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
+from engine.models.layers import SeparateLayers
 from engine.models.lean_weights import (
     LayerWeights,
     LeanConfig,
@@ -32,11 +32,10 @@ from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import (
     Affine,
-    AttentionLayout,
-    AttentionWindow,
+    DecoderLayer,
+    ForwardContext,
     HeadSizes,
-    Matrix,
-    Norm,
+    LayerPass,
     Numerics,
     RopeTables,
 )
@@ -44,39 +43,6 @@ from engine.models.numerics.layouts import flat, unflat
 from engine.models.numerics.probe.choose import ModelWithNumerics, choose
 from engine.models.numerics.probe.model_parts import parts_of
 from engine.models.step_graphs import StepGraphs, completed_step, graphs_on, is_step
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardContext:
-    """The inputs of a forward: tokens, cache places, rotations and visibility."""
-
-    tokens: Tensor
-    """[N]"""
-    aim: WriteSlots
-    rope: RopeTables
-    """[N, 1, head_dim] each."""
-    layout: AttentionLayout
-
-
-@dataclass(frozen=True, slots=True)
-class LayerViews:
-    """The caches that the layers of one forward write and read."""
-
-    opened: CacheViews
-    windows: Sequence[AttentionWindow]
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedLayer:
-    """One decoder layer as a numerics mode prepared it."""
-
-    attention_norm: Norm
-    qkv: Matrix
-    qk_norm: Norm | None
-    out: Matrix
-    ffn_norm: Norm
-    gate_up: Matrix
-    down: Matrix
 
 
 class LeanModel:
@@ -105,7 +71,9 @@ class LeanModel:
         self._graphs = graphs
         self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
-        self._layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
+        layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
+        self._separate = SeparateLayers(layers, self.numerics, self.heads)
+        self._joined = self.numerics.joined(layers, self.heads)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))
         self._whole = Sublayers(tuple(range(config.layers)), tuple(range(config.layers)))
@@ -154,29 +122,32 @@ class LeanModel:
 
     def _compute(self, cache: TensorSlotCache, step: ForwardContext, want: WantedOutputs) -> Forward:
         """A forward's arithmetic, on the model's device."""
-        config, numerics, placement = self.config, self.numerics, step.layout.placement
+        config, placement = self.config, step.layout.placement
         part = want.part or self._whole
-        reach = LayerViews(cache.open(step.aim), numerics.windows(cache, step.layout))
+        layers = self._begin(cache, step)
         x = F.embedding(step.tokens, self.weights.embedding)
         hidden = {0: x} if 0 in want.hidden else {}
         unread = not want.logits and config.layers not in want.hidden
-        for index, layer in enumerate(self._layers):
+        for index in range(config.layers):
+            # of the last layer a prompt needs the keys and values only
+            last = unread and index + 1 == config.layers
             if index in part.attention:
-                queries = self._projected(layer.attention_norm(x), index, cache, step, reach)
-                if unread and index + 1 == config.layers:
-                    # of the last layer a prompt needs the keys and values only
-                    break
-                x = x + layer.out(numerics.attend(queries, reach.windows[index], step.layout))
-            if index in part.ffn:
-                x = x + layer.down(numerics.gate(layer.gate_up(layer.ffn_norm(x))))
+                x = layers.attention(index, x, keys_only=last)
+            if index in part.ffn and not last:
+                x = layers.ffn(index, x)
             if index + 1 in want.hidden:
-                hidden[index + 1] = x
+                hidden[index + 1] = x.to(self.dtype)
         if want.logits or config.layers in want.hidden:
-            x = self._norm(x)
+            x = self._norm(x.to(self.dtype))
         if config.layers in want.hidden:
             hidden[config.layers] = x
         logits = unflat(self._head(x), placement) if want.logits else None
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
+
+    def _begin(self, cache: TensorSlotCache, step: ForwardContext) -> LayerPass:
+        """A forward through the joined layers if it can run so."""
+        joined = None if self._joined is None else self._joined.begin(cache, step)
+        return joined or self._separate.begin(cache, step)
 
     def _plan(self, placement: Placement) -> ForwardContext:
         """The data of a placement that the layers share, on the host."""
@@ -191,21 +162,6 @@ class LeanModel:
             layout=self.numerics.layout(placement, self.heads, self.dtype),
         )
 
-    def _projected(
-        self, x: Tensor, index: int, cache: TensorSlotCache, step: ForwardContext, reach: LayerViews
-    ) -> Tensor:
-        """One layer's rotated queries [N, heads, head_dim] of normed input [N, hidden]; writes its keys and values."""
-        layer, config = self._layers[index], self.config
-        turned = config.heads + config.kv_heads
-        qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
-        queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
-        if layer.qk_norm is not None:
-            queries_keys = layer.qk_norm(queries_keys)
-        rotated = self.numerics.rotate(queries_keys, step.rope)
-        queries, keys = torch.split(rotated, [config.heads, config.kv_heads], 1)
-        cache.write(index, reach.opened, keys, values)
-        return queries
-
 
 def narrowed(answer: Forward, width: int) -> Forward:
     """The first `width` places of every row."""
@@ -219,10 +175,10 @@ def _require_part(part: Sublayers, layers: int) -> None:
             raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
 
 
-def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> PreparedLayer:
+def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> DecoderLayer:
     """A layer's norms and matrices as a mode computes them."""
     eps, hidden = config.eps, config.hidden
-    return PreparedLayer(
+    return DecoderLayer(
         attention_norm=numerics.norm(layer.attention_norm, eps, hidden),
         qkv=numerics.matrix(layer.qkv),
         qk_norm=None if layer.qk_norm is None else numerics.norm(layer.qk_norm, eps, config.head_dim),

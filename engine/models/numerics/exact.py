@@ -32,8 +32,10 @@ from engine.models.numerics.interface import (
     Affine,
     AttentionLayout,
     AttentionWindow,
+    DecoderLayer,
     HeadSizes,
     Invariance,
+    Layers,
     Matrix,
     Norm,
     RopeTables,
@@ -102,6 +104,10 @@ class ExactNumerics:
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:  # noqa: ARG002 - the protocol's
         """In float64 with an exact sum of squares, rounded once to x's dtype."""
         return lambda x: exact_functions.rms_norm(x, weight, eps).to(x.dtype)
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+        """Call by call."""
+        return None
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up in float64; the next product puts it on its grid."""

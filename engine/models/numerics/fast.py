@@ -20,8 +20,10 @@ from engine.models.numerics.interface import (
     Affine,
     AttentionLayout,
     AttentionWindow,
+    DecoderLayer,
     HeadSizes,
     Invariance,
+    Layers,
     Matrix,
     Norm,
     RopeTables,
@@ -65,6 +67,10 @@ class FastNumerics:
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """In float32 for 16-bit models."""
         return short_rms_norm(weight, eps, width)
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+        """Call by call."""
+        return None
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""

@@ -27,8 +27,10 @@ from engine.models.numerics.interface import (
     Affine,
     AttentionLayout,
     AttentionWindow,
+    DecoderLayer,
     HeadSizes,
     Invariance,
+    Layers,
     Matrix,
     Norm,
     RopeTables,
@@ -98,6 +100,10 @@ class FixedNumerics:
         norm = rms_norm(weight, eps, width)
         cut = constant_rows.by_blocks(norm)
         return lambda x: cut(x) if constant_rows.needed(x.device) else norm(x)
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+        """Call by call."""
+        return None
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up."""

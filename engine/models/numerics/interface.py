@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.models.cache import CacheShape, TensorSlotCache
+from engine.models.cache import CacheShape, TensorSlotCache, WriteSlots
 from engine.models.interface import Placement
 
 Matrix = Callable[[Tensor], Tensor]
@@ -87,6 +87,54 @@ class AttentionLayout(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """The inputs of a forward: tokens, cache places, rotations and visibility."""
+
+    tokens: Tensor
+    """[N]"""
+    aim: WriteSlots
+    rope: RopeTables
+    """[N, 1, head_dim] each."""
+    layout: AttentionLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One decoder layer as a mode prepared it."""
+
+    attention_norm: Norm
+    qkv: Matrix
+    qk_norm: Norm | None
+    out: Matrix
+    ffn_norm: Norm
+    gate_up: Matrix
+    down: Matrix
+
+
+class LayerPass(Protocol):
+    """One forward's way through the layers. Inputs are [N, hidden] and stay as they are; answers are sums with them."""
+
+    def attention(self, index: int, x: Tensor, *, keys_only: bool = False) -> Tensor:
+        """Add the attention of layer `index` to x; its keys and values are written.
+
+        keys_only: write them, and answer x itself.
+        """
+        ...
+
+    def ffn(self, index: int, x: Tensor) -> Tensor:
+        """Add the feed-forward of layer `index` to x."""
+        ...
+
+
+class Layers(Protocol):
+    """The layers of a model, ready to run."""
+
+    def begin(self, cache: TensorSlotCache, step: ForwardContext) -> LayerPass | None:
+        """Start a forward; None if it cannot run so."""
+        ...
+
+
 class Numerics(Protocol):
     """The arithmetic of one decoder. Stateless: every input of a forward is passed in.
 
@@ -104,6 +152,10 @@ class Numerics(Protocol):
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """Prepare a norm over a last dimension of `width`, times `weight`, once per model."""
+        ...
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:
+        """The layers with fewer calls and the same bits; None if the mode has only calls one by one."""
         ...
 
     def gate(self, gate_up: Tensor) -> Tensor:

@@ -8,12 +8,9 @@ model's dtype, so the bits do not depend on the processor either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.errors import ModelError
@@ -23,53 +20,21 @@ from engine.models.numerics.interface import (
     Affine,
     AttentionLayout,
     AttentionWindow,
+    DecoderLayer,
     HeadSizes,
     Invariance,
+    Layers,
     Matrix,
     Norm,
     RopeTables,
 )
+from engine.models.numerics.joined import joined_layers
 from engine.models.numerics.layouts import batch_rows
-from engine.models.numerics.ordered_code import LANES, attention_code, rows_code
+from engine.models.numerics.ordered_code import LANES, attention_code
+from engine.models.numerics.ordered_norm import OrderedNorm, function
+from engine.models.numerics.ordered_plan import OrderedLayout, chain_plan, tree_plan
 from engine.models.numerics.panels import panels
 from engine.models.numerics.rotations import rope_tables
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedLayout:
-    """`plan`: int64, four numbers per query, then lists of columns: its batch row, how many first columns it sees,
-    where the list of the others begins, and how long that is. `scratch` has room for one query's scores.
-    """
-
-    placement: Placement
-    heads: HeadSizes
-    plan: Tensor
-    scratch: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedNorm:
-    """gain: [gains, width], which the rows of a call take by turns: one for all, or one per head."""
-
-    gain: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[..., width], as many rows as gains or a multiple, in x's dtype."""
-        gains, width = self.gain.shape
-        wide = x.float().contiguous()
-        answer = torch.empty_like(wide)
-        function("norm")(
-            wide.data_ptr(),
-            self.gain.data_ptr(),
-            answer.data_ptr(),
-            wide.numel() // width,
-            width,
-            gains,
-            1 / width,
-            self.eps,
-        )
-        return answer if x.dtype is torch.float32 else answer.to(x.dtype)
 
 
 class OrderedNumerics:
@@ -91,6 +56,10 @@ class OrderedNumerics:
         """In float32, rounded once to x's dtype."""
         gain = torch.ones(1, width) if weight is None else weight.float().contiguous().view(-1, width)
         return OrderedNorm(gain, eps)
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:
+        """One call per sublayer, into machine code."""
+        return joined_layers(layers, heads)
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up, rounded once."""
@@ -172,39 +141,3 @@ def required(made: Matrix | None, affine: Affine, mode: str, advice: str) -> Mat
         dtype = str(affine.weight.dtype).removeprefix("torch.")
         raise ModelError(f"{mode}: no product for {dtype} on this {affine.weight.device.type}; {advice}")
     return made
-
-
-def function(name: str) -> Callable[..., None]:
-    """One of the functions of `rows_code`.
-
-    Raises:
-        ModelError: the processor has no fused vector multiply-adds.
-    """
-    code = rows_code()
-    if code is None:
-        raise ModelError("numerics ordered: this processor has no fused vector multiply-adds; use numerics: auto")
-    return code[name]
-
-
-def chain_plan(placement: Placement) -> NDArray[np.int64]:
-    """Each query sees the columns up to its position."""
-    lengths, positions = placement.lengths, placement.positions.numpy()
-    ends = np.concatenate([row[:count] for row, count in zip(positions, lengths, strict=True)]) + 1
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    nothing = np.zeros_like(ends)
-    return np.stack([rows, ends, nothing, nothing], 1)
-
-
-def tree_plan(placement: Placement) -> NDArray[np.int64]:
-    """Each query sees the columns that the placement says; a path's columns ascend with its positions."""
-    assert placement.branches is not None
-    heads, lists = [], []
-    used = 4 * sum(placement.lengths)
-    for row, count in enumerate(placement.lengths):
-        for seen in placement.branches[row, :count].numpy():
-            columns = np.flatnonzero(seen)
-            prefix = int((columns == np.arange(len(columns))).sum())
-            lists.append(columns[prefix:])
-            heads.append((row, prefix, used, len(columns) - prefix))
-            used += len(columns) - prefix
-    return np.concatenate([np.array(heads, np.int64).ravel(), *lists]).astype(np.int64)

@@ -72,17 +72,22 @@ class Panels:
         )
         object.__setattr__(self, "at", found)
 
-    def multiply(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """[N, in] of any float dtype -> [N, out]."""
         wide = x.float().contiguous()
         rows, at = wide.shape[0], self.at
         answer = torch.empty(rows, at.columns)
         threads = torch.get_num_threads()
-        if threads > 1 and rows * at.terms * at.columns >= SHARED and at.panels > 1:
+        if self.shared(rows, threads):
             list(_pool(os.getpid(), threads).map(lambda part: self._fill(wide, answer, part), self._shares(threads)))
         else:
             self._fill(wide, answer, range(at.panels))
         return answer if self.dtype is torch.float32 else answer.to(self.dtype)
+
+    def shared(self, rows: int, threads: int) -> bool:
+        """Whether threads share a product of so many rows."""
+        at = self.at
+        return threads > 1 and rows * at.terms * at.columns >= SHARED and at.panels > 1
 
     def _fill(self, x: Tensor, answer: Tensor, part: range) -> None:
         """Write the columns of some panels, block of rows by block of rows."""
@@ -119,7 +124,7 @@ def panels(affine: Affine) -> Matrix | None:
     if code is None:
         return None
     bias = bias_of(affine)
-    return Panels(laid_out(affine.weight), bias, bias, affine.weight.dtype, code).multiply
+    return Panels(laid_out(affine.weight), bias, bias, affine.weight.dtype, code)
 
 
 def rounded_panels(affine: Affine) -> Matrix | None:
@@ -130,7 +135,7 @@ def rounded_panels(affine: Affine) -> Matrix | None:
     wide = affine.weight.float()
     scale = wide.abs().amax(1) / 127
     integers = (wide / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8)
-    return Panels(laid_out(integers), scale, bias_of(affine), affine.weight.dtype, code).multiply
+    return Panels(laid_out(integers), scale, bias_of(affine), affine.weight.dtype, code)
 
 
 def bias_of(affine: Affine) -> Tensor:

@@ -14,9 +14,20 @@ import torch.nn.functional as F
 from engine.core.types import Tree
 from engine.models.cache import CacheShape
 from engine.models.interface import chain_placement
-from engine.models.numerics import load, machine_code, ordered, ordered_code, panel_code, panels
+from engine.models.numerics import (
+    joined,
+    joined_code,
+    load,
+    machine_code,
+    ordered,
+    ordered_code,
+    ordered_norm,
+    panel_code,
+    panels,
+)
 from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
-from engine.models.numerics.ordered import OrderedNumerics, chain_plan, tree_plan
+from engine.models.numerics.ordered import OrderedNumerics
+from engine.models.numerics.ordered_plan import chain_plan, tree_plan
 from engine.models.numerics.probe.choose import choose
 from engine.models.numerics.probe.known_answer import ANSWERS, digest
 from engine.models.numerics.probe.model_parts import parts_of
@@ -140,7 +151,11 @@ def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     monkeypatch.setattr(ordered_code, "compiled", other)
     monkeypatch.setattr(panel_code, "compiled", other)
     monkeypatch.setattr(ordered, "attention_code", ordered_code.attention_code.__wrapped__)
-    monkeypatch.setattr(ordered, "rows_code", ordered_code.rows_code.__wrapped__)
+    monkeypatch.setattr(ordered_norm, "rows_code", ordered_code.rows_code.__wrapped__)
+    for name in ("attention_code", "rows_code"):
+        monkeypatch.setattr(joined, name, getattr(ordered_code, name).__wrapped__)
+    monkeypatch.setattr(joined_code, "compiled", other)
+    monkeypatch.setattr(joined, "joined_code", joined_code.joined_code.__wrapped__)
     monkeypatch.setattr(panels, "product_code", panel_code.product_code.__wrapped__)
     assert digest(mode) == ANSWERS["ordered"]
     assert digest(load("int8")) == ANSWERS["int8"]
@@ -155,7 +170,7 @@ def test_the_known_answer_can_fail(mode, monkeypatch):
 def test_a_processor_without_the_code_gets_another_mode(monkeypatch):
     model = make("llama", torch.float32, load("fast"))
     assert choose("auto", parts_of(model.config, model.weights), "m").facts.mode == "ordered"
-    for module, name in ((panels, "product_code"), (ordered, "rows_code"), (ordered, "attention_code")):
+    for module, name in ((panels, "product_code"), (ordered_norm, "rows_code"), (ordered, "attention_code")):
         monkeypatch.setattr(module, name, lambda *_: None)
     facts = choose("auto", parts_of(model.config, model.weights), "m").facts
     assert facts.mode == "tiled"

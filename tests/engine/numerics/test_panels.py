@@ -64,7 +64,7 @@ def test_the_sum_is_the_documented_one(terms):
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_row_depends_on_the_others(columns, terms, dtype):
-    multiply = made(drawn(4, columns, terms, dtype=dtype), drawn(5, columns), code(dtype)).multiply
+    multiply = made(drawn(4, columns, terms, dtype=dtype), drawn(5, columns), code(dtype))
     assert row_dependence(multiply, drawn(6, 257, terms, dtype=dtype)) is None
 
 
@@ -99,7 +99,7 @@ def test_bfloat16_is_rounded_once():
     weight, bias, x = (
         drawn(seed, *shape, dtype=torch.bfloat16) for seed, shape in ((1, (40, 96)), (2, (40,)), (3, (5, 96)))
     )
-    found = made(weight, bias.float(), code(torch.bfloat16)).multiply(x)
+    found = made(weight, bias.float(), code(torch.bfloat16))(x)
     assert torch.equal(found, product(Affine(weight.float(), bias.float()))(x.float()).bfloat16())
 
 
@@ -121,7 +121,7 @@ def test_other_code_has_the_same_bits():
     """Half vectors, by another choice of instructions."""
     weight, bias, x = drawn(1, 50, 1500), drawn(2, 50), drawn(3, 11, 1500)
     other = compiled_for(source(ELEMENTS["float32"]), {"product": PRODUCT}, "x86-64-v3", "+prefer-128-bit")
-    assert torch.equal(made(weight, bias, other).multiply(x), product(Affine(weight, bias))(x))
+    assert torch.equal(made(weight, bias, other)(x), product(Affine(weight, bias))(x))
 
 
 def test_strided_rows_are_read():

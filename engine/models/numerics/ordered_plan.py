@@ -1,0 +1,48 @@
+"""Which columns of the cache each query of a forward adds up in mode `ordered`, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.models.interface import Placement
+from engine.models.numerics.interface import HeadSizes
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedLayout:
+    """`plan`: int64, four numbers per query, then lists of columns: its batch row, how many first columns it sees,
+    where the list of the others begins, and how long that is. `scratch` has room for one query's scores.
+    """
+
+    placement: Placement
+    heads: HeadSizes
+    plan: Tensor
+    scratch: Tensor
+
+
+def chain_plan(placement: Placement) -> NDArray[np.int64]:
+    """Each query sees the columns up to its position."""
+    lengths, positions = placement.lengths, placement.positions.numpy()
+    ends = np.concatenate([row[:count] for row, count in zip(positions, lengths, strict=True)]) + 1
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    nothing = np.zeros_like(ends)
+    return np.stack([rows, ends, nothing, nothing], 1)
+
+
+def tree_plan(placement: Placement) -> NDArray[np.int64]:
+    """Each query sees the columns that the placement says; a path's columns ascend with its positions."""
+    assert placement.branches is not None
+    heads, lists = [], []
+    used = 4 * sum(placement.lengths)
+    for row, count in enumerate(placement.lengths):
+        for seen in placement.branches[row, :count].numpy():
+            columns = np.flatnonzero(seen)
+            prefix = int((columns == np.arange(len(columns))).sum())
+            lists.append(columns[prefix:])
+            heads.append((row, prefix, used, len(columns) - prefix))
+            used += len(columns) - prefix
+    return np.concatenate([np.array(heads, np.int64).ravel(), *lists]).astype(np.int64)
