@@ -111,8 +111,8 @@ test-slow: $(INSTALLED)  ## Run the slow tier: calibrations, benches, end to end
 
 test-all: test test-slow  ## Run both tiers.
 
-test-postgres: $(INSTALLED)  ## Run the store's tests and fail, rather than skip, where PostgreSQL is missing; SHARE=K/N.
-	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'not heavy and not vllm and not attach and not ort and not openvino and not llama and not mlx and not browser and not gpu and not ray and not slurm' -k 'postgresql or not sqlite' $(ONLY) tests/audit/store tests/migrations tests/audit/runs/test_interruptions.py
+test-postgres: $(INSTALLED)  ## The tests that need PostgreSQL; fail, rather than skip, where it is missing; SHARE=K/N.
+	$(TESTENV) $(BIN)/python -m pytest --require-postgres -m 'postgres and not heavy' $(ONLY) tests/audit tests/migrations
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json

@@ -49,6 +49,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(f"share: {parse_share(share)} of the tests")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what needs PostgreSQL, which the unit tier leaves to `make test-postgres`."""
+    callspec = getattr(item, "callspec", None)
+    kind = None if callspec is None else callspec.params.get("any_url")
+    if kind == "postgresql" or "postgres" in getattr(item, "fixturenames", ()):
+        item.add_marker("postgres")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the other shares, after the markers have selected."""
