@@ -14,20 +14,13 @@ import torch
 from torch import Tensor
 
 from engine.heads.checkpoint import TensorSpec
-from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at, require_capacity
+from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.interface import Placement
+from engine.models.layers import SeparateLayers
 from engine.models.lean_weights import LeanConfig, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionLayout,
-    AttentionWindow,
-    HeadSizes,
-    Matrix,
-    Norm,
-    RopeTables,
-)
+from engine.models.numerics.interface import Affine, ForwardContext, HeadSizes, LayerBody, Matrix, Norm
 from engine.models.numerics.layouts import flat
 
 Residual = Literal["input", "normed"]
@@ -47,28 +40,11 @@ class LayerForm:
 
 
 @dataclass(frozen=True, slots=True)
-class _DecoderLayer:
-    """One layer, ready to run; `norms` are those of the input's chunks."""
+class _Entry:
+    """What a layer does with its input; `norms` are those of the input's chunks."""
 
     norms: tuple[Norm | None, ...]
     residual: Residual
-    qkv: Matrix
-    qk_norm: Norm | None
-    out: Matrix
-    ffn_norm: Norm
-    gate_up: Matrix
-    down: Matrix
-
-
-@dataclass(frozen=True, slots=True)
-class _ForwardState:
-    """The data that the layers of one forward share."""
-
-    cache: TensorSlotCache
-    opened: CacheViews
-    windows: Sequence[AttentionWindow]
-    rope: RopeTables
-    layout: AttentionLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +77,9 @@ class Decoder:
         self._numerics = FastNumerics()
         self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
-        self._layers = tuple(self._prepare(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
+        self._entries = tuple(self._entry(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
+        bodies = tuple(self._body(tensors, f"layers.{i}.") for i in range(len(forms)))
+        self._layers = SeparateLayers(bodies, (), self._numerics, self._heads)
         self._device = next(iter(tensors.values())).device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
@@ -111,7 +89,7 @@ class Decoder:
             CapacityError: `capacity` exceeds the head's context.
         """
         require_capacity(rows, capacity, self.context)
-        config, layers = self.config, len(self._layers)
+        config, layers = self.config, len(self._entries)
         shape = CacheShape(layers, rows, config.kv_heads, capacity, config.head_dim, device=self._device)
         return self._numerics.new_cache(shape, self.dtype)
 
@@ -120,57 +98,45 @@ class Decoder:
 
         The rows are those of the placement, batch row by batch row, padding left out.
         """
-        step = self._step(cache, placement)
+        layers = self._layers.begin(cache, moved(self._plan(placement), self._device))
         x = inputs.to(self.dtype)
-        for index, layer in enumerate(self._layers):
-            entered = self._enter(layer, x)
-            x = entered.kept + self._attention(index, layer, entered.normed, step)
-            x = x + layer.down(self._numerics.gate(layer.gate_up(layer.ffn_norm(x))))
+        for index, entry in enumerate(self._entries):
+            entered = self._enter(entry, x)
+            x = layers.ffn(index, entered.kept + layers.attended(index, entered.normed))
         return x
 
-    def _step(self, cache: TensorSlotCache, placement: Placement) -> _ForwardState:
-        positions = flat(placement.positions, placement)
-        cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self._rope.cos, self._rope.sin))
-        layout: AttentionLayout = moved(self._numerics.layout(placement, self._heads, self.dtype), self._device)
-        opened = cache.open(moved(aim_at(placement), self._device))
-        rope: RopeTables = moved(RopeTables(cos, sin), self._device)
-        return _ForwardState(cache, opened, self._numerics.windows(cache, layout), rope, layout)
+    def _plan(self, placement: Placement) -> ForwardContext:
+        return ForwardContext(
+            tokens=flat(placement.tokens, placement),
+            aim=aim_at(placement),
+            rope=self._rope.at(flat(placement.positions, placement)),
+            layout=self._numerics.layout(placement, self._heads, self.dtype),
+        )
 
-    def _enter(self, layer: _DecoderLayer, x: Tensor) -> _LayerInput:
+    def _enter(self, entry: _Entry, x: Tensor) -> _LayerInput:
         chunks = torch.split(x, self.hidden, 1)
-        normed = [chunk if norm is None else norm(chunk) for norm, chunk in zip(layer.norms, chunks, strict=True)]
-        kept = normed[-1] if layer.residual == "normed" else chunks[-1]
+        normed = [chunk if norm is None else norm(chunk) for norm, chunk in zip(entry.norms, chunks, strict=True)]
+        kept = normed[-1] if entry.residual == "normed" else chunks[-1]
         return _LayerInput(kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1))
 
-    def _attention(self, index: int, layer: _DecoderLayer, x: Tensor, step: _ForwardState) -> Tensor:
-        config, numerics = self.config, self._numerics
-        turned = config.heads + config.kv_heads
-        qkv = layer.qkv(x).view(-1, turned + config.kv_heads, config.head_dim)
-        queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
-        if layer.qk_norm is not None:
-            queries_keys = layer.qk_norm(queries_keys)
-        queries, keys = torch.split(numerics.rotate(queries_keys, step.rope), [config.heads, config.kv_heads], 1)
-        step.cache.write(index, step.opened, keys, values)
-        return layer.out(numerics.attend(queries, step.windows[index], step.layout))
+    def _entry(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _Entry:
+        norms = tuple(None if name is None else self._norm(tensors, f"{prefix}{name}") for name in form.norms)
+        return _Entry(norms, form.residual)
 
-    def _prepare(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _DecoderLayer:
-        numerics, eps = self._numerics, self.config.eps
+    def _norm(self, tensors: Mapping[str, Tensor], name: str) -> Norm:
+        return self._numerics.norm(tensors[f"{name}.weight"].to(self.dtype), self.config.eps, self.hidden)
 
-        def norm(name: str) -> Norm:
-            return numerics.norm(tensors[f"{prefix}{name}.weight"].to(self.dtype), eps, self.hidden)
-
+    def _body(self, tensors: Mapping[str, Tensor], prefix: str) -> LayerBody:
         def fused(*names: str) -> Matrix:
             biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
             weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names]).to(self.dtype)
-            return numerics.matrix(Affine(weight, torch.cat(biases).to(self.dtype) if biases else None))
+            return self._numerics.matrix(Affine(weight, torch.cat(biases).to(self.dtype) if biases else None))
 
-        return _DecoderLayer(
-            norms=tuple(None if name is None else norm(name) for name in form.norms),
-            residual=form.residual,
+        return LayerBody(
             qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             qk_norm=self._qk_norm(tensors, prefix) if self.config.qk_norm else None,
             out=fused("self_attn.o_proj"),
-            ffn_norm=norm("post_attention_layernorm"),
+            ffn_norm=self._norm(tensors, f"{prefix}post_attention_layernorm"),
             gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
             down=fused("mlp.down_proj"),
         )

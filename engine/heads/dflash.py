@@ -82,8 +82,7 @@ class BlockDecoder:
 
     def _turns(self, placement: Placement) -> RopeTables:
         positions = flat(placement.positions, placement)
-        cos, sin = (each.index_select(0, positions).unsqueeze(1) for each in (self._rope.cos, self._rope.sin))
-        turns: RopeTables = moved(RopeTables(cos, sin), self._device)
+        turns: RopeTables = moved(self._rope.at(positions), self._device)
         return turns
 
     def _keys_values(self, layer: _BlockLayer, rows: Tensor, rope: RopeTables) -> Tensor:

@@ -11,23 +11,27 @@ from torch import Tensor
 from engine.models.cache import CacheViews, TensorSlotCache
 from engine.models.numerics.interface import (
     AttentionWindow,
-    DecoderLayer,
     ForwardContext,
     HeadSizes,
-    LayerPass,
+    LayerBody,
+    Norm,
     Numerics,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SeparateLayers:
-    """Layers that any mode can run."""
+    """Layers that any mode can run.
 
-    layers: Sequence[DecoderLayer]
+    attention_norms: one per layer; `attended` does without them.
+    """
+
+    layers: Sequence[LayerBody]
+    attention_norms: Sequence[Norm]
     numerics: Numerics
     heads: HeadSizes
 
-    def begin(self, cache: TensorSlotCache, step: ForwardContext) -> LayerPass:
+    def begin(self, cache: TensorSlotCache, step: ForwardContext) -> SeparatePass:
         """Open the cache for this forward's tokens."""
         return SeparatePass(self, cache, step, cache.open(step.aim), self.numerics.windows(cache, step.layout))
 
@@ -44,11 +48,16 @@ class SeparatePass:
 
     def attention(self, index: int, x: Tensor, *, keys_only: bool = False) -> Tensor:
         """Call by call."""
-        layer = self.of.layers[index]
-        queries = self._queries(index, layer.attention_norm(x))
+        normed = self.of.attention_norms[index](x)
         if keys_only:
+            self._queries(index, normed)
             return x
-        return x + layer.out(self.of.numerics.attend(queries, self.windows[index], self.step.layout))
+        return x + self.attended(index, normed)
+
+    def attended(self, index: int, normed: Tensor) -> Tensor:
+        """The attention alone [N, hidden] of layer `index`, whose input is normed already."""
+        queries = self._queries(index, normed)
+        return self.of.layers[index].out(self.of.numerics.attend(queries, self.windows[index], self.step.layout))
 
     def ffn(self, index: int, x: Tensor) -> Tensor:
         """Call by call."""

@@ -37,7 +37,6 @@ from engine.models.numerics.interface import (
     HeadSizes,
     LayerPass,
     Numerics,
-    RopeTables,
 )
 from engine.models.numerics.layouts import flat, unflat
 from engine.models.numerics.probe.choose import ModelWithNumerics, choose
@@ -72,7 +71,7 @@ class LeanModel:
         self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
         layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
-        self._separate = SeparateLayers(layers, self.numerics, self.heads)
+        self._separate = SeparateLayers(layers, [each.attention_norm for each in layers], self.numerics, self.heads)
         self._joined = self.numerics.joined(layers, self.heads)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))
@@ -155,10 +154,7 @@ class LeanModel:
         return ForwardContext(
             tokens=flat(placement.tokens, placement),
             aim=aim_at(placement),
-            rope=RopeTables(
-                self._rope.cos.index_select(0, positions).unsqueeze(1),
-                self._rope.sin.index_select(0, positions).unsqueeze(1),
-            ),
+            rope=self._rope.at(positions),
             layout=self.numerics.layout(placement, self.heads, self.dtype),
         )
 

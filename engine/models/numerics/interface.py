@@ -53,6 +53,10 @@ class RopeTables:
     cos: Tensor
     sin: Tensor
 
+    def at(self, positions: Tensor) -> RopeTables:
+        """The rows [N, 1, head_dim] of positions [N]."""
+        return RopeTables(*(each.index_select(0, positions).unsqueeze(1) for each in (self.cos, self.sin)))
+
 
 @dataclass(frozen=True, slots=True)
 class HeadSizes:
@@ -100,16 +104,22 @@ class ForwardContext:
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderLayer:
-    """One decoder layer as a mode prepared it."""
+class LayerBody:
+    """One decoder layer as a mode prepared it, but for the norm before its queries, keys and values."""
 
-    attention_norm: Norm
     qkv: Matrix
     qk_norm: Norm | None
     out: Matrix
     ffn_norm: Norm
     gate_up: Matrix
     down: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer(LayerBody):
+    """One whole decoder layer."""
+
+    attention_norm: Norm
 
 
 class LayerPass(Protocol):

@@ -114,29 +114,20 @@ class JoinedPass:
         """In float32, whatever the model's dtype."""
         wide = x.float().contiguous()
         answer = wide if keys_only else torch.empty_like(wide)
-        self.of.code["attention"](
-            self.of.model_words.at,
-            self.of.layer_words[index].at,
-            self.forward_words.at,
-            wide.data_ptr(),
-            answer.data_ptr(),
-            index,
-            keys_only,
-        )
+        self._call("attention", index, wide, answer, index, keys_only)
         return answer
 
     def ffn(self, index: int, x: Tensor) -> Tensor:
         """In float32, whatever the model's dtype."""
         wide = x.float().contiguous()
         answer = torch.empty_like(wide)
-        self.of.code["ffn"](
-            self.of.model_words.at,
-            self.of.layer_words[index].at,
-            self.forward_words.at,
-            wide.data_ptr(),
-            answer.data_ptr(),
-        )
+        self._call("ffn", index, wide, answer)
         return answer
+
+    def _call(self, name: str, index: int, x: Tensor, answer: Tensor, *more: int) -> None:
+        of = self.of
+        words = (of.model_words.at, of.layer_words[index].at, self.forward_words.at)
+        of.code[name](*words, x.data_ptr(), answer.data_ptr(), *more)
 
 
 def joined_layers(layers: Sequence[DecoderLayer], heads: HeadSizes) -> JoinedLayers | None:
