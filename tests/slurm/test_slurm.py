@@ -46,11 +46,19 @@ def test_jobs_give_the_run_of_one_process(workers, cluster, suite, expected, tmp
     assert done.exit_code == expected["exit"], done.stderr
     assert facts(store, newest(store)) == expected
     assert list(tmp_path.glob("specaudit-slurm-*")) == []
-    assert own_jobs("PENDING,RUNNING") == []
+    assert_jobs_end()
 
 
-def own_jobs(states):
-    listed = subprocess.run(["squeue", "-h", f"--states={states}", "-o", "%i"], capture_output=True, text=True)
+def assert_jobs_end():
+    """No job waits, and none goes on: a job has answered some time before its process ends."""
+    end = time.monotonic() + Pauses().ending
+    while (left := own_jobs()) and time.monotonic() < end:
+        time.sleep(SOON.look)
+    assert left == []
+
+
+def own_jobs():
+    listed = subprocess.run(["squeue", "-h", "--states=PENDING,RUNNING", "-o", "%i"], capture_output=True, text=True)
     return listed.stdout.split()
 
 
