@@ -53,7 +53,11 @@ QUIET = 0.01
 PROMPT = 64
 BATCHES = (1, 8)
 COPIED = 2**28
-"""Bytes of the copy that measures the memory, on a CPU; a GPU copies 64 times as many."""
+"""Bytes that are read to measure the memory of a CPU; of a GPU 64 times as many."""
+PASSES = 8
+"""Times that a round reads them."""
+MEMORY = "memory"
+"""The arm that reads memory."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,17 @@ def run(setting: Setting) -> Iterator[Table]:
         if setting.device == "cpu":
             drafts["int8 draft_model"] = counted(networks.draft, setting, "int8")
         requests = random_requests(setting, shape["vocab_size"])
-        jobs: dict[str, Callable[[], Any]] = {}
+        read = fastest_reading(setting.device)
+        jobs: dict[str, Callable[[], Any]] = {MEMORY: read.job}
         for rows in BATCHES:
             jobs[f"ours plain, batch {rows}"] = _ours(target, None, 0, requests[:rows])
             for method, draft in drafts.items():
                 jobs[f"ours {method}, batch {rows}"] = _ours(target, draft, setting.gamma, requests[:rows])
             jobs[f"transformers plain, batch {rows}"] = _theirs(networks, {}, requests[:rows])
         jobs["transformers draft_model, batch 1"] = _theirs(networks, {"assistant_model": networks.draft}, requests[:1])
-        limit = bandwidth(setting.device) / weight_bytes(networks.target)
-        yield Table(f"{name}, {setting.dtype}, {setting.mode}", tuple(_lines(measure(jobs, setting), limit)))
+        passes = read.bytes / weight_bytes(networks.target)
+        lines = _lines(measure(jobs, setting), passes)
+        yield Table(f"{name}, {setting.dtype}, {setting.mode}", tuple(lines), (f"memory read by: {read.name}",))
 
 
 def random_networks(shape: dict[str, int], setting: Setting) -> Networks:
@@ -131,17 +137,33 @@ def weight_bytes(network: Any) -> int:
     return sum(each.numel() * each.element_size() for each in network.parameters())
 
 
-def bandwidth(device: str) -> float:
-    """Bytes per second of the memory, the most that a large copy, a sum or a product with one row reached in five."""
+@dataclass(frozen=True)
+class Reading:
+    """A way to read memory from its start to its end, and how many bytes the job moves."""
+
+    name: str
+    job: Callable[[], Any]
+    bytes: int
+
+
+def fastest_reading(device: str) -> Reading:
+    """Of a copy, a sum and a product with one row; a round repeats it, because the speed of memory varies over time."""
     there = torch.device(device)
     size = COPIED * (64 if there.type == "cuda" else 1)
     source, copied = (torch.ones(size // 4, device=there) for _ in range(2))
-    found = [2 * size / _best(lambda: copied.copy_(source), there), size / _best(source.sum, there)]
+    ways = [Reading("copy", lambda: copied.copy_(source), 2 * size), Reading("sum", source.sum, size)]
     multiply = panels(Affine(source.view(-1, 1024), None))
     if multiply is not None:
         row = torch.ones(1, 1024)
-        found.append(size / _best(lambda: multiply(row), there))
-    return max(found)
+        ways.append(Reading("product", lambda: multiply(row), size))
+    best = max(ways, key=lambda each: each.bytes / _best(each.job, there))
+
+    def job() -> None:
+        for _ in range(PASSES):
+            best.job()
+        _wait(there)
+
+    return Reading(best.name, job, PASSES * best.bytes)
 
 
 def _best(run: Callable[[], Any], device: torch.device) -> float:
@@ -215,9 +237,12 @@ def _tokens(found: Found) -> int:
     return sum(len(each) for each in found.outputs)
 
 
-def _lines(runs: Runs, limit: float) -> Iterator[Line]:
-    rates = {arm: runs.rates(arm, _tokens) for arm in runs.runs}
-    decoding = {arm: runs.rates(arm, _tokens, lambda found: found.reading) for arm in runs.runs}
+def _lines(runs: Runs, passes: float) -> Iterator[Line]:
+    """`passes`: how often the arm that reads memory reads as many bytes as there are weights."""
+    arms = [arm for arm in runs.runs if arm != MEMORY]
+    limit = [passes / each.seconds for each in runs.runs[MEMORY]]
+    rates = {arm: runs.rates(arm, _tokens) for arm in arms}
+    decoding = {arm: runs.rates(arm, _tokens, lambda found: found.reading) for arm in arms}
     for arm, own in rates.items():
         side, _, rest = arm.partition(" ")
         method, _, batch = rest.partition(", ")
@@ -233,7 +258,7 @@ def _lines(runs: Runs, limit: float) -> Iterator[Line]:
             "x own plain, decoding": ratio(decoding[arm], decoding[f"{side} plain, {batch}"])
             if side == "ours"
             else None,
-            "of the memory's limit": ratio(decoding[arm], [limit] * len(own)) if rest == "plain, batch 1" else None,
+            "of the memory's limit": ratio(decoding[arm], limit) if rest == "plain, batch 1" else None,
             "drafts accepted": first.accepted,
             "outputs equal": f"{sum(map(tuple.__eq__, first.outputs, reference.outputs))}/{len(first.outputs)}",
         }

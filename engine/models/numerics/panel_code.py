@@ -25,8 +25,11 @@ SIDE_BY_SIDE: Final = {1: 4, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1}
 """Panels at once by rows: few sums would wait for each other, and more than sixteen vectors have no registers."""
 TERMS: Final = 1024
 """Terms of a sum that begins at zero: shorter sums round less. oneDNN's float32 product for AVX2 has the same."""
-AHEAD: Final = 1024
-"""Bytes that a single panel is fetched before they are needed; several panels are fetched by the processor itself."""
+STREAMS: Final = 4
+"""Places of the next panel that are fetched in turn, a power of two: memory gives several streams faster than one.
+
+Blocks of rows fetch equal shares of it. Where several panels lie side by side, the processor fetches them itself.
+"""
 
 PRODUCT: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, *[ctypes.c_int64] * 4)
 """x [M, K], panels, scale [N], bias [N] and y [M, ldy], then K, N, ldy and M. Python's lock is open meanwhile."""
@@ -72,15 +75,25 @@ def source(element: Element) -> str:
         together = SIDE_BY_SIDE[count]
         parts += [_block(count, panels, element) for panels in sorted({1, together})]
         parts.append(
-            template("panel_few").substitute(rows=count, panels=together, together=together * WIDTH, type=element.type)
+            template("panel_few").substitute(
+                rows=count,
+                panels=together,
+                together=together * WIDTH,
+                type=element.type,
+                width=WIDTH,
+                row_bytes=WIDTH * element.size,
+            )
         )
     whole = "(ptr %x, ptr %w, ptr %scale, ptr %bias, ptr %y, i64 %K, i64 %N, i64 %ldy)"
     few = [_call(f"few{count}", f"@few_{count}{whole}", "out") for count in rows]
-    given = "(ptr %xb, ptr %wn, ptr %sn, ptr %bn, ptr %yb, i64 %K, i64 %ldy, i64 %left)"
+    given = "(ptr %xb, ptr %wn, ptr %sn, ptr %bn, ptr %yb, i64 %K, i64 %ldy, i64 %left, ptr %ahead, i64 %step)"
     block = [_call(f"block{count}", f"@block_{count}_1{given}", "next_rows") for count in rows]
     parts.append(
         template("panel_product").substitute(
             type=element.type,
+            width=WIDTH,
+            row_bytes=WIDTH * element.size,
+            streams=STREAMS,
             most=MOST_ROWS,
             almost=MOST_ROWS - 1,
             few="\n".join(few),
@@ -99,6 +112,11 @@ def _call(label: str, function: str, then: str) -> str:
 def _block(rows: int, panels: int, element: Element) -> str:
     """The sums of `rows` rows with `panels` panels."""
     starts, sums, ends = [], [], []
+    if panels == 1:
+        starts += [
+            f"%stream_terms = udiv i64 %K, {STREAMS}",
+            f"%stream_bytes = mul i64 %stream_terms, {WIDTH * element.size}",
+        ]
     for r in range(rows):
         starts += [f"%xo{r} = mul i64 %K, {r}", f"%x{r} = getelementptr float, ptr %x, i64 %xo{r}"]
         sums += [f"%a{r}_{p} = phi <16 x float> [zeroinitializer, %part], [%b{r}_{p}, %term]" for p in range(panels)]
@@ -128,11 +146,22 @@ def _weights(p: int, panels: int, element: Element) -> list[str]:
         Template(element.widened).substitute(p=p),
     ]
     if panels == 1:
-        code += [
-            f"%f{p} = getelementptr i8, ptr %q{p}, i64 {AHEAD}",
-            f"call void @llvm.prefetch.p0(ptr %f{p}, i32 0, i32 3, i32 1)",
-        ]
+        code += _fetched()
     return code
+
+
+def _fetched() -> list[str]:
+    """Ask for one place of the panel after the only one; `step` is what a stream goes on by in STREAMS terms."""
+    turns = STREAMS.bit_length() - 1
+    return [
+        f"%stream = and i64 %k, {STREAMS - 1}",
+        "%stream_start = mul i64 %stream, %stream_bytes",
+        f"%turn = lshr i64 %k, {turns}",
+        "%gone = mul i64 %turn, %step",
+        "%stream_at = add i64 %stream_start, %gone",
+        "%fetch = getelementptr i8, ptr %ahead, i64 %stream_at",
+        "call void @llvm.prefetch.p0(ptr %fetch, i32 0, i32 2, i32 1)",
+    ]
 
 
 def _answers(p: int, rows: int, element: Element) -> list[str]:

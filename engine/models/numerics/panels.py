@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.numerics.interface import Affine, Matrix
+from engine.models.numerics.large_pages import large_pages
 from engine.models.numerics.machine_code import Code
 from engine.models.numerics.panel_code import WIDTH, product_code
 
@@ -147,7 +148,8 @@ def laid_out(weight: Tensor) -> Tensor:
     """[out, in] -> [panels, in, WIDTH]."""
     rows, terms = weight.shape
     whole = F.pad(weight, (0, 0, 0, -rows % WIDTH))
-    return whole.view(-1, WIDTH, terms).transpose(1, 2).contiguous()
+    parts = whole.view(-1, WIDTH, terms).transpose(1, 2)
+    return large_pages().empty(tuple(parts.shape), parts.dtype).copy_(parts)
 
 
 @cache

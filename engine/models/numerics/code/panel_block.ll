@@ -1,6 +1,7 @@
 ; The sums of some rows with some panels; `left` columns of the answer remain, which may be fewer than the panels have.
-define internal void @block_${rows}_$panels(ptr %x, ptr %w, ptr %scale, ptr %bias, ptr %y, i64 %K, i64 %ldy, i64 %left)
-noinline {
+; Meanwhile a single panel asks for what lies `ahead`.
+define internal void @block_${rows}_$panels(ptr %x, ptr %w, ptr %scale, ptr %bias, ptr %y, i64 %K, i64 %ldy, i64 %left,
+ptr %ahead, i64 %step) noinline {
 entry:
 $starts
   br label %part

@@ -10,6 +10,10 @@ $few
 many:
   %up = add i64 %M, $almost
   %blocks = udiv i64 %up, $most
+  %step = udiv i64 $row_bytes, %blocks
+  %turns = udiv i64 %K, $streams
+  %share = mul i64 %turns, %step
+  %whole = mul i64 %K, $row_bytes
   br label %panel
 panel:
   %n = phi i64 [0, %many], [%after, %next_panel]
@@ -35,13 +39,16 @@ rows:
   %xb = getelementptr float, ptr %x, i64 %xo
   %yo = mul i64 %from, %ldy
   %yb = getelementptr float, ptr %yn, i64 %yo
+  %done = mul i64 %b, %share
+  %far = add i64 %whole, %done
+  %ahead = getelementptr i8, ptr %wn, i64 %far
   switch i64 %count, label %next_rows [ $block_choices ]
 $block
 next_rows:
   %last = icmp eq i64 %b1, %blocks
   br i1 %last, label %next_panel, label %rows
 next_panel:
-  %after = add i64 %n, 16
+  %after = add i64 %n, $width
   br label %panel
 out:
   ret void
