@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from audit.checks.acceptance_theory import expected_acceptance
@@ -36,6 +35,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.drift import Alarm, RateChange, RecordedRate, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import EquivalenceDecision
+from audit.stats.laws import normal_isf, normal_ppf
 from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol, Role
 
@@ -215,7 +215,7 @@ def _against(
 
 def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
     """The recorded interval converted to another confidence by the normal law."""
-    times = float(scipy.stats.norm.ppf(0.5 + confidence / 2) / scipy.stats.norm.ppf(0.5 + before.confidence / 2))
+    times = float(normal_ppf(0.5 + confidence / 2) / normal_ppf(0.5 + before.confidence / 2))
     low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
     return RecordedRate(before.estimate, low, high, confidence)
 
@@ -286,9 +286,7 @@ def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict
 
 def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
     spread = max((each.now.se for each in strata), default=math.inf)
-    return (
-        float(scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(POWER)) * spread if math.isfinite(spread) else None
-    )
+    return float(normal_isf(alpha / 2) + normal_ppf(POWER)) * spread if math.isfinite(spread) else None
 
 
 def _rates_text(rates: Mapping[str, ClusterInterval]) -> str:

@@ -20,7 +20,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from audit.checks.equality.rerun import Rerun, compare
 from audit.checks.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
@@ -30,6 +29,7 @@ from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.laws import t_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
 from engine.core.types import Protocol
@@ -168,9 +168,7 @@ def paired_contrast(pairs: tuple[Pair, ...]) -> Contrast:
     interval = mean_interval(change, cases)
     if interval.clusters < LEAST_PAIRS or not 0.0 < interval.se < np.inf:
         return Contrast(interval, 1.0)
-    return Contrast(
-        interval, float(2.0 * scipy.stats.t.sf(abs(interval.estimate) / interval.se, interval.clusters - 1))
-    )
+    return Contrast(interval, float(2.0 * t_sf(abs(interval.estimate) / interval.se, interval.clusters - 1)))
 
 
 def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
@@ -32,6 +31,7 @@ from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.paired import sign_flip
 from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
@@ -216,7 +216,7 @@ def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, s
         mean=size.estimate,
         upper=size.high,
         low=strict.low,
-        detectable=float(scipy.stats.norm.isf(alpha) + scipy.stats.norm.ppf(POWER)) * size.se,
+        detectable=float(normal_isf(alpha) + normal_ppf(POWER)) * size.se,
         bias=mean_interval(value, prompt, 1.0 - alpha),
         shift=mean_interval(value, prompt, 0.98),
         bias_p=sign_flip(value, prompt, np.random.default_rng(seed)).p,

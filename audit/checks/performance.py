@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, Params, needs_nothing
@@ -30,6 +29,7 @@ from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
+from audit.stats.laws import normal_isf, normal_ppf
 from engine.core.types import Floats
 
 TIMED = "timed once on a machine whose load is not known"
@@ -132,7 +132,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=gain.estimate,
         bound=gain.low if finite else None,
         margin=float(params["min_speedup"]) or None,
-        detectable=gain.estimate * math.expm1(float(scipy.stats.norm.isf(0.01) + scipy.stats.norm.ppf(POWER)) * gain.se)
+        detectable=gain.estimate * math.expm1(float(normal_isf(0.01) + normal_ppf(POWER)) * gain.se)
         if finite
         else None,
         findings=findings,

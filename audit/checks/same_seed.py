@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import scipy
-
 from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.checks.plans import at_least
 from audit.evidence.coverage.examined import until_parted
@@ -26,6 +24,7 @@ from audit.evidence.pairing import Divergence, Pairing, compared, divergence, pa
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
+from audit.stats.laws import binomial_sf
 from engine.core.types import Protocol
 from engine.record.effective import LoopOwner
 
@@ -87,7 +86,7 @@ def higher_rate(ours: SeedComparison, noise: SeedComparison) -> float:
     """One-sided p that the candidate diverges no more often per token than repetitions of the baseline."""
     total = len(ours.divergences) + len(noise.divergences)
     share = ours.tokens / (ours.tokens + noise.tokens)
-    return float(scipy.stats.binom.sf(len(ours.divergences) - 1, total, share))
+    return float(binomial_sf(len(ours.divergences) - 1, total, share))
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

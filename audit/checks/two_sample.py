@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
@@ -34,6 +33,7 @@ from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
 from audit.stats.two_sample import (
     TwoSampleTest,
@@ -148,7 +148,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=max(abs(each.estimate) for each in features.values()),
         bound=bound if finite else None,
         margin=margin,
-        detectable=float(scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(POWER)) * spread if finite else None,
+        detectable=float(normal_isf(alpha / 2) + normal_ppf(POWER)) * spread if finite else None,
         findings=tuple(_finding(name, tests[name], found[name]) for name in rejected),
         details=_details(tests, found, features, samples),
     )

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
 
 from audit.selftest.chains import FIRST
+from audit.stats.laws import chi2_sf, normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
 from audit.stats.scores import LeakEstimate, leak_estimate, leak_scores, moments, picked, score_test
 from engine.core.types import Floats
@@ -46,7 +46,7 @@ class ChainJudgement:
 
     def needed(self, share: float) -> int:
         """The tokens that show such a leak with probability 0.9."""
-        distance = float(norm.isf(ALPHA / 4) + norm.ppf(0.9))
+        distance = float(normal_isf(ALPHA / 4) + normal_ppf(0.9))
         return round(self.tokens * (distance * self.leak.error / share) ** 2)
 
 
@@ -71,7 +71,7 @@ def transitions(seen: Walk, p: Floats) -> float:
         cells = _joined(made, row * made.sum())
         statistic += float(np.sum((cells.made - cells.due) ** 2 / cells.due))
         freedom += max(len(cells.due) - 1, 0)
-    return float(chi2.sf(statistic, freedom))
+    return float(chi2_sf(statistic, freedom))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
+from audit.stats.laws import normal_isf
 from audit.stats.spooled import Block, Mask, SpooledColumns, every_row
 from audit.stats.tails import two_sided
 from engine.core.types import Floats
@@ -91,7 +91,7 @@ def bernoulli_test_of(
         return BernoulliTest(0, 0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     sd = float(np.sqrt(variance))
     z = (observed - expected) / sd if sd > 0 else 0.0
-    half = float(scipy.stats.norm.isf((1.0 - confidence) / 2.0)) * sd
+    half = float(normal_isf((1.0 - confidence) / 2.0)) * sd
     low, high = (observed - expected - half) / n, (observed - expected + half) / n
     if impossible:
         p = 0.0

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import scipy
 
+from audit.stats.laws import beta_ppf
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -25,7 +27,7 @@ def upper_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     _require_counts(successes, trials)
     if successes >= trials:
         return 1.0
-    return float(scipy.stats.beta.ppf(confidence, successes + 1, trials - successes))
+    return float(beta_ppf(confidence, successes + 1, trials - successes))
 
 
 def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
@@ -33,7 +35,7 @@ def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     _require_counts(successes, trials)
     if successes == 0:
         return 0.0
-    return float(scipy.stats.beta.ppf(1.0 - confidence, successes, trials - successes + 1))
+    return float(beta_ppf(1.0 - confidence, successes, trials - successes + 1))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.99) -> Interval:

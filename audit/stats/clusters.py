@@ -24,6 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from audit.stats.laws import normal_cdf, normal_ppf, t_ppf
 from engine.core.types import Floats
 
 REPLICATES = 2000
@@ -194,7 +195,7 @@ def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: fl
     """The interval of an estimate over `n` items from its values without each of G clusters, `left_out` [G]."""
     clusters = len(left_out)
     se = _jackknife_se(estimate, left_out)
-    half = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
+    half = float(t_ppf(0.5 + confidence / 2.0, clusters - 1)) * se if clusters > 1 else np.inf
     return ClusterInterval(estimate, estimate - half, estimate + half, se, clusters, n, np.nan)
 
 
@@ -215,7 +216,7 @@ def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) 
         half = np.inf
     elif se > 0:
         freedom = float(variances.sum() ** 2 / np.sum(variances**2 / (clusters - 1)))
-        half = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, freedom)) * se
+        half = float(t_ppf(0.5 + confidence / 2.0, freedom)) * se
     estimate = float(np.mean([each.estimate for each in strata]))
     count = sum(each.n for each in strata)
     return ClusterInterval(estimate, estimate - half, estimate + half, se, int(clusters.sum()), count, np.nan)
@@ -253,12 +254,12 @@ def _bca_levels(drawn: Floats, estimate: float, left_out: Floats, confidence: fl
     """Levels [2] of the bootstrap law that bound the estimate."""
     # count half of the ties, and avoid 0 and 1, where the correction is infinite
     rank = np.searchsorted(drawn, estimate, "left") + np.searchsorted(drawn, estimate, "right")
-    bias = scipy.stats.norm.ppf(np.clip(rank / (2.0 * len(drawn)), 0.5 / len(drawn), 1.0 - 0.5 / len(drawn)))
+    bias = normal_ppf(np.clip(rank / (2.0 * len(drawn)), 0.5 / len(drawn), 1.0 - 0.5 / len(drawn)))
     away = left_out.mean() - left_out
     total = float(np.sum(away**2))
     acceleration = float(np.sum(away**3)) / (6.0 * total**1.5) if total > 0 else 0.0
-    ends = bias + scipy.stats.norm.ppf([0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
-    return np.asarray(scipy.stats.norm.cdf(bias + ends / (1.0 - acceleration * ends)))
+    ends = bias + normal_ppf([0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+    return np.asarray(normal_cdf(bias + ends / (1.0 - acceleration * ends)))
 
 
 def _require_level(level: float) -> None:

@@ -23,6 +23,7 @@ import scipy
 from numpy.typing import NDArray
 
 from audit.stats.clusters import REPLICATES, mean_interval, ratio_bootstrap
+from audit.stats.laws import normal_cdf, normal_ppf, normal_sf, t_sf
 from audit.stats.paired import FLIPS, PairCounts, sign_flip, tango_lower, tango_score, tango_upper
 from engine.core.types import Floats
 
@@ -96,7 +97,7 @@ def tost_means(differences: Floats, cluster: NDArray[np.int64], margin: float, a
     if not 0.0 < found.se < np.inf:
         p = 0.0 if found.se == 0.0 and room > 0 else 1.0
     else:
-        p = float(scipy.stats.t.sf(room / found.se, found.clusters - 1))
+        p = float(t_sf(room / found.se, found.clusters - 1))
     return Equivalence(found.estimate, found.low, found.high, margin, p, decide(found.low, found.high, margin))
 
 
@@ -145,16 +146,16 @@ def tost_paired_proportions(pairs: PairCounts, margin: float, alpha: float = 0.0
     swapped = PairCounts(pairs.n, pairs.better, pairs.worse)
     if pairs.n == 0:
         return Equivalence(0.0, -1.0, 1.0, margin, 1.0, decide(-1.0, 1.0, margin))
-    p = max(float(scipy.stats.norm.cdf(tango_score(each, margin))) for each in (pairs, swapped))
+    p = max(float(normal_cdf(tango_score(each, margin))) for each in (pairs, swapped))
     low, high = tango_lower(pairs, 1.0 - alpha), tango_upper(pairs, 1.0 - alpha)
     return Equivalence((pairs.worse - pairs.better) / pairs.n, low, high, margin, p, decide(low, high, margin))
 
 
 def tost_proportions(first: SuccessCounts, second: SuccessCounts, margin: float, alpha: float = 0.01) -> Equivalence:
     """Rate of `second` minus that of `first`, independent samples, within the margin, by the score test."""
-    critical = float(scipy.stats.norm.ppf(1.0 - alpha))
-    below = float(scipy.stats.norm.cdf(difference_score(first, second, margin)))
-    above = float(scipy.stats.norm.sf(difference_score(first, second, -margin)))
+    critical = float(normal_ppf(1.0 - alpha))
+    below = float(normal_cdf(difference_score(first, second, margin)))
+    above = float(normal_sf(difference_score(first, second, -margin)))
     estimate = second.rate - first.rate
     high = _difference_upper(first, second, critical)
     low = -_difference_upper(second, first, critical)

@@ -24,6 +24,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from audit.stats.laws import chi2_sf, gamma_sf
 from engine.core.types import Floats
 
 Ints = NDArray[np.int64]
@@ -94,7 +95,7 @@ def goodness_of_fit(
         return Goodness(n, observed, len(law) - 1, p, Method.SIMULATED)
     statistic = float(_statistic(pooled.counts[:, kept], pooled.expected[0, kept], kind)[0])
     degrees = int(kept.sum()) - 1
-    return Goodness(n, statistic, degrees, float(scipy.stats.chi2.sf(statistic, degrees)), Method.LIMIT)
+    return Goodness(n, statistic, degrees, float(chi2_sf(statistic, degrees)), Method.LIMIT)
 
 
 def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
@@ -121,7 +122,7 @@ def combined_fit(counts: Ints, laws: Floats) -> PooledGoodness:
     inverse = np.sum(np.where(expected > 0, 1.0 / filled, 0.0), axis=1)
     # Haldane 1937: 2 (k - 1) + (sum of 1 / p - k^2 - 2 k + 2) / n per table
     variance = float(np.sum(2.0 * (cells - 1) + inverse - (cells**2 + 2 * cells - 2) / totals))
-    p = float(scipy.stats.gamma.sf(statistic, degrees**2 / variance, scale=variance / degrees))
+    p = float(gamma_sf(statistic, degrees**2 / variance, scale=variance / degrees))
     return PooledGoodness(len(totals), int(totals.sum()), statistic, degrees, p)
 
 

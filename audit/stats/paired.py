@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from audit.stats.binomial import Interval, clopper_pearson, upper_bound
 from audit.stats.clusters import cluster_sums
+from audit.stats.laws import binomial_cdf, binomial_sf, normal_cdf, normal_ppf
 from engine.core.types import Floats
 
 FLIPS = 9999
@@ -91,8 +92,8 @@ def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairCounts:
 def mcnemar(pairs: PairCounts) -> McNemar:
     """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
     discordant = pairs.worse + pairs.better
-    smaller = float(scipy.stats.binom.cdf(min(pairs.worse, pairs.better), discordant, 0.5))
-    p_worse = float(scipy.stats.binom.sf(pairs.worse - 1, discordant, 0.5))
+    smaller = float(binomial_cdf(min(pairs.worse, pairs.better), discordant, 0.5))
+    p_worse = float(binomial_sf(pairs.worse - 1, discordant, 0.5))
     return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
 
 
@@ -105,7 +106,7 @@ def tango(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiori
     if pairs.n == 0:
         return NonInferiority(pairs, 0.0, 1.0, margin, 1.0)
     loss = (pairs.worse - pairs.better) / pairs.n
-    p = float(scipy.stats.norm.cdf(tango_score(pairs, margin)))
+    p = float(normal_cdf(tango_score(pairs, margin)))
     return NonInferiority(pairs, loss, tango_upper(pairs, 1.0 - alpha), margin, p)
 
 
@@ -116,14 +117,14 @@ def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonIn
     the difference is. This is the relevant question for safety decisions.
     """
     _require_margin(margin)
-    p = float(scipy.stats.binom.cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
+    p = float(binomial_cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
     upper = upper_bound(pairs.worse, pairs.n, 1.0 - alpha)
     return NonInferiority(pairs, pairs.worse / max(pairs.n, 1), upper, margin, p)
 
 
 def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
     """One-sided upper bound on the loss: the point at which the score test stops rejecting."""
-    critical = float(scipy.stats.norm.ppf(confidence))
+    critical = float(normal_ppf(confidence))
     loss = (pairs.worse - pairs.better) / pairs.n
     if loss >= 1.0:
         return 1.0

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
+from audit.stats.laws import chi2_sf
 from engine.core.types import Floats
 
 DEGREES = 4
@@ -119,7 +119,7 @@ def smooth_test_of(sums: SmoothSums, generator: np.random.Generator, replicates:
         return SmoothTest(0, 0.0, 1.0, (0.0,) * DEGREES, simulated=False)
     components = sums.polynomials / np.sqrt(n)
     statistic = float(np.sum(components**2))
-    p = float(scipy.stats.chi2.sf(statistic, DEGREES))
+    p = float(chi2_sf(statistic, DEGREES))
     simulated = n < EXACT_BELOW and p < _SCREEN
     if simulated:
         p = _simulated_p(statistic, n, generator, replicates)

@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 
 from audit.stats.binomial import clopper_pearson
+from audit.stats.laws import binomial_cdf, binomial_pmf, binomial_sf, chi2_isf, ncx2_sf, normal_isf, normal_ppf
 from audit.stats.sample_size import SampleSize
 
 ALPHA = 0.01
@@ -80,23 +81,21 @@ def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: 
     actual = expected + effect
     _require(effect != 0.0 and 0.0 <= expected <= 1.0 and 0.0 <= actual <= 1.0, "probabilities outside [0, 1]")
     null, other = (math.sqrt(chance * (1.0 - chance)) for chance in (expected, actual))
-    root = float(scipy.stats.norm.isf(alpha / 2)) * null + float(scipy.stats.norm.ppf(power)) * other
+    root = float(normal_isf(alpha / 2)) * null + float(normal_ppf(power)) * other
     return SampleSize(max(1, _whole((root / effect) ** 2)), "trials", effect, alpha, power)
 
 
 def bernoulli_power(trials: int, expected: float, actual: float, alpha: float = ALPHA) -> float:
     """Exact power of the two-sided binomial test that doubles the smaller tail."""
     counts = np.arange(trials + 1)
-    tails = np.minimum(
-        scipy.stats.binom.cdf(counts, trials, expected), scipy.stats.binom.sf(counts - 1, trials, expected)
-    )
-    return float(np.sum(scipy.stats.binom.pmf(counts, trials, actual)[2.0 * tails <= alpha]))
+    tails = np.minimum(binomial_cdf(counts, trials, expected), binomial_sf(counts - 1, trials, expected))
+    return float(np.sum(binomial_pmf(counts, trials, actual)[2.0 * tails <= alpha]))
 
 
 def smooth_power(n: int, shift: float, alpha: float = ALPHA, degrees: int = 4) -> float:
     """Power of the smooth test of `n` numbers whose component means have squared length `shift`."""
-    critical = float(scipy.stats.chi2.isf(alpha, degrees))
-    return float(scipy.stats.ncx2.sf(critical, degrees, n * shift)) if shift > 0 else alpha
+    critical = float(chi2_isf(alpha, degrees))
+    return float(ncx2_sf(critical, degrees, n * shift)) if shift > 0 else alpha
 
 
 def smooth_need(shift: float, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> SampleSize:
@@ -117,7 +116,7 @@ def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, po
     """
     _require(0.0 < abs(difference) <= discordance <= 1.0, "0 < |difference| <= discordance <= 1 is needed")
     spread = math.sqrt(discordance - difference**2)
-    root = float(scipy.stats.norm.isf(alpha / 2)) * math.sqrt(discordance) + float(scipy.stats.norm.ppf(power)) * spread
+    root = float(normal_isf(alpha / 2)) * math.sqrt(discordance) + float(normal_ppf(power)) * spread
     return SampleSize(_whole((root / difference) ** 2), "prompts", difference, alpha, power)
 
 
@@ -169,7 +168,7 @@ def e_process_need(
     """
     _require(growth > 0.0, "a growth above 0 is needed")
     goal = math.log(1.0 / alpha) + math.log(components)
-    spread = float(scipy.stats.norm.ppf(power)) * math.sqrt(2.0 * growth if variance is None else variance)
+    spread = float(normal_ppf(power)) * math.sqrt(2.0 * growth if variance is None else variance)
     # n KL - spread sqrt(n) = goal, solved for sqrt(n)
     root = (spread + math.sqrt(spread**2 + 4.0 * growth * goal)) / (2.0 * growth)
     return SampleSize(_whole(root**2), "tokens", growth, alpha, power)
@@ -206,15 +205,13 @@ def simulated_need(
 
 
 def _quantiles(alpha: float, power: float) -> float:
-    return float(scipy.stats.norm.isf(alpha) + scipy.stats.norm.ppf(power))
+    return float(normal_isf(alpha) + normal_ppf(power))
 
 
 def _noncentrality(alpha: float, power: float, degrees: int) -> float:
     _require(0.0 < alpha < power < 1.0, "0 < alpha < power < 1 is needed")
-    critical = float(scipy.stats.chi2.isf(alpha, degrees))
-    return float(
-        scipy.optimize.brentq(lambda centre: float(scipy.stats.ncx2.sf(critical, degrees, centre)) - power, 1e-9, 1e4)
-    )
+    critical = float(chi2_isf(alpha, degrees))
+    return float(scipy.optimize.brentq(lambda centre: float(ncx2_sf(critical, degrees, centre)) - power, 1e-9, 1e4))
 
 
 def _whole(units: float) -> int:

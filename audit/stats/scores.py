@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.tails import TRUSTED_SKEWNESS, freedman, two_sided
 from engine.core.types import Floats
 
@@ -114,7 +114,7 @@ def score_test_of(sums: ScoreSums, step: float) -> ScoreTest:
     z, skewness = deviation / sd, sums.third / sd**3
     trusted = abs(skewness) <= TRUSTED_SKEWNESS
     p = two_sided(z, skewness) if trusted else freedman(deviation, variance, step)
-    half = float(scipy.stats.norm.ppf(0.995)) * sd
+    half = float(normal_ppf(0.995)) * sd
     return ScoreTest(n, z, p, deviation / n, (deviation - half) / n, (deviation + half) / n)
 
 
@@ -130,6 +130,6 @@ def leak_estimate_of(sums: ScoreSums, span: float, confidence: float = 0.99) -> 
     if span <= 0:
         return LeakEstimate(0.0, 0.0, 1.0, math.inf, 1.0)
     share = sums.deviation / span
-    half = float(scipy.stats.norm.isf(1.0 - confidence)) * sd / span
-    detectable = float(scipy.stats.norm.ppf(0.995) + scipy.stats.norm.ppf(0.9)) * sd / span
+    half = float(normal_isf(1.0 - confidence)) * sd / span
+    detectable = float(normal_ppf(0.995) + normal_ppf(0.9)) * sd / span
     return LeakEstimate(share, share - half, share + half, sd / span, detectable)

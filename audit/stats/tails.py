@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-import scipy
+from audit.stats.laws import gamma_cdf, gamma_sf, normal_sf
 
 TRUSTED_SKEWNESS = 1.0
 _NEGLIGIBLE_SKEWNESS = 1e-4
@@ -19,7 +19,7 @@ _NEGLIGIBLE_SKEWNESS = 1e-4
 
 def two_sided(z: float, skewness: float) -> float:
     """p-value of a standardised sum, twice the tail on its side."""
-    tail = float(scipy.stats.norm.sf(abs(z)))
+    tail = float(normal_sf(abs(z)))
     # the tail on the observed side: mirror the sum if it fell below its mean
     lean = math.copysign(skewness, skewness * z) if z != 0 else skewness
     if abs(lean) > _NEGLIGIBLE_SKEWNESS:
@@ -31,8 +31,8 @@ def _pearson3(z: float, skewness: float) -> float:
     shape = 4.0 / skewness**2
     scale = math.sqrt(shape)
     if skewness > 0:
-        return float(scipy.stats.gamma.sf(shape + z * scale, shape))
-    return float(scipy.stats.gamma.cdf(shape - z * scale, shape))
+        return float(gamma_sf(shape + z * scale, shape))
+    return float(gamma_cdf(shape - z * scale, shape))
 
 
 def freedman(deviation: float, variance: float, step: float) -> float:

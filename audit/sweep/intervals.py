@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import scipy
+
+from audit.stats.laws import binomial_cdf
 
 LEVEL: Final = 0.95
 
@@ -45,4 +46,4 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> MedianInte
 
 def coverage(n: int, rank: int) -> float:
     """Probability that the rank-th smallest and rank-th largest of n values hold the median; rank from 1."""
-    return float(1.0 - 2.0 * scipy.stats.binom.cdf(rank - 1, n, 0.5)) if 2 * rank <= n else 0.0
+    return float(1.0 - 2.0 * binomial_cdf(rank - 1, n, 0.5)) if 2 * rank <= n else 0.0

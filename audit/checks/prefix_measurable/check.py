@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from audit.checks.interface import Check, Design, Params
 from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
@@ -34,6 +33,7 @@ from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import bernoulli_test
 from audit.stats.confidence import percent
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
 from audit.stats.power import POWER, bernoulli_need
@@ -122,8 +122,8 @@ def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> Mi
     chance = np.minimum(kept.chance, 1.0)
     shares = (chance - kept.below).mean(axis=0)
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
-    above = float(scipy.stats.norm.isf((1.0 - confidence) / len(THRESHOLDS)))
-    seen = float(scipy.stats.norm.isf(alpha / (2 * max(tests, 1))) + scipy.stats.norm.ppf(POWER))
+    above = float(normal_isf((1.0 - confidence) / len(THRESHOLDS)))
+    seen = float(normal_isf(alpha / (2 * max(tests, 1))) + normal_ppf(POWER))
     # n tokens resolve a share only to a few tokens
     least = above**2 / (3.0 * n)
     bound = float(np.max(shares + above * sd)) + least

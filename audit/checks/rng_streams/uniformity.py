@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
+from audit.stats.laws import normal_sf, poisson_sf
 from audit.stats.pit import smooth_test
 from engine.core.types import Floats
 
@@ -53,9 +53,7 @@ def coincidences(values: Floats) -> NumberTest:
     _, counts = np.unique(values, return_counts=True)
     pairs = int(np.sum(counts * (counts - 1) // 2))
     expected = n * (n - 1) / 2.0 ** (1 + significant_bits(values)) if n else 0.0
-    return NumberTest(
-        "no number twice", n, float(pairs), float(scipy.stats.poisson.sf(pairs - 1, expected)) if pairs else 1.0
-    )
+    return NumberTest("no number twice", n, float(pairs), float(poisson_sf(pairs - 1, expected)) if pairs else 1.0)
 
 
 def repeated(values: Floats) -> frozenset[float]:
@@ -78,7 +76,7 @@ def independence(name: str, first: Floats, second: Floats, generator: np.random.
     centred = first - 0.5
     variance = float(np.sum(centred**2)) / 12.0
     z = float(np.sum(centred * (second - 0.5))) / math.sqrt(variance) if variance > 0 else 0.0
-    yield NumberTest(f"{name}: product", n, z, float(2.0 * scipy.stats.norm.sf(abs(z))))
+    yield NumberTest(f"{name}: product", n, z, float(2.0 * normal_sf(abs(z))))
     for sign, word in ((-1.0, "difference"), (1.0, "sum")):
         test = smooth_test(np.mod(second + sign * first, 1.0), generator)
         yield NumberTest(f"{name}: {word}", n, test.statistic, test.p)

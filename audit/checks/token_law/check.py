@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-import scipy
 
 from audit.checks.anchor.check import NO_ANCHOR
 from audit.checks.interface import Check, Design, Params
@@ -35,6 +34,7 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.confidence import percent
 from audit.stats.events import EventDeviation, event_deviation, radius
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
 from audit.stats.power import POWER
 from audit.stats.sample_size import SampleSize
@@ -171,7 +171,7 @@ def _detectable(found: TokenEvidence, alpha: float) -> float | None:
 
 
 def _quantiles(alpha: float) -> float:
-    return float(scipy.stats.norm.isf(alpha / 2.0) + scipy.stats.norm.ppf(POWER))
+    return float(normal_isf(alpha / 2.0) + normal_ppf(POWER))
 
 
 def _summary(
