@@ -1,6 +1,8 @@
 """Kept rows: chosen by the record, equal to the rows of the same run, and a fault if anything about them differs."""
 
 import dataclasses
+import hashlib
+import math
 
 import numpy as np
 import pytest
@@ -98,6 +100,14 @@ def test_the_choice_is_uniform_and_follows_from_the_commitment():
     assert abs(sum(counts) - 4000) < 283
     assert chosen(b"a", 50, 0.0) == []
     assert chosen(b"a", 50, 1.0) == list(range(50))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2, 511, 512, 513])
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 0.999])
+def test_the_choice_is_the_documented_one(share, tokens):
+    limit, given = math.ceil(share * 2**64), b"a commitment"
+    numbers = [hashlib.sha256(given + i.to_bytes(8, "big")).digest()[:8] for i in range(tokens)]
+    assert chosen(given, tokens, share) == [i for i in range(tokens) if int.from_bytes(numbers[i], "big") < limit]
 
 
 def test_windows_close_behind_whole_steps():
