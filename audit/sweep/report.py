@@ -25,13 +25,14 @@ COLUMNS: Final = (
     "modelled",
     "rho",
     "sigma",
+    "token cost",
 )
 
 
 def table(arm: ArmSweep) -> list[list[Any]]:
     """Plain decoding, then one row per draft length."""
     rate = [_rounded(arm.plain.median), _span(arm.plain, 0)]
-    plain = ["plain", None, None, 1.0, *rate, 1.0, None, None, None, None]
+    plain = ["plain", None, None, 1.0, *rate, 1.0, None, None, None, None, None]
     return [plain, *(_row(point) for point in arm.points)]
 
 
@@ -49,6 +50,7 @@ def _row(point: SweepPoint) -> list[Any]:
         _figure(point.modelled),
         _figure(point.costs.rho),
         _figure(point.costs.sigma),
+        _figure(point.costs.of_token(point.gamma)),
     ]
 
 
@@ -156,4 +158,5 @@ def _point(point: SweepPoint) -> dict[str, Any]:
         "modelled_speedup": point.modelled,
         "rho": point.costs.rho,
         "sigma": point.costs.sigma,
+        "token_cost": point.costs.of_token(point.gamma),
     }

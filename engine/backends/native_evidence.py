@@ -12,6 +12,7 @@ from engine import verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.core.types import DraftRule, RecordLevel
+from engine.proposers.options import TOKEN_COST, TREES
 from engine.record.effective import LoopOwner
 
 OWN_PASSES: Final = frozenset((Part.REFERENCE, Part.REREAD, Part.REDRAFT))
@@ -39,7 +40,6 @@ DRAWING: Final = frozenset(
 BY_OPTION: Final = ("medusa", "mlp_speculator")
 STEADY: Final = (DRAWING | frozenset(BY_OPTION)) - frozenset(("sequoia", "specinfer"))
 """Proposers whose chains are as long as gamma allows, unless `stop_below` ends them."""
-TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
 PROMISES: Final[Mapping[str, str]] = {
     "auto": "everywhere",
     "exact": "everywhere",
@@ -82,7 +82,8 @@ def shares(plan: EngineSpec) -> bool:
 
 def steady(plan: EngineSpec) -> bool:
     """True if every draft of the plan's proposer is as long as gamma and the request's end allow."""
-    return plan.proposer in STEADY and shape(plan) == "chain" and not plan.options.get("stop_below")
+    shorter = plan.options.get("stop_below") or plan.options.get(TOKEN_COST)
+    return plan.proposer in STEADY and shape(plan) == "chain" and not shorter
 
 
 def promises(target: ModelSource) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from engine.core.registry import PROPOSERS, resolve
+from engine.proposers.options import token_cost
 
 if TYPE_CHECKING:
     # names and options are read without torch, which these import
@@ -26,4 +27,8 @@ def build(kind: str, parts: ProposerParts) -> Proposer:
         InvalidRequest: unknown kind, an option it does not have, or a missing draft model.
     """
     proposer: Proposer = resolve(REGISTRY, kind, "proposer").build(parts)
-    return proposer
+    if not (cost := token_cost(kind, parts.options)):
+        return proposer
+    from engine.proposers.paying import PayingProposer
+
+    return PayingProposer(proposer, cost)

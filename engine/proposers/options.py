@@ -140,6 +140,11 @@ OPTIONS: Final[Mapping[str, Mapping[str, OptionType]]] = {
         "tree": ScalarOption(default=False),
     },
 }
+TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer"))
+"""Proposers that always draft trees."""
+TOKEN_COST: Final = "token_cost"
+OF_CHAINS: Final[Mapping[str, OptionType]] = {TOKEN_COST: ScalarOption(0.0, 0.0, 8.0)}
+"""Options of the other proposers, apart from their own: `engine.proposers.paying` shortens their drafts; 0 does not."""
 _MODEL: Final = "a draft model"
 _HEAD: Final = "a trained head"
 NEEDS: Final[Mapping[str, str]] = {
@@ -149,15 +154,25 @@ NEEDS: Final[Mapping[str, str]] = {
 
 
 def read(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a proposer: the given ones over its defaults.
+    """A proposer's own options: the given ones over its defaults.
 
     Raises:
         InvalidRequest: an unknown option, an invalid value, or options that exclude each other.
     """
-    options = read_options(f"proposer {kind}", given, OPTIONS.get(kind, {}))
+    options = {name: value for name, value in _read(kind, given).items() if name not in OF_CHAINS}
     if kind in _TOGETHER:
         _TOGETHER[kind](given, options)
     return options
+
+
+def token_cost(kind: str, given: Mapping[str, Any]) -> float:
+    """The option `token_cost`; raises as `read`."""
+    return float(_read(kind, given).get(TOKEN_COST, 0.0))
+
+
+def _read(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    known = {**OPTIONS.get(kind, {}), **({} if kind in TREES else OF_CHAINS)}
+    return read_options(f"proposer {kind}", given, known)
 
 
 def _layer_skip(_given: Mapping[str, Any], options: Mapping[str, Any]) -> None:

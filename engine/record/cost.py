@@ -30,6 +30,10 @@ class Costs:
     rho: float
     sigma: float
 
+    def of_token(self, gamma: int) -> float:
+        """The cost of drafting and verifying one of gamma tokens: the option `token_cost` of proposers."""
+        return self.rho + (self.sigma - 1.0) / gamma
+
 
 def step_times(traces: Iterable[Trace]) -> StepTimes:
     """Means over the batch's steps; NaN without one.

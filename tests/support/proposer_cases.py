@@ -46,8 +46,12 @@ def served(kind, options):
     return False
 
 
-WORDED = {"specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"})}
-"""String options that change drafting."""
+WORDED = {
+    "specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"}),
+    "draft_model-token_cost": ("draft_model", {"token_cost": 0.4}),
+    "ngram-token_cost": ("ngram", OPTIONS["ngram"] | {"token_cost": 0.25}),
+}
+"""Options other than flags that change drafting."""
 NAMED = {name: case for kind in REGISTERED for name, case in cases_of(kind)} | WORDED
 CASES = {name: case for name, case in NAMED.items() if served(*case)}
 """By name: the proposer and its options."""

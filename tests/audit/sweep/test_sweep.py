@@ -228,6 +228,8 @@ def test_a_sweep_prints_a_table_and_writes_json(suite, tmp_path):
     for point in greedy["points"]:
         assert 1 <= point["acceptance_length"] <= point["gamma"] + 1
         step = point["sigma"] + point["gamma"] * point["rho"]
+        # drafting and verifying gamma tokens is what a step costs above a plain forward
+        assert 1 + point["gamma"] * point["token_cost"] == pytest.approx(step)
         assert point["modelled_speedup"] == pytest.approx(point["tokens_per_forward"] / step)
         assert point["tokens_per_second"]["low"] <= point["tokens_per_second"]["median"]
 

@@ -19,6 +19,7 @@ from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
 from engine.proposers.interface import Context
+from engine.proposers.options import OF_CHAINS
 from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
@@ -201,7 +202,7 @@ def test_unknown_options_are_refused_and_the_known_ones_are_among_the_facts():
                 with pytest.raises(InvalidRequest, match="has no option 'no_such_option'; it has: ") as refused:
                     proposers.build(kind, ProposerParts(1, 8, rule, draw, (), None, {"no_such_option": 1}))
                 known = str(refused.value).split("it has: ")[1].split(", ")
-                assert set(known) - {"none"} <= set(made(kind, DraftRule.INDEPENDENT).facts.options)
+                assert set(known) - {"none", *OF_CHAINS} <= set(made(kind, DraftRule.INDEPENDENT).facts.options)
 
 
 @pytest.mark.parametrize("case", sorted(REFUSED))
