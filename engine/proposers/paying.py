@@ -34,7 +34,7 @@ KEEP: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptanceCounts:
+class FadingCounts:
     """Discounted counts of one request's kept and rejected tokens; tokens after a rejection say nothing."""
 
     kept: float = 0.0
@@ -46,9 +46,9 @@ class AcceptanceCounts:
         kept, rejected = self.kept + IMAGINED_KEPT, self.rejected + IMAGINED_REJECTED
         return kept / (kept + rejected)
 
-    def after(self, drafted: int, kept: int) -> AcceptanceCounts:
+    def after(self, drafted: int, kept: int) -> FadingCounts:
         """The counts after a step."""
-        return AcceptanceCounts(KEEP * self.kept + kept, KEEP * self.rejected + (kept < drafted))
+        return FadingCounts(KEEP * self.kept + kept, KEEP * self.rejected + (kept < drafted))
 
 
 def paying_length(alpha: float, cost: float, most: int) -> int:
@@ -79,7 +79,7 @@ class PayingProposer:
                 "leave one of them out"
             )
         self._inner, self._cost = inner, token_cost
-        self._counts: dict[int, AcceptanceCounts] = {}
+        self._counts: dict[int, FadingCounts] = {}
         self._drafted: dict[int, int] = {}
         self.facts = replace(
             inner.facts,
@@ -95,7 +95,7 @@ class PayingProposer:
 
     def start(self, context: Context) -> None:
         """Nothing is known of the request's drafts yet."""
-        self._counts[context.row] = AcceptanceCounts()
+        self._counts[context.row] = FadingCounts()
         self._inner.start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:

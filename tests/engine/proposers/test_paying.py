@@ -12,7 +12,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule, Protocol, SamplingParams
 from engine.proposers import options
 from engine.proposers.parts import ProposerParts
-from engine.proposers.paying import AcceptanceCounts, PayingProposer, paying_length
+from engine.proposers.paying import FadingCounts, PayingProposer, paying_length
 from engine.record.cost import speedup
 from engine.sampling.draw import draw
 from tests.engine.build import Setup, generate, make_loop, requests, traces
@@ -37,7 +37,7 @@ def test_of_equal_lengths_the_shortest_is_drafted():
 
 
 def test_counts_begin_at_the_imagined_ones_and_forget():
-    counts = AcceptanceCounts()
+    counts = FadingCounts()
     assert counts.alpha == pytest.approx(0.7)
     rejected = counts.after(3, 0)
     assert rejected.alpha == pytest.approx(1.4 / 3.0)
@@ -56,7 +56,7 @@ def drafted(setup, wanted):
 
 def expected_lengths(trace, gamma):
     """The lengths by the rule, from a record alone."""
-    counts, found = AcceptanceCounts(), []
+    counts, found = FadingCounts(), []
     left = trace.header.sampling.max_new_tokens
     accepted = np.minimum(trace.n_emitted - 1, trace.n_drafted)
     for drafts, kept, emitted in zip(
