@@ -2,25 +2,25 @@
 
 `numpy.sum` adds in pairs: it halves a row of numbers, down to blocks of at most 128. Where it halves depends on the
 length alone, so once a column is complete its sum can be taken in one pass over the file, a block at a time. Memory:
-`IN_MEMORY` bytes per column, and one block of each.
+about `IN_MEMORY` bytes per column, and one block of each.
 """
 
 from __future__ import annotations
 
-import os
+import io
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats
 
-IN_MEMORY: Final = 2**24
-"""Bytes of a column from which on it lies in a temporary file."""
+IN_MEMORY: Final = 2**20
+"""Bytes of a column that wait in memory; they go to a temporary file together, because a write costs as much as a row.
+"""
 ROWS: Final = 2**16
 """Rows that are read at once."""
 Block = Mapping[str, NDArray[Any]]
@@ -41,8 +41,39 @@ class ColumnSums:
     totals: tuple[float, ...]
 
 
-def _file() -> tempfile.SpooledTemporaryFile[bytes]:
-    return tempfile.SpooledTemporaryFile(IN_MEMORY)
+class _SpooledBytes:
+    """Bytes that are added at the end and read from the start."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+        self._file: IO[bytes] | None = None
+
+    def append(self, content: bytes) -> None:
+        """Add bytes."""
+        self._waiting += content
+        if len(self._waiting) >= IN_MEMORY:
+            self._write()
+
+    def read(self) -> IO[bytes]:
+        """All of them, at the start."""
+        if self._file is None:
+            return io.BytesIO(self._waiting)
+        self._write()
+        self._file.seek(0)
+        return self._file
+
+    def _write(self) -> None:
+        if self._file is None:
+            # unnamed: it is gone with the process, whatever ends that
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._file.seek(0, io.SEEK_END)
+        self._file.write(self._waiting)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Give up the file."""
+        if self._file is not None:
+            self._file.close()
 
 
 class SpooledColumns:
@@ -54,8 +85,7 @@ class SpooledColumns:
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self._types = {name: np.dtype(kind) for name, kind in types.items()}
-        self._open = ExitStack()
-        self._files = {name: self._open.enter_context(_file()) for name in types}
+        self._files = {name: _SpooledBytes() for name in types}
         self._rows = 0
 
     def __len__(self) -> int:
@@ -70,15 +100,12 @@ class SpooledColumns:
         if counts != {len(next(iter(columns.values())))} or set(columns) != set(self._files):
             raise ValueError(f"columns of {sorted(counts)} rows: {sorted(columns)}, not {sorted(self._files)}")
         for name, file in self._files.items():
-            file.seek(0, os.SEEK_END)
-            file.write(np.ascontiguousarray(columns[name], self._types[name]).tobytes())
+            file.append(np.ascontiguousarray(columns[name], self._types[name]).tobytes())
         self._rows += counts.pop()
 
     def blocks(self, names: Sequence[str]) -> Iterator[Block]:
         """The rows in order, at least one block; no row may be added while they are read."""
-        files = {name: self._files[name] for name in names}
-        for file in files.values():
-            file.seek(0)
+        files = {name: self._files[name].read() for name in names}
         for _ in range(0, max(1, self._rows), ROWS):
             sizes = {name: ROWS * self._types[name].itemsize for name in names}
             yield {name: np.frombuffer(file.read(sizes[name]), self._types[name]) for name, file in files.items()}
@@ -109,7 +136,8 @@ class SpooledColumns:
 
     def close(self) -> None:
         """Give up the files."""
-        self._open.close()
+        for file in self._files.values():
+            file.close()
 
 
 class _TermReader:
