@@ -73,6 +73,9 @@ class Window:
 
 def windows(emitted: Sequence[int], size: int) -> Iterator[Window]:
     """The windows of a request, given the emitted tokens of each step."""
+    if emitted and sum(emitted) < size:
+        yield Window(0, len(emitted), 0)
+        return
     begin, first, count = 0, 0, 0
     for step, tokens in enumerate(emitted):
         count += tokens
