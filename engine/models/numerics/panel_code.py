@@ -111,7 +111,7 @@ def _call(label: str, function: str, then: str) -> str:
 
 def _block(rows: int, panels: int, element: Element) -> str:
     """The sums of `rows` rows with `panels` panels."""
-    starts, sums, ends = [], [], []
+    starts, sums = [], []
     if panels == 1:
         starts += [
             f"%stream_terms = udiv i64 %K, {STREAMS}",
@@ -130,10 +130,18 @@ def _block(rows: int, panels: int, element: Element) -> str:
         sums += [f"%xq{r} = getelementptr float, ptr %x{r}, i64 %k", f"%xs{r} = load float, ptr %xq{r}, align 4"]
         sums += spread(f"xv{r}", f"xs{r}", "float")
         sums += [fma(f"b{r}_{p}", f"%xv{r}", f"%w{p}", f"%a{r}_{p}") for p in range(panels)]
-    for p in range(panels):
-        ends += _answers(p, rows, element)
+    whole, ragged = (
+        [line for p in range(panels) for line in _answers(p, rows, element, whole=each)] for each in (True, False)
+    )
     return template("panel_block").substitute(
-        rows=rows, panels=panels, terms=TERMS, starts=lines(starts), sums=lines(sums), ends=lines(ends)
+        rows=rows,
+        panels=panels,
+        columns=panels * WIDTH,
+        terms=TERMS,
+        starts=lines(starts),
+        sums=lines(sums),
+        whole=lines(whole),
+        ragged=lines(ragged),
     )
 
 
@@ -164,31 +172,45 @@ def _fetched() -> list[str]:
     ]
 
 
-def _answers(p: int, rows: int, element: Element) -> list[str]:
-    """Sums so far and bias added, and the columns that the answer has written."""
-    lanes = ", ".join(f"i64 {lane}" for lane in range(WIDTH))
-    code = [
-        f"%l{p} = sub i64 %left, {p * WIDTH}",
-        *spread(f"lv{p}", f"l{p}", "i64"),
-        f"%m{p} = icmp sgt <16 x i64> %lv{p}, <{lanes}>",
-    ]
+def _answers(p: int, rows: int, element: Element, *, whole: bool) -> list[str]:
+    """Sums so far and bias added: of all columns of a panel, or of those that the answer has."""
+    vector, at = "<16 x float>", "w" if whole else "r"
+    code = []
+    if not whole:
+        lanes = ", ".join(f"i64 {lane}" for lane in range(WIDTH))
+        code += [
+            f"%l{p} = sub i64 %left, {p * WIDTH}",
+            *spread(f"lv{p}", f"l{p}", "i64"),
+            f"%m{p} = icmp sgt <16 x i64> %lv{p}, <{lanes}>",
+        ]
+
+    def loaded(name: str, pointer: str) -> str:
+        if whole:
+            return f"%{name} = load {vector}, ptr %{pointer}, align 4"
+        mask = f"<16 x i1> %m{p}, {vector} zeroinitializer"
+        return f"%{name} = call {vector} @llvm.masked.load.v16f32.p0(ptr %{pointer}, i32 4, {mask})"
+
+    def stored(name: str, pointer: str) -> str:
+        if whole:
+            return f"store {vector} %{name}, ptr %{pointer}, align 4"
+        return f"call void @llvm.masked.store.v16f32.p0({vector} %{name}, ptr %{pointer}, i32 4, <16 x i1> %m{p})"
+
     for name, pointer in (("t", "scale"), ("c", "bias")):
         code += [
-            f"%{name}p{p} = getelementptr float, ptr %{pointer}, i64 {p * WIDTH}",
-            f"%{name}{p} = call <16 x float> @llvm.masked.load.v16f32.p0"
-            f"(ptr %{name}p{p}, i32 4, <16 x i1> %m{p}, <16 x float> zeroinitializer)",
+            f"%{name}p{at}{p} = getelementptr float, ptr %{pointer}, i64 {p * WIDTH}",
+            loaded(f"{name}{at}{p}", f"{name}p{at}{p}"),
         ]
     for r in range(rows):
+        here = f"{at}{r}_{p}"
         code += [
-            f"%yo{r}_{p} = mul i64 %ldy, {r}",
-            f"%yr{r}_{p} = getelementptr float, ptr %y, i64 %yo{r}_{p}",
-            f"%yp{r}_{p} = getelementptr float, ptr %yr{r}_{p}, i64 {p * WIDTH}",
-            f"%d{r}_{p} = call <16 x float> @llvm.masked.load.v16f32.p0"
-            f"(ptr %yp{r}_{p}, i32 4, <16 x i1> %m{p}, <16 x float> zeroinitializer)",
-            f"%e{r}_{p} = fadd <16 x float> %d{r}_{p}, %b{r}_{p}",
-            f"%g{r}_{p} = select i1 %first, <16 x float> %b{r}_{p}, <16 x float> %e{r}_{p}",
-            Template(element.finish).substitute(at=f"{r}_{p}", p=p),
-            f"%o{r}_{p} = select i1 %last, <16 x float> %i{r}_{p}, <16 x float> %g{r}_{p}",
-            f"call void @llvm.masked.store.v16f32.p0(<16 x float> %o{r}_{p}, ptr %yp{r}_{p}, i32 4, <16 x i1> %m{p})",
+            f"%yo{here} = mul i64 %ldy, {r}",
+            f"%yr{here} = getelementptr float, ptr %y, i64 %yo{here}",
+            f"%yp{here} = getelementptr float, ptr %yr{here}, i64 {p * WIDTH}",
+            loaded(f"d{here}", f"yp{here}"),
+            f"%e{here} = fadd {vector} %d{here}, %b{r}_{p}",
+            f"%g{here} = select i1 %first, {vector} %b{r}_{p}, {vector} %e{here}",
+            *Template(element.finish).substitute(at=here, p=f"{at}{p}").splitlines(),
+            f"%o{here} = select i1 %last, {vector} %i{here}, {vector} %g{here}",
+            stored(f"o{here}", f"yp{here}"),
         ]
     return code

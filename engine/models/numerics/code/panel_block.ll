@@ -6,7 +6,7 @@ entry:
 $starts
   br label %part
 part:
-  %from = phi i64 [0, %entry], [%to, %end]
+  %from = phi i64 [0, %entry], [%to, %whole], [%to, %ragged]
   %rest = sub i64 %K, %from
   %short = icmp slt i64 %rest, $terms
   %size = select i1 %short, i64 %rest, i64 $terms
@@ -21,7 +21,14 @@ $sums
 end:
   %first = icmp eq i64 %from, 0
   %last = icmp eq i64 %to, %K
-$ends
+  %full = icmp sge i64 %left, $columns
+  br i1 %full, label %whole, label %ragged
+; stores under a mask are slow on some processors
+whole:
+$whole
+  br i1 %last, label %out, label %part
+ragged:
+$ragged
   br i1 %last, label %out, label %part
 out:
   ret void
