@@ -5,7 +5,7 @@ The calls leave Python's lock open. Nothing is written to disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -65,6 +65,6 @@ def fma(name: str, left: str, right: str, before: str) -> str:
     return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
 
 
-def lines(code: Sequence[str]) -> str:
+def lines(code: Iterable[str]) -> str:
     """Instructions, indented."""
     return "\n".join(f"  {line}" for line in code)

@@ -30,7 +30,7 @@ from engine.models.numerics.interface import (
 )
 from engine.models.numerics.joined import joined_layers
 from engine.models.numerics.layouts import batch_rows
-from engine.models.numerics.ordered_code import LANES, attention_code
+from engine.models.numerics.ordered_code import LANES, MOST_QUERIES, attention_code
 from engine.models.numerics.ordered_norm import OrderedNorm, function
 from engine.models.numerics.ordered_plan import OrderedLayout, chain_plan, tree_plan
 from engine.models.numerics.panels import panels
@@ -99,7 +99,9 @@ class OrderedNumerics:
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's
         """The columns of each query."""
         plan = chain_plan(placement) if placement.branches is None else tree_plan(placement)
-        return OrderedLayout(placement, heads, torch.from_numpy(plan), torch.empty(placement.span + LANES))
+        return OrderedLayout(
+            placement, heads, torch.from_numpy(plan), torch.empty(MOST_QUERIES, placement.span + LANES)
+        )
 
     def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """The batch's rows [B, kv_heads, columns, head_dim], all columns."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -17,6 +18,10 @@ from typing import Final
 from engine.models.numerics.machine_code import Code, compiled, fma, lines, spread, template
 
 LANES: Final = 16
+MOST_QUERIES: Final = 2
+"""Queries of a group that are answered together, so that one's sums go on while the other's wait."""
+SMALL_HEAD: Final = 48
+"""Largest head of which the sums of so many queries fit into 16 registers."""
 
 ATTEND: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6, *[ctypes.c_int64] * 5, ctypes.c_float)
 """q and y [N, heads, D], keys and values of a layer, scratch, plan; N, KV heads, group, numbers to the next row and to
@@ -92,30 +97,120 @@ class HeadVector:
 @cache
 def attention_code(dim: int) -> Code | None:
     """`attend` for heads of `dim` numbers; None on a processor without fused vector multiply-adds."""
-    count = -(-dim // LANES)
-    load, dot, sums, terms, ends = [], [], [], [], []
-    for i in range(count):
-        part = HeadVector(i, dim)
-        load += part.load("q", "q")
-        before = f"%d{i - 1}" if i else "zeroinitializer"
-        dot += [*part.load("k", "kp"), fma(f"d{i}", f"%q{i}", f"%k{i}", before)]
-        sums.append(f"%y{i} = phi <16 x float> [zeroinitializer, %sum], [%z{i}, %valued]")
-        terms += [*part.load("v", "vp"), fma(f"z{i}", "%nwv", f"%v{i}", f"%y{i}")]
-        ends += [f"%o{i} = fdiv <16 x float> %z{i}, %denominatorv", *part.store("o", "y")]
-    text = template("attention").substitute(
-        dim=dim,
-        last=count - 1,
-        load_query=lines(load),
-        dot=lines(dot),
-        value_sums=lines(sums),
-        value_terms=lines(terms),
-        store_answer=lines(ends),
-        spread_max=lines(spread("maxv", "max1", "float")),
-        spread_scale=lines(spread("scalev", "scale", "float")),
-        spread_weight=lines(spread("nwv", "nw", "float")),
-        spread_denominator=lines(spread("denominatorv", "denominator", "float")),
+    most = MOST_QUERIES if dim <= SMALL_HEAD else 1
+    text = "".join(_queries(dim, count) for count in sorted({1, most}))
+    return compiled(
+        common() + text + template("attention").substitute(dim=dim, most=most), {"attend": ATTEND}, inline=True
     )
-    return compiled(common() + text, {"attend": ATTEND}, inline=True)
+
+
+def _queries(dim: int, members: int) -> str:
+    """`members` queries that share a head's keys and values; each has the sums that it has alone."""
+    parts = [HeadVector(i, dim) for i in range(-(-dim // LANES))]
+    asked = [_Query(g, parts) for g in range(members)]
+    return template("attention_query").substitute(
+        members=members,
+        dim=dim,
+        lanes=LANES,
+        load_queries=lines(line for each in asked for line in each.load(dim)),
+        largest=lines(
+            f"%max{g} = phi float [0xFFF0000000000000, %entry], [%higher{g}, %scored]" for g in range(members)
+        ),
+        scores=lines([*(line for part in parts for line in part.load("k", "kp")), *_each(asked, _Query.score)]),
+        ends_of_scores=lines(_each(asked, _Query.end_of_scores)),
+        spread_scale=lines(spread("scalev", "scale", "float")),
+        sums=lines(
+            f"%sums{g} = phi <16 x float> [zeroinitializer, %weigh], [%added{g}, %weight]" for g in range(members)
+        ),
+        weights=lines(_each(asked, _Query.weight)),
+        denominators=lines(f"%denominator{g} = call float @total(<16 x float> %added{g})" for g in range(members)),
+        value_sums=lines(_each(asked, _Query.value_sums)),
+        value_terms=lines(
+            [*(line for part in parts for line in part.load("v", "vp")), *_each(asked, _Query.value_terms)]
+        ),
+        store_answers=lines(_each(asked, _Query.answer)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """Code of one of the queries that are answered together: `number` ends its names."""
+
+    number: int
+    parts: Sequence[HeadVector]
+
+    def load(self, dim: int) -> list[str]:
+        g = self.number
+        code = [
+            f"%qo{g} = getelementptr float, ptr %q, i64 {g * dim}",
+            f"%yo{g} = getelementptr float, ptr %y, i64 {g * dim}",
+            f"%so{g} = mul i64 %room, {g}",
+            f"%scores{g} = getelementptr float, ptr %scratch, i64 %so{g}",
+        ]
+        return code + [line for part in self.parts for line in part.load(f"q{g}_", f"qo{g}")]
+
+    def score(self) -> list[str]:
+        g, before = self.number, "zeroinitializer"
+        code = []
+        for part in self.parts:
+            code.append(fma(f"d{g}_{part.index}", f"%q{g}_{part.index}", f"%k{part.index}", before))
+            before = f"%d{g}_{part.index}"
+        return [
+            *code,
+            f"%s{g} = call float @total(<16 x float> {before})",
+            f"%sp{g} = getelementptr float, ptr %scores{g}, i64 %j",
+            f"store float %s{g}, ptr %sp{g}, align 4",
+            f"%above{g} = fcmp ogt float %s{g}, %max{g}",
+            f"%higher{g} = select i1 %above{g}, float %s{g}, float %max{g}",
+        ]
+
+    def end_of_scores(self) -> list[str]:
+        g = self.number
+        return [
+            f"%endp{g} = getelementptr float, ptr %scores{g}, i64 %all",
+            f"store <16 x float> splat (float 0xFFF0000000000000), ptr %endp{g}, align 4",
+            *spread(f"maxv{g}", f"higher{g}", "float"),
+        ]
+
+    def weight(self) -> list[str]:
+        g = self.number
+        return [
+            f"%wp{g} = getelementptr float, ptr %scores{g}, i64 %w",
+            f"%raw{g} = load <16 x float>, ptr %wp{g}, align 4",
+            f"%below{g} = fsub <16 x float> %raw{g}, %maxv{g}",
+            f"%power{g} = fmul <16 x float> %below{g}, %scalev",
+            f"%weights{g} = call <16 x float> @exponential(<16 x float> %power{g})",
+            f"store <16 x float> %weights{g}, ptr %wp{g}, align 4",
+            f"%added{g} = fadd <16 x float> %sums{g}, %weights{g}",
+        ]
+
+    def value_sums(self) -> list[str]:
+        g = self.number
+        return [
+            f"%y{g}_{i} = phi <16 x float> [zeroinitializer, %sum], [%z{g}_{i}, %valued]"
+            for i in range(len(self.parts))
+        ]
+
+    def value_terms(self) -> list[str]:
+        g = self.number
+        return [
+            f"%np{g} = getelementptr float, ptr %scores{g}, i64 %n",
+            f"%nw{g} = load float, ptr %np{g}, align 4",
+            *spread(f"nwv{g}", f"nw{g}", "float"),
+            *(fma(f"z{g}_{i}", f"%nwv{g}", f"%v{i}", f"%y{g}_{i}") for i in range(len(self.parts))),
+        ]
+
+    def answer(self) -> list[str]:
+        g = self.number
+        code = spread(f"denominatorv{g}", f"denominator{g}", "float")
+        for part in self.parts:
+            code.append(f"%o{g}_{part.index} = fdiv <16 x float> %z{g}_{part.index}, %denominatorv{g}")
+            code += part.store(f"o{g}_", f"yo{g}")
+        return code
+
+
+def _each(asked: Sequence[_Query], code: Callable[[_Query], list[str]]) -> list[str]:
+    return [line for each in asked for line in code(each)]
 
 
 @cache

@@ -15,7 +15,8 @@ from engine.models.numerics.interface import HeadSizes
 @dataclass(frozen=True, slots=True)
 class OrderedLayout:
     """`plan`: int64, four numbers per query, then lists of columns: its batch row, how many first columns it sees,
-    where the list of the others begins, and how long that is. `scratch` has room for one query's scores.
+    where the list of the others begins, and how long that is. `scratch` has room for the scores of queries that are
+    answered together.
     """
 
     placement: Placement

@@ -1,86 +1,4 @@
-; One query of one head: its columns are the first `prefix`, then those listed.
-define internal void @query(ptr %q, ptr %k, ptr %v, ptr %y, ptr %scratch, i64 %prefix, ptr %list, i64 %more, float %scale)
-noinline {
-entry:
-$load_query
-  %all = add i64 %prefix, %more
-  br label %score
-score:
-  %j = phi i64 [0, %entry], [%j1, %scored]
-  %max = phi float [0xFFF0000000000000, %entry], [%max1, %scored]
-  %far = icmp sge i64 %j, %prefix
-  br i1 %far, label %listed, label %near
-listed:
-  %place = sub i64 %j, %prefix
-  %lp = getelementptr i64, ptr %list, i64 %place
-  %lc = load i64, ptr %lp
-  br label %near
-near:
-  %column = phi i64 [%j, %score], [%lc, %listed]
-  %at = mul i64 %column, $dim
-  %kp = getelementptr float, ptr %k, i64 %at
-$dot
-  %s = call float @total(<16 x float> %d$last)
-  %sp = getelementptr float, ptr %scratch, i64 %j
-  store float %s, ptr %sp, align 4
-  %above = fcmp ogt float %s, %max
-  %max1 = select i1 %above, float %s, float %max
-  br label %scored
-scored:
-  %j1 = add nuw nsw i64 %j, 1
-  %finished = icmp eq i64 %j1, %all
-  br i1 %finished, label %weigh, label %score
-weigh:
-  %endp = getelementptr float, ptr %scratch, i64 %all
-  store <16 x float> splat (float 0xFFF0000000000000), ptr %endp, align 4
-$spread_max
-$spread_scale
-  br label %weight
-weight:
-  %w = phi i64 [0, %weigh], [%w1, %weight]
-  %sums = phi <16 x float> [zeroinitializer, %weigh], [%sums1, %weight]
-  %wp = getelementptr float, ptr %scratch, i64 %w
-  %raw = load <16 x float>, ptr %wp, align 4
-  %below = fsub <16 x float> %raw, %maxv
-  %power = fmul <16 x float> %below, %scalev
-  %weights = call <16 x float> @exponential(<16 x float> %power)
-  store <16 x float> %weights, ptr %wp, align 4
-  %sums1 = fadd <16 x float> %sums, %weights
-  %w1 = add nuw nsw i64 %w, 16
-  %over = icmp sge i64 %w1, %all
-  br i1 %over, label %sum, label %weight
-sum:
-  %denominator = call float @total(<16 x float> %sums1)
-  br label %value
-value:
-  %n = phi i64 [0, %sum], [%n1, %valued]
-$value_sums
-  %vfar = icmp sge i64 %n, %prefix
-  br i1 %vfar, label %vlisted, label %vnear
-vlisted:
-  %vplace = sub i64 %n, %prefix
-  %vlp = getelementptr i64, ptr %list, i64 %vplace
-  %vlc = load i64, ptr %vlp
-  br label %vnear
-vnear:
-  %vcolumn = phi i64 [%n, %value], [%vlc, %vlisted]
-  %vat = mul i64 %vcolumn, $dim
-  %vp = getelementptr float, ptr %v, i64 %vat
-  %np = getelementptr float, ptr %scratch, i64 %n
-  %nw = load float, ptr %np, align 4
-$spread_weight
-$value_terms
-  br label %valued
-valued:
-  %n1 = add nuw nsw i64 %n, 1
-  %summed = icmp eq i64 %n1, %all
-  br i1 %summed, label %end, label %value
-end:
-$spread_denominator
-$store_answer
-  ret void
-}
-
+; Every query of a forward, a head's together as far as the registers go.
 define void @attend(ptr %q, ptr %k, ptr %v, ptr %y, ptr %scratch, ptr %plan, i64 %N, i64 %kv, i64 %group, i64 %to_row, i64 %to_head, float %scale) {
 entry:
   br label %token
@@ -106,7 +24,7 @@ head:
   %vb = getelementptr float, ptr %v, i64 %base
   br label %member
 member:
-  %g = phi i64 [0, %head], [%g1, %member]
+  %g = phi i64 [0, %head], [%g1, %done]
   %nk = mul i64 %n, %kv
   %nh = add i64 %nk, %h
   %ng = mul i64 %nh, %group
@@ -114,8 +32,18 @@ member:
   %qo = mul i64 %which, $dim
   %qp = getelementptr float, ptr %q, i64 %qo
   %yp = getelementptr float, ptr %y, i64 %qo
-  call void @query(ptr %qp, ptr %kb, ptr %vb, ptr %yp, ptr %scratch, i64 %prefix, ptr %list, i64 %more, float %scale)
-  %g1 = add i64 %g, 1
+  %left = sub i64 %group, %g
+  %enough = icmp sge i64 %left, $most
+  br i1 %enough, label %several, label %one
+several:
+  call void @query_$most(ptr %qp, ptr %kb, ptr %vb, ptr %yp, ptr %scratch, i64 %prefix, ptr %list, i64 %more, float %scale)
+  br label %done
+one:
+  call void @query_1(ptr %qp, ptr %kb, ptr %vb, ptr %yp, ptr %scratch, i64 %prefix, ptr %list, i64 %more, float %scale)
+  br label %done
+done:
+  %taken = phi i64 [$most, %several], [1, %one]
+  %g1 = add i64 %g, %taken
   %members = icmp eq i64 %g1, %group
   br i1 %members, label %next_head, label %member
 next_head:
