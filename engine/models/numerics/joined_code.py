@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.models.numerics.machine_code import Code, compiled, lines, template
-from engine.models.numerics.ordered_code import common, mask
+from engine.models.numerics.machine_code import Code, compiled, first_lanes, lines, template
+from engine.models.numerics.ordered_code import common
 from engine.models.numerics.panels import ROWS
 
 ATTENTION: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, *[ctypes.c_int64] * 2)
@@ -75,7 +75,7 @@ def address(function: Any) -> int:
 def joined_code() -> Code | None:
     """`attention` and `ffn`; None on a processor without fused vector multiply-adds."""
     read = [*_reads("m", MODEL), *_reads("l", LAYER), *_reads("s", FORWARD)]
-    text = template("joined").substitute(words=lines(read), block_rows=ROWS, mask_left=mask("m", "left"))
+    text = template("joined").substitute(words=lines(read), block_rows=ROWS, mask_left=lines(first_lanes("m", "left")))
     return compiled(common() + text, {"attention": ATTENTION, "ffn": FFN}, inline=True)
 
 

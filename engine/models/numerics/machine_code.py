@@ -59,6 +59,12 @@ def spread(name: str, scalar: str, kind: str) -> list[str]:
     ]
 
 
+def first_lanes(name: str, left: str) -> list[str]:
+    """Code of a mask of the first `left` of sixteen lanes."""
+    lanes = ", ".join(f"i64 {lane}" for lane in range(16))
+    return [*spread(f"{name}v", left, "i64"), f"%{name} = icmp sgt <16 x i64> %{name}v, <{lanes}>"]
+
+
 def fma(name: str, left: str, right: str, before: str) -> str:
     """Code of a fused multiply-add of sixteen lanes: left * right + before, rounded once."""
     operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))

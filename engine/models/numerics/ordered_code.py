@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from engine.models.numerics.machine_code import Code, compiled, fma, lines, spread, template
+from engine.models.numerics.machine_code import Code, compiled, first_lanes, fma, lines, spread, template
 
 LANES: Final = 16
 MOST_QUERIES: Final = 2
@@ -217,17 +217,11 @@ def _each(asked: Sequence[_Query], code: Callable[[_Query], list[str]]) -> list[
 def rows_code() -> Code | None:
     """`norm`, `gate` and `rotate`; None on a processor without fused vector multiply-adds."""
     text = template("rows").substitute(
-        mask_left=mask("m", "left"),
-        mask_jleft=mask("jm", "jleft"),
+        mask_left=lines(first_lanes("m", "left")),
+        mask_jleft=lines(first_lanes("jm", "jleft")),
         spread_factor=lines(spread("factorv", "factor", "float")),
     )
     return compiled(common() + text, {"norm": NORM, "gate": GATE, "rotate": ROTATE}, inline=True)
-
-
-def mask(name: str, left: str) -> str:
-    """The first `left` lanes."""
-    lanes = ", ".join(f"i64 {lane}" for lane in range(LANES))
-    return lines([*spread(f"{name}v", left, "i64"), f"%{name} = icmp sgt <16 x i64> %{name}v, <{lanes}>"])
 
 
 def common() -> str:

@@ -15,7 +15,7 @@ from functools import cache
 from string import Template
 from typing import Final
 
-from engine.models.numerics.machine_code import Code, compiled, fma, lines, spread, template
+from engine.models.numerics.machine_code import Code, compiled, first_lanes, fma, lines, spread, template
 
 WIDTH: Final = 16
 """Outputs of a panel: two vectors of AVX2, one of AVX-512."""
@@ -177,12 +177,7 @@ def _answers(p: int, rows: int, element: Element, *, whole: bool) -> list[str]:
     vector, at = "<16 x float>", "w" if whole else "r"
     code = []
     if not whole:
-        lanes = ", ".join(f"i64 {lane}" for lane in range(WIDTH))
-        code += [
-            f"%l{p} = sub i64 %left, {p * WIDTH}",
-            *spread(f"lv{p}", f"l{p}", "i64"),
-            f"%m{p} = icmp sgt <16 x i64> %lv{p}, <{lanes}>",
-        ]
+        code += [f"%l{p} = sub i64 %left, {p * WIDTH}", *first_lanes(f"m{p}", f"l{p}")]
 
     def loaded(name: str, pointer: str) -> str:
         if whole:
