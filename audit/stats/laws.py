@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import special
+import scipy
 
 Numbers: TypeAlias = Any
 """A number or an array, and so is the answer."""
@@ -17,85 +17,85 @@ Numbers: TypeAlias = Any
 
 def normal_cdf(z: Numbers) -> Numbers:
     """Of the standard normal law."""
-    return special.ndtr(z)
+    return scipy.special.ndtr(z)
 
 
 def normal_sf(z: Numbers) -> Numbers:
     """Of the standard normal law."""
-    return special.ndtr(np.negative(z))
+    return scipy.special.ndtr(np.negative(z))
 
 
 def normal_ppf(share: Numbers) -> Numbers:
     """Of the standard normal law."""
-    return special.ndtri(share)
+    return scipy.special.ndtri(share)
 
 
 def normal_isf(share: Numbers) -> Numbers:
     """Of the standard normal law."""
-    return -special.ndtri(share)
+    return -scipy.special.ndtri(share)
 
 
 def chi2_sf(x: Numbers, degrees: Numbers) -> Numbers:
     """Of the chi-square law."""
-    return special.chdtrc(degrees, x)
+    return scipy.special.chdtrc(degrees, x)
 
 
 def chi2_isf(share: Numbers, degrees: Numbers) -> Numbers:
     """Of the chi-square law."""
-    return special.chdtri(degrees, share)
+    return scipy.special.chdtri(degrees, share)
 
 
 def ncx2_sf(x: Numbers, degrees: Numbers, centre: Numbers) -> Numbers:
     """Of the non-central chi-square law; exact to about 1e-12, so not for tails far out."""
-    return 1.0 - special.chndtr(x, degrees, centre)
+    return 1.0 - scipy.special.chndtr(x, degrees, centre)
 
 
 def t_sf(t: Numbers, degrees: Numbers) -> Numbers:
     """Of Student's law."""
-    return special.stdtr(degrees, np.negative(t))
+    return scipy.special.stdtr(degrees, np.negative(t))
 
 
 def t_ppf(share: Numbers, degrees: Numbers) -> Numbers:
     """Of Student's law."""
-    return special.stdtrit(degrees, share)
+    return scipy.special.stdtrit(degrees, share)
 
 
 def gamma_cdf(x: Numbers, shape: Numbers, scale: Numbers = 1.0) -> Numbers:
     """Of the gamma law, 0 below its support."""
-    return special.gammainc(shape, np.maximum(np.divide(x, scale), 0.0))
+    return scipy.special.gammainc(shape, np.maximum(np.divide(x, scale), 0.0))
 
 
 def gamma_sf(x: Numbers, shape: Numbers, scale: Numbers = 1.0) -> Numbers:
     """Of the gamma law, 1 below its support."""
-    return special.gammaincc(shape, np.maximum(np.divide(x, scale), 0.0))
+    return scipy.special.gammaincc(shape, np.maximum(np.divide(x, scale), 0.0))
 
 
 def beta_ppf(share: Numbers, a: Numbers, b: Numbers) -> Numbers:
     """Of the beta law."""
-    return special.betaincinv(a, b, share)
+    return scipy.special.betaincinv(a, b, share)
 
 
 def binomial_cdf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     """Of successes in independent trials, for whole counts."""
     inside = np.clip(count, 0, np.subtract(trials, 1))
-    found = special.betainc(np.subtract(trials, inside), np.add(inside, 1), np.subtract(1.0, chance))
+    found = scipy.special.betainc(np.subtract(trials, inside), np.add(inside, 1), np.subtract(1.0, chance))
     return np.where(np.less(count, 0), 0.0, np.where(np.greater_equal(count, trials), 1.0, found))
 
 
 def binomial_sf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     """P(successes > count) in independent trials, for whole counts."""
     inside = np.clip(count, 0, np.subtract(trials, 1))
-    found = special.betainc(np.add(inside, 1), np.subtract(trials, inside), chance)
+    found = scipy.special.betainc(np.add(inside, 1), np.subtract(trials, inside), chance)
     return np.where(np.less(count, 0), 1.0, np.where(np.greater_equal(count, trials), 0.0, found))
 
 
 def binomial_pmf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     """Of successes in independent trials, for whole counts from 0 to `trials`."""
     left = np.subtract(trials, count)
-    ways = -special.betaln(np.add(count, 1), np.add(left, 1)) - np.log1p(trials)
-    return np.exp(ways + special.xlogy(count, chance) + special.xlog1py(left, np.negative(chance)))
+    ways = -scipy.special.betaln(np.add(count, 1), np.add(left, 1)) - np.log1p(trials)
+    return np.exp(ways + scipy.special.xlogy(count, chance) + scipy.special.xlog1py(left, np.negative(chance)))
 
 
 def poisson_sf(count: Numbers, mean: Numbers) -> Numbers:
     """P(X > count) of the Poisson law, for whole counts of at least 0."""
-    return special.pdtrc(count, mean)
+    return scipy.special.pdtrc(count, mean)
