@@ -48,8 +48,8 @@ def served(kind, options):
 
 WORDED = {
     "specinfer-without_replacement": ("specinfer", {"siblings": "without_replacement"}),
-    "draft_model-token_cost": ("draft_model", {"token_cost": 0.4}),
-    "ngram-token_cost": ("ngram", OPTIONS["ngram"] | {"token_cost": 0.25}),
+    "draft_model-token_cost": ("draft_model", {"token_cost": 0.1}),
+    "ngram-token_cost": ("ngram", OPTIONS["ngram"] | {"token_cost": 0.05}),
 }
 """Options other than flags that change drafting."""
 NAMED = {name: case for kind in REGISTERED for name, case in cases_of(kind)} | WORDED
