@@ -25,6 +25,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, StepOutcome
 from engine.proposers.interface import Context, Proposer
 from engine.proposers.parts import SharedMemory, memory_of
+from engine.record.cost import best_gamma
 
 IMAGINED_KEPT: Final = 1.4
 IMAGINED_REJECTED: Final = 0.6
@@ -49,24 +50,6 @@ class FadingCounts:
     def after(self, drafted: int, kept: int) -> FadingCounts:
         """The counts after a step."""
         return FadingCounts(KEEP * self.kept + kept, KEEP * self.rejected + (kept < drafted))
-
-
-def paying_length(alpha: float, cost: float, most: int) -> int:
-    """The length 0..most with the most expected tokens per cost; the shortest of equal ones.
-
-    Args:
-        alpha: probability that a drafted token is kept.
-        cost: of drafting and verifying one token, in plain forwards.
-        most: longest allowed.
-    """
-    best, best_rate = 0, 1.0
-    expected, reach = 1.0, 1.0
-    for length in range(1, most + 1):
-        reach *= alpha
-        expected += reach
-        if expected / (1.0 + cost * length) > best_rate:
-            best, best_rate = length, expected / (1.0 + cost * length)
-    return best
 
 
 class PayingProposer:
@@ -112,7 +95,7 @@ class PayingProposer:
 
     def _shortened(self, context: Context) -> Context:
         alpha = self._counts[context.row].alpha
-        return replace(context, budget=paying_length(alpha, self._cost, context.budget))
+        return replace(context, budget=best_gamma(alpha, self._cost, most=context.budget))
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Count what was kept."""

@@ -12,8 +12,8 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule, Protocol, SamplingParams
 from engine.proposers import options
 from engine.proposers.parts import ProposerParts
-from engine.proposers.paying import FadingCounts, PayingProposer, paying_length
-from engine.record.cost import speedup
+from engine.proposers.paying import FadingCounts, PayingProposer
+from engine.record.cost import best_gamma, speedup
 from engine.sampling.draw import draw
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.enumeration import TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
@@ -28,12 +28,12 @@ PAYING = Setup("draft_model", gamma=5, options={"token_cost": COST})
 def test_the_length_is_the_best_of_the_cost_model(alpha, cost):
     for most in range(9):
         gains = [1.0] + [speedup(alpha, k, cost) for k in range(1, most + 1)]
-        assert gains[paying_length(alpha, cost, most)] == pytest.approx(max(gains), rel=1e-12)
+        assert gains[best_gamma(alpha, cost, most=most)] == pytest.approx(max(gains), rel=1e-12)
 
 
 def test_of_equal_lengths_the_shortest_is_drafted():
-    assert paying_length(0.25, 0.25, 8) == 0
-    assert paying_length(1.0, 1.0, 8) == 0
+    assert best_gamma(0.25, 0.25, most=8) == 0
+    assert best_gamma(1.0, 1.0, most=8) == 0
 
 
 def test_counts_begin_at_the_imagined_ones_and_forget():
@@ -62,7 +62,7 @@ def expected_lengths(trace, gamma):
     for drafts, kept, emitted in zip(
         trace.n_drafted.tolist(), accepted.tolist(), trace.n_emitted.tolist(), strict=True
     ):
-        found.append(paying_length(counts.alpha, COST, min(gamma, left - 1)))
+        found.append(best_gamma(counts.alpha, COST, most=min(gamma, left - 1)))
         counts, left = counts.after(drafts, kept), left - emitted
     return found
 
