@@ -15,7 +15,7 @@ was fixed before its token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from engine.core.types import Floats
 
 DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 EXPONENTS = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)
+"""`_powers` gives these."""
 ARGMAX_LEAKS = (0.01, 0.03, 0.1, 0.3)
 REPEATS = (0.01, 0.05, 0.2)
 ROW_LEAKS = (0.01, 0.1, 0.5, 0.9)
@@ -46,9 +47,9 @@ class Chunk:
     p: Floats
     """[E, C] the claimed law; p(token) > 0."""
     q: Floats
-    """[E, C] the draft's law; rows of NaN without a draft."""
+    """[E] the draft's probability of the token's cell; NaN without a draft."""
     previous: Floats
-    """[E, C] p of the previous position, on this row's cells; rows of NaN at the start of a request."""
+    """[E] the probability of the token's cell at the previous position; NaN at the start of a request."""
     token: NDArray[np.int64]
     """[E] cell of the emitted token."""
     depth: NDArray[np.int64]
@@ -240,9 +241,9 @@ def _averages(paths: Floats) -> Floats:
     return np.asarray(scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1))
 
 
-def _leak(towards: Floats, own: Floats, known: NDArray[np.bool_], shares: tuple[float, ...]) -> Floats:
-    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards`; 0 if s is unknown."""
-    surplus = np.where(known, np.where(known, towards, 0.0) / own - 1.0, 0.0)
+def _leak(chunk: Chunk, towards: Floats, shares: tuple[float, ...]) -> Floats:
+    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards` [E]; 0 where that is NaN."""
+    surplus = np.where(np.isnan(towards), 0.0, towards / _own(chunk) - 1.0)
     return np.asarray(np.log1p(np.asarray(shares) * surplus[:, None]))
 
 
@@ -250,21 +251,16 @@ def _own(chunk: Chunk) -> Floats:
     return np.asarray(chunk.p[np.arange(len(chunk.token)), chunk.token])
 
 
-def _row_leak(chunk: Chunk, rows: Floats, shares: tuple[float, ...]) -> Floats:
-    known = ~np.isnan(rows[:, 0])
-    return _leak(rows[np.arange(len(chunk.token)), chunk.token], _own(chunk), known, shares)
-
-
 def _point_leak(chunk: Chunk, cell: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
-    return _leak((cell == chunk.token).astype(np.float64), _own(chunk), cell != NO_TOKEN, shares)
+    return _leak(chunk, np.where(cell == NO_TOKEN, np.nan, cell == chunk.token), shares)
 
 
 def _draft(chunk: Chunk) -> Floats:
-    return _row_leak(chunk, chunk.q, DRAFT_LEAKS)
+    return _leak(chunk, chunk.q, DRAFT_LEAKS)
 
 
 def _previous(chunk: Chunk) -> Floats:
-    return _row_leak(chunk, chunk.previous, ROW_LEAKS)
+    return _leak(chunk, chunk.previous, ROW_LEAKS)
 
 
 def _argmax(chunk: Chunk) -> Floats:
@@ -280,11 +276,19 @@ def _refused(chunk: Chunk) -> Floats:
 
 
 def _tilt(chunk: Chunk) -> Floats:
-    with np.errstate(divide="ignore"):
-        logs = np.log(chunk.p)
     own = np.log(_own(chunk))
-    columns = [(power - 1.0) * own - np.log(np.sum(np.exp(power * logs), axis=1)) for power in EXPONENTS]
+    columns = [(power - 1.0) * own - np.log(mass) for power, mass in zip(EXPONENTS, _powers(chunk.p), strict=True)]
     return np.stack(columns, axis=1)
+
+
+def _powers(p: Floats) -> Iterator[Floats]:
+    """[E] the sum of the cells' `p` [E, C] to each of `EXPONENTS`: one root and products, a sixth of as many powers."""
+    # where p is 0 its root only divides
+    root = np.where(p > 0, p, 1.0) ** 0.05
+    cube = root * root * root
+    least = p / (cube * cube)
+    for power in (least, p / cube, p / root, p * root, p * cube, least * least):
+        yield power.sum(axis=1)
 
 
 def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class TokenRows:
     top_mass: Floats
     """[E] p of the most likely token."""
     previous: Floats
-    """[E, C] the law of the previous position on these cells; NaN at the start of a request."""
+    """[E] the probability of the token's cell at the previous position; NaN at the start of a request."""
     token: NDArray[np.int64]
     """[E]"""
     repeated: NDArray[np.int64]
@@ -135,7 +135,7 @@ def _argmax_loss(rows: TokenRows) -> Floats:
 
 def _previous(rows: TokenRows) -> Floats:
     at = np.arange(len(rows.cell))
-    return _leak(rows.previous[at, rows.cell] / rows.cells[at, rows.cell] - 1.0, ROW_LEAKS)
+    return _leak(rows.previous / rows.cells[at, rows.cell] - 1.0, ROW_LEAKS)
 
 
 def _uniform(rows: TokenRows) -> Floats:

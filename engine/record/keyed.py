@@ -57,8 +57,7 @@ def numbers_of(
         np.concatenate([getattr(draw, field) for draw in draws]) for field in ("position", "purpose", "begin")
     )
     steps = begin if protocol is Protocol.BLOCK else None
-    keys = uniforms_at(seed, stream, position, np.maximum(purpose, 0), steps=steps)
-    numbers = np.where(purpose >= 0, keys, np.nan)
+    numbers = uniforms_at(seed, stream, position, purpose, steps=steps)
     ends = np.cumsum([len(draw.position) for draw in draws])
     return dict(zip(names, np.split(numbers, ends[:-1]), strict=True))
 

@@ -113,14 +113,17 @@ def uniforms_at(
         seed: as in `Randomness`.
         stream: as in `Randomness`.
         positions: [n] absolute positions.
-        purposes: [n] values of `Purpose`.
+        purposes: [n] values of `Purpose`, or -1 where nothing is drawn: the number is NaN there.
         indices: [n] or one for all.
         steps: [n] positions for a preceding `of_step` call; None without one.
     """
-    third = positions.astype(np.uint64)
-    second = np.broadcast_to(np.asarray(indices).astype(np.uint64), third.shape)
-    fourth = purposes.astype(np.uint64)
+    drawn = purposes >= 0
+    third = positions[drawn].astype(np.uint64)
+    second = np.broadcast_to(np.asarray(indices), positions.shape)[drawn].astype(np.uint64)
+    fourth = purposes[drawn].astype(np.uint64)
     if steps is not None:
-        fourth = fourth | (steps.astype(np.uint64) + np.uint64(1)) << np.uint64(STEP_SHIFT)
+        fourth |= (steps[drawn].astype(np.uint64) + np.uint64(1)) << np.uint64(STEP_SHIFT)
     words = first_words(round_keys(seed, stream), second, third, fourth)
-    return np.asarray((words >> np.uint64(_UPPER)) * _UNIT)
+    numbers = np.full(positions.shape, np.nan)
+    numbers[drawn] = (words >> np.uint64(_UPPER)) * _UNIT
+    return numbers

@@ -69,24 +69,30 @@ def residual_laws(made: Decisions, rows: NDArray[np.int64]) -> Floats:
     return np.asarray(np.where(mass > 0, left / np.where(mass > 0, mass, 1.0), p))
 
 
-def previous_rows(made: Decisions) -> Floats:
-    """[E, C] p of the previous position on this row's cells; the remaining mass is in the tail."""
-    first = np.full_like(made.p[:1], np.nan)
-    if made.lumped is None or len(made.p) < 2:
-        return np.concatenate([first, made.p[:-1]])
-    ids, p = made.lumped.ids, made.p
-    found = np.empty((len(p) - 1, p.shape[1]))
-    rows = max(1, PAIRS // p.shape[1] ** 2)
-    for begin in range(0, len(found), rows):
-        before, now = slice(begin, min(begin + rows, len(found))), slice(begin + 1, begin + 1 + rows)
-        found[before] = _carried(ids[before], p[before], ids[now])
-    found[:, -1] = np.maximum(1.0 - found.sum(axis=1), 0.0)
-    return np.concatenate([first, found])
+def previous_at(made: Decisions) -> Floats:
+    """[E] the probability of each token's cell at the position before; the tail has what the other cells left."""
+    if made.lumped is None:
+        before = made.p[np.arange(len(made.token) - 1), made.token[1:]]
+    else:
+        before = _carried(made.lumped.ids, made.p, made.token)
+    return np.concatenate([np.full_like(made.p[:1, 0], np.nan), before])
 
 
-def _carried(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
-    """[n, C] p of the tokens `wanted` [n, C] by rows on the cells `ids` [n, C]; 0 for a token without a cell."""
-    same = wanted.astype(np.int32)[:, :, None] == ids.astype(np.int32)[:, None, :]
-    at = same.argmax(axis=2)
-    hit = np.take_along_axis(same, at[:, :, None], axis=2)[:, :, 0] & (wanted > TAIL)
-    return np.where(hit, np.take_along_axis(p, at, axis=1), 0.0)
+def _carried(ids: NDArray[np.int64], p: Floats, token: NDArray[np.int64]) -> Floats:
+    """[E - 1] of cells `ids` [E, C]: for all but the first row, the row before at the cell `token` [E]."""
+    here = np.arange(1, len(token))
+    wanted = ids[here, token[1:]]
+    found = np.where(wanted > TAIL, _mass(ids[:-1], p[:-1], wanted[:, None]), 0.0)
+    tail = np.flatnonzero(token[1:] == ids.shape[1] - 1)
+    rows = max(1, PAIRS // ids.shape[1] ** 2)
+    for some in np.split(tail, range(rows, len(tail), rows)):
+        # the tail's own mark is below every token, so no cell has it
+        others = _mass(ids[some], p[some], ids[some + 1])
+        found[some] = np.maximum(1.0 - others, 0.0)
+    return found
+
+
+def _mass(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
+    """[n] of rows with cells `ids` [n, C]: the probability of those of the tokens `wanted` [n, W] that have a cell."""
+    hit = (wanted[:, :, None] == ids[:, None, :]).any(axis=1) & (ids > TAIL)
+    return np.asarray(np.where(hit, p, 0.0).sum(axis=1))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.law.cells import exact_of, log_scores, previous_rows, residual_laws, top_of
+from audit.checks.law.cells import exact_of, log_scores, previous_at, residual_laws, top_of
 from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
@@ -148,13 +148,14 @@ def _chunk(made: Decisions) -> alternatives.Chunk:
     The chunk holds only data fixed before each token was drawn: the token refused one position earlier, not the
     one refused at this position. No position is marked as last, because the drafted tokens may decide the length.
     """
-    kept = made.p[np.arange(len(made.token)), made.token] > 0
+    rows = np.arange(len(made.token))
+    kept = made.p[rows, made.token] > 0
     own = exact_of(made)
     refused = np.where(made.role == Role.RECOVERED, own.refused, alternatives.NO_TOKEN)
     return alternatives.Chunk(
         p=made.p[kept],
-        q=made.q[kept],
-        previous=previous_rows(made)[kept],
+        q=made.q[rows, made.token][kept],
+        previous=previous_at(made)[kept],
         token=made.token[kept],
         depth=made.depth[kept],
         bonus=_bonus(made)[kept],

@@ -91,10 +91,10 @@ def _keys(trace: Trace, examined: EntryIndex, emitted: EntryIndex) -> _Keys:
         trace.header.sampling.seed,
         trace.header.stream,
         np.concatenate([tested, tested, made]),
-        np.concatenate([drafts, tests, np.maximum(wanted, 0)]),
+        np.concatenate([drafts, tests, wanted]),
     )
     draft, accept, token = np.split(numbers, [count, 2 * count])
-    return _Keys(draft, accept, np.where(wanted >= 0, token, np.nan))
+    return _Keys(draft, accept, token)
 
 
 def _positions(trace: Trace, at: EntryIndex) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.anchor.rows import row_at
-from audit.checks.law.cells import exact_of, previous_rows, top_of
+from audit.checks.law.cells import exact_of, previous_at, top_of
 from audit.checks.law.table import LawTable, table_of
 from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
@@ -160,7 +160,7 @@ def _rows(made: Decisions, trace: Trace) -> TokenRows:
         p_token=exact.p,
         top=(top == made.token) & (_ids(made)[at, top] == exact.token),
         top_mass=made.p[at, top],
-        previous=previous_rows(made),
+        previous=previous_at(made),
         token=exact.token,
         repeated=np.concatenate([[NO_TOKEN], exact.token[:-1]]),
         copied=np.array(list(copies(history, start)), dtype=np.int64),

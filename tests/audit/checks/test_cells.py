@@ -8,7 +8,7 @@ import pytest
 from audit.checks.acceptance_theory import CHECK as ACCEPTANCE
 from audit.checks.acceptance_theory import expected_acceptance
 from audit.checks.interface import evaluate
-from audit.checks.law.cells import previous_rows
+from audit.checks.law.cells import previous_at
 from audit.checks.law.check import CHECK as LAW
 from audit.checks.law.table import tabulate
 from audit.checks.replay.check import CHECK as REPLAY
@@ -64,9 +64,11 @@ def test_exact_numbers_of_cells_are_those_of_rows(draft):
     np.testing.assert_allclose(other.distance, one.distance, atol=1e-6)
     rows, cells = (decisions(each.requests[0]) for each in (full, lumped))
     np.testing.assert_allclose(expected_acceptance(cells), expected_acceptance(rows), atol=1e-12)
-    here = previous_rows(cells)[1:]
+    every = [previous_at(replace(cells, token=np.full_like(cells.token, cell))) for cell in range(cells.p.shape[1])]
+    here = np.stack(every, axis=1)[1:]
     assert np.all(np.abs(here.sum(axis=1) - 1.0) < 1e-6)
     before = rows.p[:-1]
+    assert previous_at(rows)[1:].tolist() == before[np.arange(len(before)), rows.token[1:]].tolist()
     for at, ids in enumerate(cells.lumped.ids[1:, :5]):
         own = np.isin(ids, cells.lumped.ids[at])
         np.testing.assert_allclose(here[at, :5][own], before[at, ids[own]], atol=1e-6)

@@ -89,21 +89,27 @@ def _broken(world, rng, fault, struck, token, last, before, bonus, refused):
     return token
 
 
+def laws_of(world, run, request):
+    """[E, V] p, q and p of the position before, of one request; NaN where there is none."""
+    context, before = run.context[request], run.before[request]
+    return {
+        "p": world.p[context],
+        "q": np.where((run.depth[request] == GAMMA)[:, None], np.nan, world.q[context]),
+        "previous": np.where((before >= 0)[:, None], world.p[np.maximum(before, 0)], np.nan),
+    }
+
+
 def chunk(world, run, request, here=False) -> Chunk:
     """One request as the dictionary wants it."""
-    context, before = run.context[request], run.before[request]
-    depth = run.depth[request]
-    bonus = depth == GAMMA
-    q = np.where(bonus[:, None], np.nan, world.q[context])
-    previous = np.where((before >= 0)[:, None], world.p[np.maximum(before, 0)], np.nan)
+    depth, token, laws = run.depth[request], run.token[request], laws_of(world, run, request)
     return Chunk(
-        p=world.p[context],
-        q=q,
-        previous=previous,
-        token=run.token[request],
+        p=laws["p"],
+        q=laws["q"][np.arange(len(token)), token],
+        previous=laws["previous"][np.arange(len(token)), token],
+        token=token,
         depth=depth,
-        bonus=bonus,
+        bonus=depth == GAMMA,
         last=depth == GAMMA - 1,
-        repeated=context,
+        repeated=run.context[request],
         refused=(run.refused_here if here else run.refused)[request],
     )

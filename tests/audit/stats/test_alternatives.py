@@ -9,10 +9,12 @@ from scipy.stats import binom
 
 from audit.stats import alternatives
 from audit.stats.alternatives import (
+    EXPONENTS,
     NAMES,
     NO_TOKEN,
     Chunk,
     _averages,
+    _powers,
     extend,
     log_ratios,
     ranking,
@@ -20,7 +22,7 @@ from audit.stats.alternatives import (
     summary,
 )
 from audit.stats.martingale import AnytimeTest
-from tests.audit.stats.chains import chain, chunk, toy
+from tests.audit.stats.chains import chain, chunk, laws_of, toy
 from tests.support.tiers import fast_first
 
 
@@ -50,7 +52,8 @@ def test_prior_weights_add_up_to_one_and_favour_the_whole_run():
 def test_every_alternative_is_a_law(depth, bonus):
     rng = np.random.default_rng(depth)
     cells = 9
-    p, q, previous = (np.tile(rng.dirichlet(np.full(cells, 0.5)), (cells, 1)) for _ in range(3))
+    law, q, previous = (rng.dirichlet(np.full(cells, 0.5)) for _ in range(3))
+    p = np.tile(law, (cells, 1))
     same = np.full(cells, depth), np.full(cells, bonus), np.full(cells, depth == 3)
     ratios = log_ratios(Chunk(p, q, previous, np.arange(cells), *same, np.full(cells, 2), np.full(cells, 5)))
     assert ratios.shape == (cells, len(NAMES))
@@ -65,11 +68,18 @@ def test_every_alternative_is_a_law(depth, bonus):
     assert any(name.startswith(stratum) for name in moved)
 
 
+def test_powers_are_products_of_one_root():
+    p = np.random.default_rng(4).dirichlet(np.full(30, 0.1), 200)
+    p[p < 1e-6] = 0.0
+    for power, mass in zip(EXPONENTS, _powers(p), strict=True):
+        assert mass == pytest.approx((p**power).sum(axis=1), rel=1e-13)
+
+
 def test_what_is_unknown_moves_nothing():
     world = toy(1)
     run = chain(world, np.random.default_rng(1), 1, 50)
     full = chunk(world, run, 0)
-    unknown = np.full_like(full.p, np.nan)
+    unknown = np.full(50, np.nan)
     nothing = np.full(50, NO_TOKEN)
     bare = replace(full, q=unknown, previous=unknown, repeated=nothing, refused=nothing)
     moved = [name for name, column in zip(NAMES, log_ratios(bare).T, strict=True) if column.any()]
@@ -117,16 +127,17 @@ def test_lumped_cells_keep_the_martingale_and_most_of_the_power():
     """Top four of p and of q and a tail, 300 null runs: ever crossing 0.05 stays within its rate."""
     world, rng = toy(3), np.random.default_rng(3)
     run = chain(world, rng, 300, 120)
-    crossed = sum(summary(extend(start(), lumped(chunk(world, run, each)))).p < 0.05 for each in range(300))
+    crossed = sum(summary(extend(start(), lumped(world, run, each))).p < 0.05 for each in range(300))
     assert crossed <= binom.ppf(0.9995, 300, 0.05)
     broken = chain(world, rng, 1, 4000, "lenient", 0.3)
-    found = summary(extend(start(), lumped(chunk(world, broken, 0))))
+    found = summary(extend(start(), lumped(world, broken, 0)))
     assert found.p < 1e-6
     assert found.leader.startswith("draft leak")
 
 
-def lumped(whole):
+def lumped(world, run, request):
     """The four largest cells of p and the rest as one; all columns moved onto those cells."""
+    whole = chunk(world, run, request)
     order = np.argsort(-whole.p, axis=1, kind="stable")
     place = np.minimum(np.argsort(order, axis=1), 4)
     rows = np.arange(len(place))
@@ -137,8 +148,10 @@ def lumped(whole):
     def at(token):
         return np.where(token >= 0, place[rows, np.maximum(token, 0)], NO_TOKEN)
 
-    laws = {name: moved(getattr(whole, name)) for name in ("p", "q", "previous")}
-    return replace(whole, **laws, **{name: at(getattr(whole, name)) for name in ("token", "repeated", "refused")})
+    laws = {name: moved(law) for name, law in laws_of(world, run, request).items()}
+    places = {name: at(getattr(whole, name)) for name in ("token", "repeated", "refused")}
+    own = {name: laws[name][rows, places["token"]] for name in ("q", "previous")}
+    return replace(whole, p=laws["p"], **own, **places)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def rows_of(laws, tokens, plain=None):
         p_token=laws[at, tokens],
         top=laws.argmax(axis=1) == tokens,
         top_mass=laws.max(axis=1),
-        previous=np.concatenate([np.full_like(laws[:1], np.nan), laws[:-1]]),
+        previous=np.concatenate([[np.nan], laws[at[:-1], tokens[1:]]]),
         token=tokens,
         repeated=np.concatenate([[NO_TOKEN], tokens[:-1]]),
         copied=np.full(count, 3),

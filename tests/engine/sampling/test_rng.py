@@ -168,6 +168,14 @@ def test_many_places_at_once_are_the_single_ones_to_the_last_bit():
         assert uniforms_at(seed, stream, positions, purposes, indices, steps).tolist() == single
 
 
+def test_places_without_a_purpose_have_no_number():
+    positions, purposes = np.arange(6), np.array([1, -1, 2, -1, -1, 3])
+    drawn, numbers = purposes >= 0, uniforms_at(1, 2, positions, purposes, steps=positions // 2)
+    assert np.isnan(numbers[~drawn]).all()
+    kept = uniforms_at(1, 2, positions[drawn], purposes[drawn], steps=(positions // 2)[drawn])
+    assert numbers[drawn].tolist() == kept.tolist()
+
+
 def test_no_place_gives_no_number():
     nothing = np.empty(0, np.int64)
     assert uniforms_at(1, 2, nothing, nothing).shape == (0,)
