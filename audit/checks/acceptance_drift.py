@@ -35,7 +35,8 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.drift import Alarm, RateChange, RecordedRate, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import EquivalenceDecision
-from audit.stats.laws import normal_isf, normal_ppf
+from audit.stats.laws import normal_ppf
+from audit.stats.power import detectable_shift
 from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol, Role
 
@@ -45,7 +46,6 @@ DOMAIN = "domain "
 ALIKE = "domains alike"
 """Name of the unweighted mean over domains. Rates differ far more between domains than within one,
 and the mix of a run is random."""
-POWER = 0.9
 NOTHING_DRAFTED = NoEvidence("nothing was drafted")
 NOTHING_RECORDED = "no rate was recorded for this pair"
 
@@ -286,7 +286,7 @@ def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict
 
 def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
     spread = max((each.now.se for each in strata), default=math.inf)
-    return float(normal_isf(alpha / 2) + normal_ppf(POWER)) * spread if math.isfinite(spread) else None
+    return detectable_shift(alpha / 2) * spread if math.isfinite(spread) else None
 
 
 def _rates_text(rates: Mapping[str, ClusterInterval]) -> str:

@@ -31,8 +31,8 @@ from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
-from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.paired import sign_flip
+from audit.stats.power import detectable_shift
 from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
 
@@ -41,7 +41,6 @@ OF_PROMPT = "prompt_logprobs"
 """Of a record's facts: the log-probability of each token of the prompt, None for the first."""
 FLOOR_TIMES = 10.0
 """Factor on the largest difference between two plain runs, the limit of a single difference."""
-POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, s
         mean=size.estimate,
         upper=size.high,
         low=strict.low,
-        detectable=float(normal_isf(alpha) + normal_ppf(POWER)) * size.se,
+        detectable=detectable_shift(alpha) * size.se,
         bias=mean_interval(value, prompt, 1.0 - alpha),
         shift=mean_interval(value, prompt, 0.98),
         bias_p=sign_flip(value, prompt, np.random.default_rng(seed)).p,

@@ -29,14 +29,13 @@ from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
-from audit.stats.laws import normal_isf, normal_ppf
+from audit.stats.power import detectable_shift
 from engine.core.types import Floats
 
 TIMED = "timed once on a machine whose load is not known"
 LEVELS = {"p50": 0.5, "p99": 0.99}
 EACH = 0.995
 """Confidence of each of the two intervals behind a ratio of quantiles."""
-POWER = 0.9
 UNASKED = "no margin required"
 
 
@@ -132,9 +131,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=gain.estimate,
         bound=gain.low if finite else None,
         margin=float(params["min_speedup"]) or None,
-        detectable=gain.estimate * math.expm1(float(normal_isf(0.01) + normal_ppf(POWER)) * gain.se)
-        if finite
-        else None,
+        detectable=gain.estimate * math.expm1(detectable_shift(0.01) * gain.se) if finite else None,
         findings=findings,
         details=_details(ours, theirs, gain, tail, lengths) | {"unpaired": list(pairing.unpaired)},
     )

@@ -33,8 +33,8 @@ from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
-from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
+from audit.stats.power import detectable_shift
 from audit.stats.two_sample import (
     TwoSampleTest,
     bigram_test,
@@ -55,7 +55,6 @@ TESTS = {
 FEATURES = ("length", "distinct tokens", "repeats", "ended by itself")
 MOST = 64
 """Answers per prompt and arm; kernels grow with the square."""
-POWER = 0.9
 SAME = 0.005
 """Error probability of the guard against arms that share their numbers; eight prompts of two answers reach it."""
 
@@ -148,7 +147,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=max(abs(each.estimate) for each in features.values()),
         bound=bound if finite else None,
         margin=margin,
-        detectable=float(normal_isf(alpha / 2) + normal_ppf(POWER)) * spread if finite else None,
+        detectable=detectable_shift(alpha / 2) * spread if finite else None,
         findings=tuple(_finding(name, tests[name], found[name]) for name in rejected),
         details=_details(tests, found, features, samples),
     )

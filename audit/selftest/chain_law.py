@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.selftest.chains import FIRST
-from audit.stats.laws import chi2_sf, normal_isf, normal_ppf
+from audit.stats.laws import chi2_sf
 from audit.stats.multiplicity import holm
+from audit.stats.power import detectable_shift
 from audit.stats.scores import LeakEstimate, leak_estimate, leak_scores, moments, picked, score_test
 from engine.core.types import Floats
 
@@ -46,7 +47,7 @@ class ChainJudgement:
 
     def needed(self, share: float) -> int:
         """The tokens that show such a leak with probability 0.9."""
-        distance = float(normal_isf(ALPHA / 4) + normal_ppf(0.9))
+        distance = detectable_shift(ALPHA / 4)
         return round(self.tokens * (distance * self.leak.error / share) ** 2)
 
 

@@ -40,6 +40,14 @@ class SimulatedPower:
     runs: int
 
 
+def detectable_shift(alpha: float, power: float = POWER) -> float:
+    """Standard errors by which a mean must exceed a one-sided bound at `alpha` to be found with probability `power`.
+
+    A two-sided test takes half its level.
+    """
+    return float(normal_isf(alpha) + normal_ppf(power))
+
+
 def replay_need(rate: float, power: float = POWER) -> SampleSize:
     """Decisions until a deterministic comparison meets the first violation at `rate`; it has no false alarms."""
     _require(0.0 < rate <= 1.0, f"rate {rate} is not in (0, 1]")
@@ -67,13 +75,13 @@ def score_need(
     """
     _require(effect > 0.0 and span > 0.0, "an effect and a span above 0 are needed")
     return SampleSize(
-        _whole(_quantiles(alpha / 2, power) ** 2 * variance / (effect * span) ** 2), unit, effect, alpha, power
+        _whole(detectable_shift(alpha / 2, power) ** 2 * variance / (effect * span) ** 2), unit, effect, alpha, power
     )
 
 
 def score_effect(variance: float, span: float, alpha: float = ALPHA, power: float = POWER) -> float:
     """The detectable share, z sqrt(sum of Var_p s) / sum of (E_q s - E_p s); infinite without a span."""
-    return _quantiles(alpha / 2, power) * math.sqrt(variance) / span if span > 0 else math.inf
+    return detectable_shift(alpha / 2, power) * math.sqrt(variance) / span if span > 0 else math.inf
 
 
 def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
@@ -127,7 +135,7 @@ def non_inferiority_need(
     room = margin - difference
     _require(room > 0.0 and 0.0 < discordance <= 1.0, "the loss has to lie below the margin")
     variance = discordance - difference**2
-    return SampleSize(_whole(_quantiles(alpha, power) ** 2 * variance / room**2), "prompts", margin, alpha, power)
+    return SampleSize(_whole(detectable_shift(alpha, power) ** 2 * variance / room**2), "prompts", margin, alpha, power)
 
 
 def zero_need(rate: float, alpha: float = ALPHA) -> SampleSize:
@@ -202,10 +210,6 @@ def simulated_need(
         if simulated_power(partial(trial, size), runs, generator, alpha).power >= power:
             return SampleSize(size, unit, effect, alpha, power)
     return None
-
-
-def _quantiles(alpha: float, power: float) -> float:
-    return float(normal_isf(alpha) + normal_ppf(power))
 
 
 def _noncentrality(alpha: float, power: float, degrees: int) -> float:

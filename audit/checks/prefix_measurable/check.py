@@ -33,10 +33,10 @@ from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.acceptance import bernoulli_test
 from audit.stats.confidence import percent
-from audit.stats.laws import normal_isf, normal_ppf
+from audit.stats.laws import normal_isf
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
-from audit.stats.power import POWER, bernoulli_need
+from audit.stats.power import bernoulli_need, detectable_shift
 from audit.stats.sample_size import SampleSize
 from audit.stats.scores import Moments, score_test
 from engine.core.types import Floats, QKind
@@ -123,7 +123,7 @@ def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> Mi
     shares = (chance - kept.below).mean(axis=0)
     sd = np.sqrt(np.sum(chance * (1.0 - chance), axis=0)) / n
     above = float(normal_isf((1.0 - confidence) / len(THRESHOLDS)))
-    seen = float(normal_isf(alpha / (2 * max(tests, 1))) + normal_ppf(POWER))
+    seen = detectable_shift(alpha / (2 * max(tests, 1)))
     # n tokens resolve a share only to a few tokens
     least = above**2 / (3.0 * n)
     bound = float(np.max(shares + above * sd)) + least

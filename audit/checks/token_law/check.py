@@ -34,9 +34,8 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.confidence import percent
 from audit.stats.events import EventDeviation, event_deviation, radius
-from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.multiplicity import holm
-from audit.stats.power import POWER
+from audit.stats.power import POWER, detectable_shift
 from audit.stats.sample_size import SampleSize
 from audit.stats.scores import score_test
 from audit.stats.token_mixture import MixtureResult, mixture
@@ -167,11 +166,7 @@ def _detectable(found: TokenEvidence, alpha: float) -> float | None:
     spread = math.sqrt(float(np.sum(columns[:, 2])))
     if span <= 0.0:
         return None
-    return min(1.0, _quantiles(alpha / 4.0) * spread / span) * distance / len(columns)
-
-
-def _quantiles(alpha: float) -> float:
-    return float(normal_isf(alpha / 2.0) + normal_ppf(POWER))
+    return min(1.0, detectable_shift(alpha / 8.0) * spread / span) * distance / len(columns)
 
 
 def _summary(
