@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
-from audit.evidence.columns import numbered
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
+from engine.record.entries import numbered
 from engine.record.trace import Trace
 
 FACT: Final = "constraint"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from audit.evidence.columns import numbered
 from engine.core.types import Protocol, QKind, RecordLevel, Role
+from engine.record.entries import numbered
 from engine.record.further_columns import CELLS, EMPTY, MASKS, SPARSE
 from engine.record.trace import Trace
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.columns import numbered
 from audit.evidence.records import RequestRecord
 from audit.evidence.streams import stream_of
 from engine.core.types import FinishReason, Protocol, Role
+from engine.record.entries import entries_before, numbered
 from engine.record.trace import StepView, Trace, steps_of
 from engine.stream.interface import ENDING
 
@@ -32,7 +32,7 @@ class Violation:
 def structure_faults(request: RequestRecord) -> Iterator[Violation]:
     """Every contradiction of one request with a well-formed trace."""
     trace = request.trace
-    expected = len(trace.header.prompt) + np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
+    expected = len(trace.header.prompt) + entries_before(trace.n_emitted)
     for view in steps_of(trace, np.flatnonzero(_suspect(trace, expected)).tolist()):
         begin = int(expected[view.index])
         if view.position != begin:
@@ -62,7 +62,7 @@ def _in_place(trace: Trace) -> NDArray[np.bool_]:
     step, depth = emitted.step, emitted.local
     drafted = trace.n_drafted[step]
     offered, last = depth < drafted, depth == trace.n_emitted[step] - 1
-    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    first = entries_before(trace.n_drafted)
     kept = np.zeros(len(step), dtype=np.bool_)
     kept[offered] = trace.node_token[(first[step] + depth)[offered]] == trace.token[offered]
     going_on = kept & (trace.role == Role.ACCEPTED) & (~last | (step == trace.steps - 1))

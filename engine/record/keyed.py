@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, QKind, Role
+from engine.record.entries import numbered
 from engine.sampling.rng import Purpose, uniforms_at
 
 COUNTS: Final[Mapping[str, str]] = {
@@ -64,10 +65,9 @@ def numbers_of(
 
 def _draws(name: str, columns: Mapping[str, NDArray[Any]]) -> _Draws:
     counts = columns[COUNTS[name]]
-    step = np.repeat(np.arange(len(counts)), counts)
-    local = np.arange(len(step)) - (np.cumsum(counts, dtype=np.int64) - counts)[step]
-    begin = columns["position"].astype(np.int64)[step]
-    return _Draws(begin + local, _purposes(name, columns, step), begin)
+    entries = numbered(counts)
+    begin = columns["position"].astype(np.int64)[entries.step]
+    return _Draws(begin + entries.local, _purposes(name, columns, entries.step), begin)
 
 
 def _purposes(name: str, columns: Mapping[str, NDArray[Any]], step: Ints) -> Ints:

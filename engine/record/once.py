@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Role
+from engine.record.entries import entries_before, numbered
 
 SOURCES: Final[Mapping[str, str]] = {"token": "node_token", "p": "examined_p"}
 """The columns of emitted tokens, and the columns of drafted ones that hold the values of accepted tokens."""
@@ -69,10 +70,9 @@ def _values(name: str, columns: Mapping[str, Column], accepted: NDArray[np.bool_
     emitted, counts = (columns[column].astype(np.int64) for column in ("n_emitted", COUNTS[name]))
     if len(emitted) != len(counts) or (emitted < 0).any() or int(emitted.sum()) != len(accepted):
         raise ValueError("the counts do not fit the roles")
-    step = np.repeat(np.arange(len(emitted)), emitted)
-    place = np.arange(len(accepted)) - (np.cumsum(emitted) - emitted)[step]
-    step, place = step[accepted], place[accepted]
-    at, source = (np.cumsum(counts) - counts)[step] + place, columns[SOURCES[name]]
+    tokens = numbered(emitted)
+    step, place = tokens.step[accepted], tokens.local[accepted]
+    at, source = entries_before(counts)[step] + place, columns[SOURCES[name]]
     if (place >= counts[step]).any() or (at < 0).any() or (at >= len(source)).any():
         raise ValueError("an accepted token was not drafted")
     return np.asarray(source[at])

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
-from audit.evidence.columns import numbered
 from audit.evidence.records import RequestRecord
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason, Floats
+from engine.record.entries import numbered
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp, transform
 

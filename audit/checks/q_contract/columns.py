@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from audit.checks.q_contract.draws import SINGLE_PRECISION
 from audit.evidence.cells import cells_beside
-from audit.evidence.columns import EntryIndex, numbered
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind
+from engine.record.entries import EntryIndex, entries_before, numbered
 from engine.record.kept_rows import dense_laws
 from engine.record.trace import Trace
 from engine.sampling.rng import gumbel_at
@@ -57,7 +57,7 @@ def drawn_tokens(trace: Trace) -> DrawnTokens:
 
 def _nodes(trace: Trace, examined: EntryIndex) -> Indices:
     """[X] index of each examined node among the trace's drafted nodes."""
-    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    first = entries_before(trace.n_drafted)
     return np.asarray(first[examined.step] + trace.examined_node)
 
 
@@ -111,7 +111,7 @@ def _strange_laws(trace: Trace, kept: Indices) -> Indices:
 def _places(trace: Trace, kept: Indices) -> Indices:
     """[H] the emitted token at the place of each kept row of a chain, -1 if its own choice did not decide there."""
     step, node = numbered(trace.n_examined).step[kept], trace.examined_node[kept].astype(np.int64)
-    begin = np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
+    begin = entries_before(trace.n_emitted)
     own = (node < trace.n_emitted[step]) & (trace.header.protocol is not Protocol.BLOCK)
     return np.where(own, begin[step] + node, -1)
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from audit.evidence.columns import numbered
 from audit.evidence.decisions import deciding_row
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
 from engine.core.types import Floats, Protocol, QKind
+from engine.record.entries import numbered
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.columns import EntryIndex, numbered
 from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, QKind, Role
+from engine.record.entries import EntryIndex, entries_before, numbered
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose, uniforms_at
 
@@ -64,7 +64,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
 
 def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
     """[X] index of each examined node among the trace's drafted nodes."""
-    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    first = entries_before(trace.n_drafted)
     return np.asarray(first[examined.step] + trace.examined_node)
 
 
@@ -111,7 +111,7 @@ def _missed(u: Floats, below: Floats, own: Floats, total: Floats) -> Flags:
 def _tests(trace: Trace, examined: EntryIndex, made: Decisions, keys: Floats) -> Flags:
     u, p, q = trace.examined_uniform, trace.examined_p, trace.examined_q
     wrong = (u != keys) | ((trace.examined_accepted != 0) != (u * q < p))
-    first = np.cumsum(trace.n_emitted, dtype=np.int64) - trace.n_emitted
+    first = entries_before(trace.n_emitted)
     inside = np.flatnonzero(examined.local < trace.n_emitted[examined.step])
     at = first[examined.step[inside]] + examined.local[inside]
     cell = made.drafted[at]

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.cells import cells_beside
-from audit.evidence.columns import numbered
 from engine.core.types import Floats
+from engine.record.entries import entries_before, numbered
 from engine.record.trace import Trace
 from engine.sampling.transforms import plain_laws
 
@@ -72,7 +72,7 @@ def _wrong_tops(trace: Trace, at: Indices, logits: NDArray[np.floating]) -> Flag
 def strange_laws(trace: Trace) -> list[int]:
     """The kept rows of q whose sums may differ from the record, by their place among the kept ones."""
     kept = trace.kept_examined.astype(np.int64)
-    first = np.cumsum(trace.n_drafted, dtype=np.int64) - trace.n_drafted
+    first = entries_before(trace.n_drafted)
     node = first[numbered(trace.n_examined).step[kept]] + trace.examined_node[kept]
     token, ids = np.repeat(trace.node_token[node], trace.kept_q_count), trace.kept_q_id
     sums = {
@@ -88,6 +88,6 @@ def strange_laws(trace: Trace) -> list[int]:
 def _by_row(values: Floats, counts: NDArray[np.integer]) -> Floats:
     """[H] sums of consecutive values, so many for each row."""
     sums, filled = np.zeros(len(counts)), counts > 0
-    begins = (np.cumsum(counts, dtype=np.int64) - counts)[filled]
+    begins = entries_before(counts)[filled]
     sums[filled] = np.add.reduceat(values, begins) if len(begins) else 0.0
     return sums

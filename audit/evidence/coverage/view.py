@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
 from engine.core.types import Floats, Role, SamplingParams
+from engine.record.entries import entries_before
 from engine.record.trace import Trace
 
 Mask = NDArray[np.bool_]
@@ -126,7 +127,7 @@ def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, 
     trace = request.trace
     emitted = trace.n_emitted.astype(np.int64)
     step = np.repeat(np.arange(len(emitted)), emitted)
-    first = np.cumsum(emitted) - emitted
+    first = entries_before(emitted)
     is_accepted = np.asarray(trace.role == Role.ACCEPTED, dtype=np.float64)
     return RequestView(
         request=request,
