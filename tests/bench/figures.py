@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import click
+
+from audit.evidence.environment import hardware
+from audit.store.canonical import jsonable
 from audit.sweep.choice import paired
 from audit.sweep.interleave import TimedJob, interleaved
 from audit.sweep.intervals import MedianInterval, median_interval
@@ -86,3 +93,11 @@ def documents(tables: Iterable[Table]) -> list[Any]:
 
 def _documents(lines: Iterable[Line]) -> list[Any]:
     return [{"arm": line.arm, **line.figures} for line in lines]
+
+
+def reported(table: Table, facts: Mapping[str, Any], out: Path) -> None:
+    """Print a bench's table and write it to `out` with `facts`, among them the `load` before."""
+    click.echo(f"\n{rendered(table)}\n\nload before and after: {facts['load']:.1f}, {os.getloadavg()[0]:.1f}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    document = {**facts, "hardware": hardware(), "tables": documents([table])}
+    out.write_text(json.dumps(jsonable(document), indent=2) + "\n")

@@ -26,9 +26,7 @@ import click
 import httpx2
 import torch
 
-from audit.evidence.environment import hardware
-from audit.store.canonical import jsonable
-from tests.bench.figures import Line, Runs, Table, documents, measure, ratio, rendered
+from tests.bench.figures import Line, Runs, Table, measure, ratio, reported
 from tests.bench.setting import Setting, bundled_pair, folder_of, requests_of
 
 ROWS = 8
@@ -232,7 +230,4 @@ def main(quick, out, rounds, prompts, tokens, gamma, threads, group, target, dra
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         table = measured(setting, group, threads, found, Path(folder))
-    click.echo(f"\n{rendered(table)}\n\nload before and after: {before:.1f}, {os.getloadavg()[0]:.1f}")
-    document = {"bench": "serve", "setting": setting, "threads": threads, "hardware": hardware(), "load": before}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(jsonable(document | {"tables": documents([table])}), indent=2) + "\n")
+    reported(table, {"bench": "serve", "setting": setting, "threads": threads, "load": before}, out)

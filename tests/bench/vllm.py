@@ -24,12 +24,10 @@ from typing import IO, Any
 import click
 import torch
 
-from audit.evidence.environment import hardware
-from audit.store.canonical import jsonable
 from engine.core.types import Request
 from engine.models.numerics import REGISTRY
 from tests.bench.engines import LONGEST_NGRAM, METHODS, Outputs
-from tests.bench.figures import Line, Runs, Table, documents, measure, ratio, rendered
+from tests.bench.figures import Line, Runs, Table, measure, ratio, reported
 from tests.bench.serve import VLLM
 from tests.bench.setting import Engine, Pair, Setting, bundled_pair, folder_of, lean_pair, requests_of
 
@@ -247,7 +245,4 @@ def main(quick, out, rounds, prompts, tokens, gamma, group, target, draft, mode,
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         table = measured(setting, group, found, Path(folder), eager=eager)
-    click.echo(f"\n{rendered(table)}\n\nload before and after: {before:.1f}, {os.getloadavg()[0]:.1f}")
-    document = {"bench": "vllm", "setting": setting, "eager": eager, "hardware": hardware(), "load": before}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(jsonable(document | {"tables": documents([table])}), indent=2) + "\n")
+    reported(table, {"bench": "vllm", "setting": setting, "eager": eager, "load": before}, out)
