@@ -17,13 +17,13 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.folder import ModelFolder, read_tensors
+from engine.models.fused_weights import WeightFormat, build_weights, mapped_weights
 from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
 from engine.models.layers import SeparateLayers
 from engine.models.lean_weights import (
     LayerWeights,
     LeanConfig,
     LeanWeights,
-    build_weights,
     check_tensors,
     read_config,
     rope_frequencies,
@@ -215,7 +215,7 @@ def load_folder(
     tensors = read_tensors(folder)
     check_tensors(config, tensors, folder.name())
     device = torch.device(facts.get("device", "cpu"))
-    weights = build_weights(config, tensors, dtype, device)
+    weights = mapped_weights(config, tensors, WeightFormat(dtype, device), folder.name())
     choice = choose(numerics, parts_of(config, weights), folder.name())
     model = LeanModel(config, weights, folder.eos_ids, facts, choice.numerics, graphs_on(device))
     return ModelWithNumerics(model, choice.facts)

@@ -1,11 +1,11 @@
-"""From a published llama, qwen2 or qwen3 checkpoint to the tensors that the lean forward multiplies with.
+"""What the lean forward reads of a published llama, qwen2 or qwen3 checkpoint, and what it makes of it.
 
 The reader is strict: a missing, unexpected, misshapen or non-float tensor is an error that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.models.cache import require_rollback
-from engine.models.numerics.devices import CPU
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.rotations import frequencies
 
@@ -68,7 +67,7 @@ class LeanWeights:
     """All tensors of a model in one dtype. `head` is `embedding` itself where the two are tied."""
 
     embedding: Tensor
-    layers: tuple[LayerWeights, ...]
+    layers: Iterable[LayerWeights]
     norm: Tensor
     head: Tensor
 
@@ -228,55 +227,3 @@ def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) 
     if name == "lm_head.weight" and config.tied:
         return torch.equal(tensors[name], tensors["model.embed_tokens.weight"])
     return name.endswith(DERIVED_SUFFIX)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """The dtype, device and arithmetic of weights."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-
-def build_weights(
-    config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device = CPU
-) -> LeanWeights:
-    """Fused copies of checked tensors, in `dtype` on `device`."""
-    kind = WeightFormat(dtype, device)
-    embedding = _own(tensors["model.embed_tokens.weight"], kind)
-    return LeanWeights(
-        embedding=embedding,
-        layers=tuple(_layer(config, tensors, f"model.layers.{i}.", kind) for i in range(config.layers)),
-        norm=_own(tensors["model.norm.weight"], kind),
-        head=embedding if config.tied else _own(tensors["lm_head.weight"], kind),
-    )
-
-
-def _own(tensor: Tensor, kind: WeightFormat) -> Tensor:
-    """A copy: a tensor read from a file may be a view of the mapped file, which can change under us."""
-    return tensor.detach().to(kind.device, kind.dtype, copy=True).contiguous()
-
-
-def _layer(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: WeightFormat) -> LayerWeights:
-    def fused(*names: str) -> Affine:
-        biases = [tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in tensors]
-        weight = torch.cat([tensors[f"{prefix}{name}.weight"] for name in names])
-        return Affine(_own(weight, kind), _own(torch.cat(biases), kind) if biases else None)
-
-    return LayerWeights(
-        attention_norm=_own(tensors[f"{prefix}input_layernorm.weight"], kind),
-        qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        qk_norm=_qk_norm(config, tensors, prefix, kind),
-        out=fused("self_attn.o_proj"),
-        ffn_norm=_own(tensors[f"{prefix}post_attention_layernorm.weight"], kind),
-        gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
-        down=fused("mlp.down_proj"),
-    )
-
-
-def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kind: WeightFormat) -> Tensor | None:
-    if not config.qk_norm:
-        return None
-    queries = tensors[f"{prefix}self_attn.q_norm.weight"].expand(config.heads, -1)
-    keys = tensors[f"{prefix}self_attn.k_norm.weight"].expand(config.kv_heads, -1)
-    return _own(torch.cat([queries, keys]), kind)

@@ -27,9 +27,10 @@ from engine.models.folder import (
     read_tensors,
     tokenizer_digest,
 )
+from engine.models.fused_weights import WeightFormat, mapped_weights
 from engine.models.interface import TargetModel
-from engine.models.lean_weights import build_weights, check_tensors, read_config
-from engine.models.numerics.devices import ask_for_stable_kernels, usable_device
+from engine.models.lean_weights import check_tensors, read_config
+from engine.models.numerics.devices import CPU, ask_for_stable_kernels, usable_device
 from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
 from engine.models.numerics.probe.model_parts import ModelParts, parts_of
 from engine.models.pinned import pinned
@@ -204,7 +205,8 @@ def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None)
         config = read_config(folder.config, folder.name("config.json"))
         tensors = read_tensors(folder)
         check_tensors(config, tensors, folder.name())
-        return parts_of(config, build_weights(config, tensors, DTYPES[dtype]))
+        kind = WeightFormat(DTYPES[dtype], CPU)
+        return parts_of(config, mapped_weights(config, tensors, kind, folder.name()))
 
 
 def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSource:

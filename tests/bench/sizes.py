@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from engine.core.types import Generation, Request, SamplingParams
+from engine.models.fused_weights import build_weights
 from engine.models.lean import LeanModel
-from engine.models.lean_weights import build_weights, read_config
+from engine.models.lean_weights import read_config
 from engine.models.loading import DTYPES
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.panels import panels

@@ -34,7 +34,7 @@ class LargePages:
         """An uninitialised tensor."""
         size = prod(shape) * dtype.itemsize
         if size > CHUNK // 4:
-            return _mapped(size)[:size].view(dtype).view(shape)
+            return own_pages(shape, dtype)
         start = -(-self._taken // LINE) * LINE
         if start + size > len(self._chunk):
             self._chunk, start = _mapped(CHUNK), 0
@@ -46,6 +46,17 @@ class LargePages:
 def large_pages() -> LargePages:
     """The process's."""
     return LargePages()
+
+
+def own_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An uninitialised tensor whose pages go back to the system with it, while the heap keeps most of what it frees.
+
+    Tensors below a page are on the heap.
+    """
+    size = prod(shape) * dtype.itemsize
+    if size < PAGE:
+        return torch.empty(shape, dtype=dtype)
+    return _mapped(size)[:size].view(dtype).view(shape)
 
 
 def _mapped(size: int) -> Tensor:

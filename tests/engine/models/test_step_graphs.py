@@ -7,9 +7,10 @@ import torch
 
 from engine.core.types import Tree
 from engine.models import numerics, step_graphs
+from engine.models.fused_weights import build_weights
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean import LeanModel
-from engine.models.lean_weights import build_weights, read_config
+from engine.models.lean_weights import read_config
 from engine.models.numerics import constant_rows
 from engine.models.numerics.probe.model_parts import difference, parts_of
 from engine.models.numerics.probe.probe import probe

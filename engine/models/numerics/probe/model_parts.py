@@ -57,7 +57,7 @@ class ModelParts:
 
 
 def parts_of(config: LeanConfig, weights: LeanWeights) -> ModelParts:
-    """The parts of a model whose weights are in memory; no weight is copied."""
+    """The parts of a model."""
     return ModelParts(
         affines=_distinct(weights),
         norm=weights.norm,
@@ -81,8 +81,9 @@ def _distinct(weights: LeanWeights) -> dict[str, Affine]:
 
 
 def _named(weights: LeanWeights) -> Iterator[tuple[str, Affine]]:
-    for layer in weights.layers:
-        yield from (("qkv", layer.qkv), ("out", layer.out), ("gate_up", layer.gate_up), ("down", layer.down))
+    # the shapes of all layers are the same
+    layer = next(iter(weights.layers))
+    yield from (("qkv", layer.qkv), ("out", layer.out), ("gate_up", layer.gate_up), ("down", layer.down))
     yield "head", Affine(weights.head, None)
 
 
