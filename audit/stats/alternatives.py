@@ -15,7 +15,7 @@ was fixed before its token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,6 @@ from engine.core.types import Floats
 
 DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 EXPONENTS = (0.7, 0.85, 0.95, 1.05, 1.15, 1.4)
-"""`_powers` gives these."""
 ARGMAX_LEAKS = (0.01, 0.03, 0.1, 0.3)
 REPEATS = (0.01, 0.05, 0.2)
 ROW_LEAKS = (0.01, 0.1, 0.5, 0.9)
@@ -276,19 +275,11 @@ def _refused(chunk: Chunk) -> Floats:
 
 
 def _tilt(chunk: Chunk) -> Floats:
+    with np.errstate(divide="ignore"):
+        logs = np.log(chunk.p)
     own = np.log(_own(chunk))
-    columns = [(power - 1.0) * own - np.log(mass) for power, mass in zip(EXPONENTS, _powers(chunk.p), strict=True)]
+    columns = [(power - 1.0) * own - np.log(np.sum(np.exp(power * logs), axis=1)) for power in EXPONENTS]
     return np.stack(columns, axis=1)
-
-
-def _powers(p: Floats) -> Iterator[Floats]:
-    """[E] the sum of the cells' `p` [E, C] to each of `EXPONENTS`: one root and products, a sixth of as many powers."""
-    # where p is 0 its root only divides
-    root = np.where(p > 0, p, 1.0) ** 0.05
-    cube = root * root * root
-    least = p / (cube * cube)
-    for power in (least, p / cube, p / root, p * root, p * cube, least * least):
-        yield power.sum(axis=1)
 
 
 def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:

@@ -72,13 +72,13 @@ def pit(p: Floats, order: Floats, token: NDArray[np.int64], v: Floats) -> Floats
 def legendre(u: Floats) -> Floats:
     """[..., 4] orthonormal Legendre polynomials of degree 1 to 4 on [0, 1]."""
     x = 2.0 * np.clip(u, 0.0, 1.0) - 1.0
-    square = x * x
-    polynomials = np.empty((*x.shape, DEGREES))
-    polynomials[..., 0] = np.sqrt(3.0) * x
-    polynomials[..., 1] = np.sqrt(5.0) / 2.0 * (3.0 * square - 1.0)
-    polynomials[..., 2] = np.sqrt(7.0) / 2.0 * (5.0 * square - 3.0) * x
-    polynomials[..., 3] = np.sqrt(9.0) / 8.0 * ((35.0 * square - 30.0) * square + 3.0)
-    return polynomials
+    polynomials = (
+        np.sqrt(3.0) * x,
+        np.sqrt(5.0) * (3.0 * x**2 - 1.0) / 2.0,
+        np.sqrt(7.0) * (5.0 * x**3 - 3.0 * x) / 2.0,
+        np.sqrt(9.0) * (35.0 * x**4 - 30.0 * x**2 + 3.0) / 8.0,
+    )
+    return np.stack(polynomials, axis=-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,17 +82,19 @@ def _carried(ids: NDArray[np.int64], p: Floats, token: NDArray[np.int64]) -> Flo
     """[E - 1] of cells `ids` [E, C]: for all but the first row, the row before at the cell `token` [E]."""
     here = np.arange(1, len(token))
     wanted = ids[here, token[1:]]
-    found = np.where(wanted > TAIL, _mass(ids[:-1], p[:-1], wanted[:, None]), 0.0)
+    found = _on_cells(ids[:-1], p[:-1], wanted[:, None])[:, 0]
     tail = np.flatnonzero(token[1:] == ids.shape[1] - 1)
     rows = max(1, PAIRS // ids.shape[1] ** 2)
     for some in np.split(tail, range(rows, len(tail), rows)):
-        # the tail's own mark is below every token, so no cell has it
-        others = _mass(ids[some], p[some], ids[some + 1])
-        found[some] = np.maximum(1.0 - others, 0.0)
+        # the tail's own mark is no token, so its cell has 0 here
+        others = _on_cells(ids[some], p[some], ids[some + 1])
+        found[some] = np.maximum(1.0 - others.sum(axis=1), 0.0)
     return found
 
 
-def _mass(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
-    """[n] of rows with cells `ids` [n, C]: the probability of those of the tokens `wanted` [n, W] that have a cell."""
-    hit = (wanted[:, :, None] == ids[:, None, :]).any(axis=1) & (ids > TAIL)
-    return np.asarray(np.where(hit, p, 0.0).sum(axis=1))
+def _on_cells(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
+    """[n, W] of rows with cells `ids` [n, C]: p of the tokens `wanted` [n, W]; 0 for a token without a cell."""
+    same = wanted[:, :, None] == ids[:, None, :]
+    at = same.argmax(axis=2)
+    hit = np.take_along_axis(same, at[:, :, None], axis=2)[:, :, 0] & (wanted > TAIL)
+    return np.where(hit, np.take_along_axis(p, at, axis=1), 0.0)

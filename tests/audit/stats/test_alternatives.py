@@ -9,12 +9,10 @@ from scipy.stats import binom
 
 from audit.stats import alternatives
 from audit.stats.alternatives import (
-    EXPONENTS,
     NAMES,
     NO_TOKEN,
     Chunk,
     _averages,
-    _powers,
     extend,
     log_ratios,
     ranking,
@@ -66,13 +64,6 @@ def test_every_alternative_is_a_law(depth, bonus):
         "last draft",
     }
     assert any(name.startswith(stratum) for name in moved)
-
-
-def test_powers_are_products_of_one_root():
-    p = np.random.default_rng(4).dirichlet(np.full(30, 0.1), 200)
-    p[p < 1e-6] = 0.0
-    for power, mass in zip(EXPONENTS, _powers(p), strict=True):
-        assert mass == pytest.approx((p**power).sum(axis=1), rel=1e-13)
 
 
 def test_what_is_unknown_moves_nothing():
