@@ -55,7 +55,7 @@ class _Spoilt:
 
 
 class Harness:
-    """The parts of a server without HTTP."""
+    """The parts of a server without HTTP; its loop begins with `start`."""
 
     def __init__(self, **options):
         from audit.serve.engine_thread import EngineThread
@@ -72,6 +72,8 @@ class Harness:
         self.model = ServedModel("m", engine, engine, LIMITS, "f")
         self.ids = new_ids(RUN)
         self.thread = EngineThread(engine, self.batch, NoRecords(), LIMITS.context, self.lines.append, record=False)
+
+    def start(self):
         self.thread.start()
 
     async def ask(self, length):
@@ -104,6 +106,7 @@ def opened():
 
 def test_an_error_ends_what_runs_and_nothing_else(opened):
     harness = opened()
+    harness.start()
 
     async def run():
         results = await asyncio.gather(*(harness.ask(length) for length in (POISON, 4, 8, 16)), return_exceptions=True)
@@ -127,6 +130,10 @@ def test_an_engine_that_always_fails_stops_the_server(opened):
 
     async def run():
         asked = [asyncio.create_task(harness.ask(8)) for _ in range(9)]
+        # a request that comes after the third error would be refused with 503, so all of them wait when the loop begins
+        while harness.batch.load != (0, 9):
+            await asyncio.sleep(0)
+        harness.start()
         return await asyncio.gather(*asked, return_exceptions=True)
 
     answers = asyncio.run(run())
