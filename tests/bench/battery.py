@@ -48,11 +48,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Size:
-    """All checks over one reading, by `processes` processes. `busy` counts all of them, `peak_mib` that of the process
-    that judges, `helper_mib` that of the largest helper, and `idle_mib` what the former had before it read a trace.
+    """All checks over one reading of requests of `length` tokens, by `processes` processes.
+
+    `busy` counts all of them, `peak_mib` that of the process that judges, `helper_mib` that of the largest helper, and
+    `idle_mib` what the former had before it read a trace.
     """
 
     tokens: int
+    length: int
     distinct: int
     processes: int
     seconds: float
@@ -92,8 +95,9 @@ def together(workload: Workload, chosen: tuple[str, ...], requests: int, distinc
     spent, children = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = time.process_time() - busy + children.ru_utime + children.ru_stime
     verdicts = {name: result.verdict.value for name, result in results.items()}
-    tokens, helper = requests * LENGTH, children.ru_maxrss / 1024
-    return Size(tokens, min(requests, distinct) * LENGTH, 1 + helpers, spent, busy, idle, peak(), helper, verdicts)
+    length, helper = workload.length, children.ru_maxrss / 1024
+    counts = (requests * length, length, min(requests, distinct) * length)
+    return Size(*counts, 1 + helpers, spent, busy, idle, peak(), helper, verdicts)
 
 
 def of_checks(costs: tuple[Cost, ...], tokens: int) -> Iterator[str]:
@@ -120,7 +124,7 @@ def kept(sizes: list[Size], folder: Path) -> None:
     """Write the sizes and their picture; others that were measured before stay."""
     path = folder / "battery.json"
     before = json.loads(path.read_text()) if path.exists() else []
-    measured = {(each["tokens"], each["processes"]): each for each in (*before, *map(asdict, sizes))}
+    measured = {(each["length"], each["tokens"], each["processes"]): each for each in (*before, *map(asdict, sizes))}
     found = [measured[key] for key in sorted(measured)]
     path.write_text(json.dumps(found, indent=1) + "\n")
     (folder / "battery.svg").write_text(drawn(found))
@@ -128,7 +132,8 @@ def kept(sizes: list[Size], folder: Path) -> None:
 
 @click.command()
 @click.option("--tokens", default="10000,100000,1000000", show_default=True, help="Sizes, by commas.")
-@click.option("--distinct", type=click.IntRange(min=LENGTH), default=1_000_000, show_default=True, help="Tokens made.")
+@click.option("--length", type=click.IntRange(min=1), default=LENGTH, show_default=True, help="Tokens of a request.")
+@click.option("--distinct", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Tokens made.")
 @click.option("--vocabulary", type=click.IntRange(min=2), default=2048, show_default=True)
 @click.option("--level", type=click.Choice([each.value for each in LEVELS]), default="topk", show_default=True)
 @click.option("--contexts", type=click.IntRange(min=1), help="Rows of a vocabulary too large for one per token.")
@@ -139,6 +144,7 @@ def kept(sizes: list[Size], folder: Path) -> None:
 @click.option("--picture", type=click.Path(path_type=Path), help="A folder for battery.json and battery.svg.")
 def main(
     tokens: str,
+    length: int,
     distinct: int,
     vocabulary: int,
     level: str,
@@ -151,9 +157,9 @@ def main(
 ) -> None:
     """Time the standard checks on simulated evidence of some sizes."""
     folder.mkdir(parents=True, exist_ok=True)
-    workload = Workload(str(folder), vocabulary, RecordLevel(level), contexts)
-    counts = sorted({max(1, int(each) // LENGTH) for each in tokens.split(",")})
-    most, began = min(counts[-1], max(1, distinct // LENGTH)), time.perf_counter()
+    workload = Workload(str(folder), vocabulary, RecordLevel(level), contexts, length)
+    counts = sorted({max(1, int(each) // length) for each in tokens.split(",")})
+    most, began = min(counts[-1], max(1, distinct // length)), time.perf_counter()
     fresh = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         list(pool.map(partial(write, workload), [list(range(most))[start::processes] for start in range(processes)]))
@@ -162,15 +168,15 @@ def main(
     sizes = []
     click.echo(HEAD)
     for count in counts:
-        for helpers in sorted({0, processes - 1} if count * LENGTH <= single else {processes - 1}):
+        for helpers in sorted({0, processes - 1} if count * length <= single else {processes - 1}):
             with ProcessPoolExecutor(1, mp_context=fresh) as pool:
                 sizes.append(pool.submit(together, workload, selected, count, most, helpers).result())
             click.echo(of_size(sizes[-1]))
     if picture is not None:
         kept(sizes, picture)
-    own = min((count for count in counts if count * LENGTH >= ALONE), default=counts[-1])
-    if own * LENGTH <= single:
+    own = min((count for count in counts if count * length >= ALONE), default=counts[-1])
+    if own * length <= single:
         with ProcessPoolExecutor(1, mp_context=fresh) as pool:
             costs = pool.submit(alone, workload, selected, min(own, most)).result()
-        for line in of_checks(costs, min(own, most) * LENGTH):
+        for line in of_checks(costs, min(own, most) * length):
             click.echo(line)

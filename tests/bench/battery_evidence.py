@@ -23,7 +23,7 @@ from engine.record.trace import TraceHeader, decode, encode
 from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
 LENGTH = 512
-"""Tokens of a request."""
+"""Tokens of a request, by default."""
 LEVELS = {RecordLevel.TOPK: Level.L3, RecordLevel.FULL: Level.L4}
 
 
@@ -36,6 +36,8 @@ class Workload:
     level: RecordLevel
     contexts: int | None = None
     """How many rows a wide vocabulary has; None for a row after each token."""
+    length: int = LENGTH
+    """Tokens of a request."""
 
     def path(self, index: int) -> Path:
         return Path(self.folder) / f"{self.name}-{index}.trace"
@@ -44,7 +46,7 @@ class Workload:
     def name(self) -> str:
         """What its files are called after."""
         few = "" if self.contexts is None else f"-{self.contexts}"
-        return f"{self.level}-{self.vocabulary}{few}"
+        return f"{self.level}-{self.vocabulary}{few}-{self.length}"
 
 
 class Folded:
@@ -92,7 +94,7 @@ def write(workload: Workload, indices: list[int]) -> None:
     missing = [index for index in indices if not workload.path(index).exists()]
     if not missing:
         return
-    setup = Setup(level=workload.level, sampling=replace(SAMPLED, max_new_tokens=LENGTH))
+    setup = Setup(level=workload.level, sampling=replace(SAMPLED, max_new_tokens=workload.length))
     made = source(workload, setup)
     for index in missing:
         workload.path(index).write_bytes(encode(Decoder(made.world, setup, f"case-{index:06d}", made.laws).run()))

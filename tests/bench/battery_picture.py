@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from tests.bench.svg import COLOURS, INK, Curve
 
-WIDTH, HEIGHT, TOP, BOTTOM = 760, 330, 44, 246
+WIDTH, HEIGHT, TOP, BOTTOM = 760, 344, 44, 246
 TITLE: Final = "The standard checks of one arm, by tokens"
 
 
@@ -45,9 +45,9 @@ class Panel:
 
 def drawn(sizes: Sequence[Mapping[str, Any]]) -> str:
     """The picture of the sizes, as `tests.bench.battery.Size` gives them."""
-    kinds = sorted({each["processes"] for each in sizes})
-    seconds = tuple(Curve(_name(kind), _points(sizes, kind, "seconds")) for kind in kinds)
-    memory = tuple(Curve(_name(kind), _points(sizes, kind, "peak_mib")) for kind in kinds)
+    kinds = sorted({(each["length"], each["processes"]) for each in sizes})
+    seconds = tuple(Curve(_name(*kind), _points(sizes, *kind, "seconds")) for kind in kinds)
+    memory = tuple(Curve(_name(*kind), _points(sizes, *kind, "peak_mib")) for kind in kinds)
     panels = (Panel("seconds", 60, 350, seconds), Panel("peak memory, MiB", 440, 730, memory))
     repeated = [each for each in sizes if each["distinct"] < each["tokens"]]
     most = max(each["distinct"] for each in sizes)
@@ -65,12 +65,16 @@ def drawn(sizes: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _name(processes: int) -> str:
-    return "one process" if processes == 1 else f"{processes} processes"
+def _name(length: int, processes: int) -> str:
+    return f"{length:,} a request, {'one process' if processes == 1 else f'{processes} processes'}"
 
 
-def _points(sizes: Sequence[Mapping[str, Any]], processes: int, key: str) -> tuple[tuple[float, float], ...]:
-    return tuple((each["tokens"], each[key]) for each in sizes if each["processes"] == processes)
+def _points(
+    sizes: Sequence[Mapping[str, Any]], length: int, processes: int, key: str
+) -> tuple[tuple[float, float], ...]:
+    return tuple(
+        (each["tokens"], each[key]) for each in sizes if (each["length"], each["processes"]) == (length, processes)
+    )
 
 
 def _panel(panel: Panel) -> Iterator[str]:
@@ -100,6 +104,6 @@ def _short(tokens: int) -> str:
 
 def _legend(names: Sequence[str]) -> Iterator[str]:
     for index, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
-        x, y = 60 + 150 * index, HEIGHT - 12
+        x, y = 40 + 180 * index, HEIGHT - 36
         yield f'<path d="M{x} {y}h20" stroke="{colour}" stroke-width="2"/>'
         yield f'<text x="{x + 26}" y="{y + 4}" font-size="11">{escape(name)}</text>'
