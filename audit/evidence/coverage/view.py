@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
 from engine.core.types import Floats, Role, SamplingParams
-from engine.record.entries import entries_before
+from engine.record.entries import entries_before, numbered
 from engine.record.trace import Trace
 
 Mask = NDArray[np.bool_]
@@ -126,8 +126,7 @@ def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, 
     """Arrange a request's record; a request without steps gives empty arrays."""
     trace = request.trace
     emitted = trace.n_emitted.astype(np.int64)
-    step = np.repeat(np.arange(len(emitted)), emitted)
-    first = entries_before(emitted)
+    tokens = numbered(emitted)
     is_accepted = np.asarray(trace.role == Role.ACCEPTED, dtype=np.float64)
     return RequestView(
         request=request,
@@ -135,12 +134,12 @@ def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, 
         arm=arm,
         batch=batch,
         shared_prefix=shared_prefix,
-        first=first,
+        first=entries_before(emitted),
         drafted=trace.n_drafted.astype(np.int64),
         emitted=emitted,
-        accepted=np.bincount(step, weights=is_accepted, minlength=len(emitted)).astype(np.int64),
-        step=step,
-        place=np.arange(len(step)) - first[step],
+        accepted=np.bincount(tokens.step, weights=is_accepted, minlength=len(emitted)).astype(np.int64),
+        step=tokens.step,
+        place=tokens.local,
     )
 
 

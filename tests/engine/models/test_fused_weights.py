@@ -13,7 +13,9 @@ from engine.models.lean import LeanModel
 from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.numerics.devices import CPU
 from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import Affine
 from engine.models.numerics.ordered import OrderedNumerics
+from engine.models.numerics.panels import panels
 from tests.engine.heads.tiny import random_tensors
 
 DOCUMENT = {
@@ -67,6 +69,8 @@ def test_a_layer_that_changed_after_it_was_read_is_refused(config, tensors, name
 
 @pytest.mark.parametrize("numerics", [OrderedNumerics(), FastNumerics()])
 def test_a_model_whose_products_have_panels_keeps_no_second_copy(config, tensors, numerics, monkeypatch):
+    if panels(Affine(torch.zeros(32, 32), None)) is None:
+        pytest.skip("this processor has no panels in float32, so its products read the weights themselves")
     fused = []
     own = WeightFormat.own
 

@@ -5,7 +5,6 @@ A mode that is requested by name and fails is refused, never replaced.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -126,13 +125,18 @@ def _first_that_holds(parts: ModelParts) -> NumericsChoice:
 
 def _swiftest(parts: ModelParts) -> NumericsChoice:
     """The fastest mode that has a product for the model; nothing is probed, so nothing is promised."""
-    affine = next(iter(parts.affines.values()))
-    for name in SWIFTEST[:-1]:
-        mode = load(name)
-        with contextlib.suppress(ModelError):
-            mode.matrix(Affine(affine.weight[:1], None))
-            return NumericsChoice(mode, NumericsFacts(name, DRAFTING, Invariance.NONE, UNPROBED))
-    return NumericsChoice(load(SWIFTEST[-1]), NumericsFacts(SWIFTEST[-1], DRAFTING, Invariance.NONE, UNPROBED))
+    row = Affine(next(iter(parts.affines.values())).weight[:1], None)
+    name = next((each for each in SWIFTEST[:-1] if _multiplies(each, row)), SWIFTEST[-1])
+    return NumericsChoice(load(name), NumericsFacts(name, DRAFTING, Invariance.NONE, UNPROBED))
+
+
+def _multiplies(name: str, affine: Affine) -> bool:
+    """True if the mode has a product for weights of this type and device."""
+    try:
+        load(name).matrix(affine)
+    except ModelError:
+        return False
+    return True
 
 
 def foreign(requested: str, where: str) -> NumericsFacts:
