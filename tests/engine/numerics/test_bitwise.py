@@ -10,7 +10,7 @@ MODES = {
     "fixed": ("draft_model", "ngram"),
     "tiled": ("draft_model", "ngram", "trees"),
     "ordered": ("draft_model", "ngram", "trees"),
-    "exact": ("draft_model", "trees"),
+    "exact": ("draft_model",),
 }
 HONEST = [
     Case(mode, dtype, proposer, threads, rows)
