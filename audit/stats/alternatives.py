@@ -275,10 +275,14 @@ def _refused(chunk: Chunk) -> Floats:
 
 
 def _tilt(chunk: Chunk) -> Floats:
-    with np.errstate(divide="ignore"):
-        logs = np.log(chunk.p)
     own = np.log(_own(chunk))
-    columns = [(power - 1.0) * own - np.log(np.sum(np.exp(power * logs), axis=1)) for power in EXPONENTS]
+    # a third of the cells may have no probability, and exponentials are what this costs
+    possible = chunk.p != 0.0
+    logs, powers = np.log(chunk.p[possible]), np.zeros_like(chunk.p)
+    columns = []
+    for power in EXPONENTS:
+        powers[possible] = np.exp(power * logs)
+        columns.append((power - 1.0) * own - np.log(np.sum(powers, axis=1)))
     return np.stack(columns, axis=1)
 
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions
+from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.stats.scores import log_p_scores
 from engine.core.types import Floats
 from engine.record.lumping import TOP
-
-PAIRS = 2**20
-"""Pairs of cells of neighbouring rows that are compared at once."""
 
 
 def exact_of(made: Decisions) -> LumpedDecisions:
@@ -80,21 +77,20 @@ def previous_at(made: Decisions) -> Floats:
 
 def _carried(ids: NDArray[np.int64], p: Floats, token: NDArray[np.int64]) -> Floats:
     """[E - 1] of cells `ids` [E, C]: for all but the first row, the row before at the cell `token` [E]."""
-    here = np.arange(1, len(token))
-    wanted = ids[here, token[1:]]
-    found = _on_cells(ids[:-1], p[:-1], wanted[:, None])[:, 0]
+    before = np.arange(len(token) - 1)
+    cell = own_cell(ids[:-1], ids[before + 1, token[1:]])
+    found = np.where(cell == NO_NODE, 0.0, p[before, cell])
     tail = np.flatnonzero(token[1:] == ids.shape[1] - 1)
-    rows = max(1, PAIRS // ids.shape[1] ** 2)
-    for some in np.split(tail, range(rows, len(tail), rows)):
-        # the tail's own mark is no token, so its cell has 0 here
-        others = _on_cells(ids[some], p[some], ids[some + 1])
-        found[some] = np.maximum(1.0 - others.sum(axis=1), 0.0)
+    # the tail's own mark is no token, so its cell has 0 here
+    others = _on_cells(ids[tail], p[tail], ids[tail + 1])
+    found[tail] = np.maximum(1.0 - others.sum(axis=1), 0.0)
     return found
 
 
 def _on_cells(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
     """[n, W] of rows with cells `ids` [n, C]: p of the tokens `wanted` [n, W]; 0 for a token without a cell."""
-    same = wanted[:, :, None] == ids[:, None, :]
-    at = same.argmax(axis=2)
-    hit = np.take_along_axis(same, at[:, :, None], axis=2)[:, :, 0] & (wanted > TAIL)
-    return np.where(hit, np.take_along_axis(p, at, axis=1), 0.0)
+    found = np.zeros(wanted.shape)
+    # from the last cell, because of equal tokens the first counts
+    for cell in reversed(range(ids.shape[1])):
+        np.copyto(found, p[:, cell, None], where=wanted == ids[:, cell, None])
+    return np.where(wanted > TAIL, found, 0.0)
