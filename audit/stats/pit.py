@@ -95,10 +95,12 @@ class SmoothSums:
 
     def add(self, u: Floats) -> SmoothSums:
         """With further numbers [m]."""
-        return self.add_polynomials(legendre(u)) if len(u) else self
+        return self.add_polynomials(legendre(u))
 
     def add_polynomials(self, polynomials: Floats) -> SmoothSums:
         """With those of further numbers [m, 4]."""
+        if not len(polynomials):
+            return self
         together = np.concatenate([self.polynomials[None], polynomials])
         return SmoothSums(self.n + len(polynomials), together.sum(axis=0))
 

@@ -96,8 +96,8 @@ def together(workload: Workload, chosen: tuple[str, ...], requests: int, distinc
     busy = time.process_time() - busy + children.ru_utime + children.ru_stime
     verdicts = {name: result.verdict.value for name, result in results.items()}
     length, helper = workload.length, children.ru_maxrss / 1024
-    counts = (requests * length, length, min(requests, distinct) * length)
-    return Size(*counts, 1 + helpers, spent, busy, idle, peak(), helper, verdicts)
+    tokens, made = requests * length, min(requests, distinct) * length
+    return Size(tokens, length, made, 1 + helpers, spent, busy, idle, peak(), helper, verdicts)
 
 
 def of_checks(costs: tuple[Cost, ...], tokens: int) -> Iterator[str]:
@@ -156,10 +156,12 @@ def main(
     picture: Path | None,
 ) -> None:
     """Time the standard checks on simulated evidence of some sizes."""
+    if distinct < length:
+        raise click.UsageError(f"--distinct {distinct} is less than one request of {length} tokens")
     folder.mkdir(parents=True, exist_ok=True)
     workload = Workload(str(folder), vocabulary, RecordLevel(level), contexts, length)
     counts = sorted({max(1, int(each) // length) for each in tokens.split(",")})
-    most, began = min(counts[-1], max(1, distinct // length)), time.perf_counter()
+    most, began = min(counts[-1], distinct // length), time.perf_counter()
     fresh = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         list(pool.map(partial(write, workload), [list(range(most))[start::processes] for start in range(processes)]))

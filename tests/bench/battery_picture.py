@@ -45,9 +45,7 @@ class Panel:
 
 def drawn(sizes: Sequence[Mapping[str, Any]]) -> str:
     """The picture of the sizes, as `tests.bench.battery.Size` gives them."""
-    kinds = sorted({(each["length"], each["processes"]) for each in sizes})
-    seconds = tuple(Curve(_name(*kind), _points(sizes, *kind, "seconds")) for kind in kinds)
-    memory = tuple(Curve(_name(*kind), _points(sizes, *kind, "peak_mib")) for kind in kinds)
+    seconds, memory = _curves(sizes, "seconds"), _curves(sizes, "peak_mib")
     panels = (Panel("seconds", 60, 350, seconds), Panel("peak memory, MiB", 440, 730, memory))
     repeated = [each for each in sizes if each["distinct"] < each["tokens"]]
     most = max(each["distinct"] for each in sizes)
@@ -65,16 +63,16 @@ def drawn(sizes: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _curves(sizes: Sequence[Mapping[str, Any]], key: str) -> tuple[Curve, ...]:
+    """A curve for each length of requests and number of processes."""
+    points: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for each in sizes:
+        points.setdefault((each["length"], each["processes"]), []).append((each["tokens"], each[key]))
+    return tuple(Curve(_name(*kind), tuple(found)) for kind, found in sorted(points.items()))
+
+
 def _name(length: int, processes: int) -> str:
     return f"{length:,} a request, {'one process' if processes == 1 else f'{processes} processes'}"
-
-
-def _points(
-    sizes: Sequence[Mapping[str, Any]], length: int, processes: int, key: str
-) -> tuple[tuple[float, float], ...]:
-    return tuple(
-        (each["tokens"], each[key]) for each in sizes if (each["length"], each["processes"]) == (length, processes)
-    )
 
 
 def _panel(panel: Panel) -> Iterator[str]:

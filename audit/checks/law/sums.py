@@ -94,23 +94,23 @@ class LawSums:
         self._accept.append({"accepted": tested[:, 0] > 0, "probability": tested[:, 1]})
 
     def _add_transforms(self, table: LawTable, depth: NDArray[np.int64]) -> None:
-        known = ~np.isnan(table.rank_pit)
         columns = {
-            "rank": table.rank_pit[known],
-            "id": _numbers(table.id_pit),
-            "ratio": _numbers(table.ratio_pit),
-            "draft": _numbers(table.draft_pit),
-            "residual rank": _numbers(table.residual_rank_pit),
-            "residual id": _numbers(table.residual_id_pit),
+            "rank": table.rank_pit,
+            "id": table.id_pit,
+            "ratio": table.ratio_pit,
+            "draft": table.draft_pit,
+            "residual rank": table.residual_rank_pit,
+            "residual id": table.residual_id_pit,
         }
+        held = [u[~np.isnan(u)] for u in columns.values()]
         # one call for all columns: half of its cost does not depend on their length
-        ends = np.cumsum([len(u) for u in columns.values()])
-        joined = np.split(legendre(np.concatenate(list(columns.values()))), ends[:-1])
+        joined = np.split(legendre(np.concatenate(held)), np.cumsum([len(u) for u in held[:-1]]))
         polynomials = dict(zip(columns, joined, strict=True))
-        rank, depth, bonus = polynomials.pop("rank"), depth[known], table.bonus[known]
+        rank = polynomials.pop("rank")
         for name, each in polynomials.items():
-            if len(each):
-                self._smooth[name, EVERY] = self._smooth[name, EVERY].add_polynomials(each)
+            self._smooth[name, EVERY] = self._smooth[name, EVERY].add_polynomials(each)
+        known = ~np.isnan(table.rank_pit)
+        depth, bonus = depth[known], table.bonus[known]
         parts = {EVERY: rank, BONUS: rank[bonus]}
         parts |= {TokenStratum(value): rank[depth == value] for value in np.unique(depth).tolist()}
         for stratum, part in parts.items():
@@ -183,10 +183,6 @@ class LawSums:
         """Give up the columns."""
         for columns in (self._tokens, self._argmax, self._accept):
             columns.close()
-
-
-def _numbers(u: Floats) -> Floats:
-    return u[~np.isnan(u)]
 
 
 def _deviations(columns: Floats) -> tuple[Floats, Floats, Floats]:

@@ -131,8 +131,8 @@ def test_an_engine_that_always_fails_stops_the_server(opened):
     async def run():
         asked = [asyncio.create_task(harness.ask(8)) for _ in range(9)]
         # a request that comes after the third error would be refused with 503, so all of them wait when the loop begins
-        while harness.batch.load != (0, 9):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert harness.batch.load == (0, 9)
         harness.start()
         return await asyncio.gather(*asked, return_exceptions=True)
 

@@ -69,8 +69,8 @@ def test_a_layer_that_changed_after_it_was_read_is_refused(config, tensors, name
 
 @pytest.mark.parametrize("numerics", [OrderedNumerics(), FastNumerics()])
 def test_a_model_whose_products_have_panels_keeps_no_second_copy(config, tensors, numerics, monkeypatch):
-    if panels(Affine(torch.zeros(32, 32), None)) is None:
-        pytest.skip("this processor has no panels in float32, so its products read the weights themselves")
+    if isinstance(numerics, FastNumerics) and panels(Affine(torch.zeros(32, 32), None)) is None:
+        pytest.skip("this processor has no panels in float32, so products of fast read the weights themselves")
     fused = []
     own = WeightFormat.own
 
