@@ -22,135 +22,141 @@ from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "admission": ("audit.commands.admission:command", "Admit pods to a Kubernetes cluster by the gate's decisions."),
+    "admission": (
+        "audit.commands.decide.admission:command",
+        "Admit pods to a Kubernetes cluster by the gate's decisions.",
+    ),
     "attach": (
-        "audit.commands.attach:command",
+        "audit.commands.share.attach:command",
         "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",
     ),
     "attest": (
-        "audit.commands.attest:command",
+        "audit.commands.share.attest:command",
         "Sign statements about RUN (a ULID, a prefix of one, or latest), and record them.",
     ),
     "bom": (
-        "audit.commands.bom:command",
+        "audit.commands.share.bom:command",
         "Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims.",
     ),
     "checklist": (
-        "audit.commands.checklist:command",
+        "audit.commands.decide.checklist:command",
         "Answer what production asks of RUN from its evidence, or name what is missing.",
     ),
     "controls": (
-        "audit.commands.controls:command",
+        "audit.commands.decide.controls:command",
         "Show which checks and records are evidence for which clauses of laws and standards.",
     ),
     "convert": (
-        "audit.commands.convert:command",
+        "audit.commands.operate.convert:command",
         "Convert MODEL, a folder or another source of models, for another engine.",
     ),
     "coverage": (
-        "audit.commands.coverage:command",
+        "audit.commands.look.coverage:command",
         "Show the situations that RUN met and how often its checks examined each.",
     ),
-    "db": ("audit.commands.db:command", "Maintain the provenance store."),
+    "db": ("audit.commands.operate.db:command", "Maintain the provenance store."),
     "diff": (
-        "audit.commands.diff:command",
+        "audit.commands.look.diff:command",
         "Show what differs between runs A and B: settings, verdicts, acceptance by domain and position, outputs.",
     ),
     "disclose": (
-        "audit.commands.disclose:command",
+        "audit.commands.decide.disclose:command",
         "Write the plain statement about the speculation of RUN, from its evidence alone.",
     ),
     "doctor": (
-        "audit.commands.doctor:command",
+        "audit.commands.operate.doctor:command",
         "Check this installation; exit 1 if an audit could not run.",
     ),
     "eval": (
-        "audit.commands.eval:command",
+        "audit.commands.run.eval:command",
         "Run an evaluation twice, without speculation and with it, and compare its scores and its answers.",
     ),
-    "export": ("audit.commands.export:command", "Write the finished RUN to a file that others can verify and import."),
+    "export": (
+        "audit.commands.share.export:command",
+        "Write the finished RUN to a file that others can verify and import.",
+    ),
     "gate": (
-        "audit.commands.gate:command",
+        "audit.commands.decide.gate:command",
         "Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.",
     ),
     "import": (
-        "audit.commands.import_bundle:command",
+        "audit.commands.share.import_bundle:command",
         "Verify BUNDLE, a file of `audit export`, and add its run to a store.",
     ),
-    "join": ("audit.commands.join:command", "Join the SHARDs of a run to one run, and judge it."),
+    "join": ("audit.commands.run.join:command", "Join the SHARDs of a run to one run, and judge it."),
     "judge": (
-        "audit.commands.judge:command",
+        "audit.commands.run.judge:command",
         "Judge RUN again from its record, store the new verdicts beside the old ones, and print what differs.",
     ),
-    "keys": ("audit.commands.keys:command", "Make and show the keys that sign checkpoints of a store's log."),
-    "list": ("audit.commands.list:command", "List the newest runs of a store."),
-    "minimize": ("audit.commands.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
+    "keys": ("audit.commands.share.keys:command", "Make and show the keys that sign checkpoints of a store's log."),
+    "list": ("audit.commands.look.list:command", "List the newest runs of a store."),
+    "minimize": ("audit.commands.run.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
     "parity": (
-        "audit.commands.parity:command",
+        "audit.commands.look.parity:command",
         "Compare instances of one engine: two or more stored RUNs, or N fresh processes of a suite.",
     ),
     "plan": (
-        "audit.commands.plan:command",
+        "audit.commands.run.plan:command",
         "Estimate whether SUITE is large enough for its margins, and how long it takes.",
     ),
     "probe": (
-        "audit.commands.probe:command",
+        "audit.commands.operate.probe:command",
         "Find out what the OpenAI-compatible server at URL is and what it speaks.",
     ),
-    "query": ("audit.commands.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
+    "query": ("audit.commands.look.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
     "register": (
-        "audit.commands.register:command",
+        "audit.commands.share.register:command",
         "Put the digests of SUITE and POLICY into the store's log, before the run.",
     ),
     "replay": (
-        "audit.commands.replay:command",
+        "audit.commands.look.replay:command",
         "Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.",
     ),
     "report": (
-        "audit.commands.report:command",
+        "audit.commands.look.report:command",
         "Write the report of RUN (a ULID, a prefix of one, or latest) as one HTML file.",
     ),
     "resume": (
-        "audit.commands.resume:command",
+        "audit.commands.run.resume:command",
         "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",
     ),
     "review": (
-        "audit.commands.review:command",
+        "audit.commands.decide.review:command",
         "Sign an approval or a rejection of RUN (a ULID, a prefix of one, or latest), or of a waiver for it.",
     ),
-    "run": ("audit.commands.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
-    "schema": ("audit.commands.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
+    "run": ("audit.commands.run.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
+    "schema": ("audit.commands.share.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
     "selftest": (
-        "audit.commands.selftest:command",
+        "audit.commands.run.selftest:command",
         "Run deliberately broken arms and clean arms, and judge both.",
     ),
     "serve": (
-        "audit.commands.serve:command",
+        "audit.commands.operate.serve:command",
         "Serve MODEL, or an arm of MODEL if it is a suite, to OpenAI clients on this machine, and record every answer.",
     ),
     "show": (
-        "audit.commands.show:command",
+        "audit.commands.look.show:command",
         "Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.",
     ),
-    "sweep": ("audit.commands.sweep:command", "Find the fastest draft length of each arm of SUITE."),
+    "sweep": ("audit.commands.run.sweep:command", "Find the fastest draft length of each arm of SUITE."),
     "validate": (
-        "audit.commands.validate:command",
+        "audit.commands.run.validate:command",
         "Check SUITE, a YAML file or the name of a packaged suite, and print what it would run.",
     ),
     "verify": (
-        "audit.commands.verify:command",
+        "audit.commands.share.verify:command",
         "Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.",
     ),
     "view": (
-        "audit.commands.view:command",
+        "audit.commands.operate.view:command",
         "Show the pages of a store in a browser: runs, requests, trends, and the difference between two runs.",
     ),
     "waive": (
-        "audit.commands.waive:command",
+        "audit.commands.decide.waive:command",
         "Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.",
     ),
     "watch": (
-        "audit.commands.watch:command",
+        "audit.commands.operate.watch:command",
         "Follow the /metrics of the live server at URL, and alarm when acceptance fell.",
     ),
 }
@@ -250,7 +256,7 @@ class LazyGroup(click.Group):
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         # package metadata takes as long to import as the rest of the command line
-        from audit.commands import installed
+        from audit.commands.operate import installed
 
         echo(*installed.version_lines())
         context.exit()

@@ -1,6 +1,6 @@
 """Alembic's environment: the table metadata and the database connection.
 
-`audit db upgrade` passes its own connection; `audit.store.view_texts` passes a kind of
+`audit db upgrade` passes its own connection; `audit.store.tables.view_texts` passes a kind of
 database, to read the SQL. A developer's `alembic` command names the database with `-x url=...`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine
 
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 
 
 def run_on(connection: Connection) -> None:

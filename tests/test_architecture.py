@@ -35,9 +35,9 @@ WRITES = {
         for name in ("write", "writelines", "buffer.write")
     ),
 }
-STORE_LOG = ("audit/cli.py", "audit/store/run_lock.py", "audit/store/waiting.py")
+STORE_LOG = ("audit/cli.py", "audit/store/base/run_lock.py", "audit/store/base/waiting.py")
 """The log of the store, which the command line prints with `note`."""
-MAY_IMPORT = {"audit/commands/live_table.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
+MAY_IMPORT = {"audit/terminal/live_table.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
 """The table of a run in progress makes its texts visible itself."""
 
 # one process parses every module

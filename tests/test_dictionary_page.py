@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 from tests.support import ask_page, dictionary_page
 from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import schemas
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.standard import standard_checks, stream_checks
 from audit.cli import COMMANDS, main
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level

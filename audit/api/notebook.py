@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.report.verdicts import VERDICTS, conclusion, faults_of, marked, verdict_rows
+from audit.report.tables.verdicts import VERDICTS, conclusion, faults_of, marked, verdict_rows
 from audit.store import StoredCheck, StoredRun
 from audit.text.extras import needs
 from audit.text.unsafe import shortened, visible

@@ -20,7 +20,7 @@ from audit.attest.signing import stored
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 from audit.text.documents import mistake, read_bytes
 from audit.text.staged_files import staged
 

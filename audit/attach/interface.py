@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from audit.attach import splice
-from audit.store.canonical import sha256_json
+from audit.store.base.canonical import sha256_json
 from audit.text.documents import MIB
 
 KEY: Final = "audit"

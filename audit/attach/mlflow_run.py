@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.attach.interface import pointer
 from audit.errors import UserError
-from audit.store.canonical import to_json
+from audit.store.base.canonical import to_json
 from audit.text.extras import needs
 
 if TYPE_CHECKING:

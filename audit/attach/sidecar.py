@@ -14,7 +14,7 @@ from audit.attach.statement import MAX_STATEMENT_BYTES, Statement
 from audit.attest.envelope import SignedStatement, sign, unverified
 from audit.attest.statement import InToto, StatementSubject
 from audit.errors import UserError
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 from audit.text.documents import mistake, read_bytes
 
 FOLDER: Final = ".audit"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
-from audit.report.verdicts import conclusion
+from audit.report.tables.verdicts import conclusion
 
 WIDTH: Final = 10
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from audit.attest.facts import AttestedRun, artifact_name, governance_of, tool
 from audit.evidence.verdicts import Verdict
 from audit.store import ArtifactRef, StoredArm
-from audit.store.canonical import jsonable, sha256_json
+from audit.store.base.canonical import jsonable, sha256_json
 
 MODELS: Final = frozenset({"target", "draft", "adapter"})
 PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

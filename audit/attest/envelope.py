@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from audit.attest import statement as statements
 from audit.attest.statement import PAYLOAD_TYPE, InToto
 from audit.errors import UserError
-from audit.store.keys import PrivateKey, PublicKey
+from audit.store.base.keys import PrivateKey, PublicKey
 from audit.text.documents import MIB, parse_json
 from audit.text.extras import needs
 

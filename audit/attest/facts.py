@@ -10,8 +10,8 @@ from typing import Any, Final
 from audit.attest.statement import StatementSubject
 from audit.errors import CannotDecide, UserError
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredRun
-from audit.store.attestations import StoredRegistration
-from audit.store.governance import Governance, governance
+from audit.store.base.governance import Governance, governance
+from audit.store.reading.attestations import StoredRegistration
 
 VERIFIER: Final = "https://specaudit.dev"
 

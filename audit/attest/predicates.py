@@ -16,7 +16,7 @@ from audit.attest.facts import AttestedRun, governance_of, subjects_of, tool
 from audit.attest.statement import EVAL_RESULT, SPECULATION, TEST_RESULT, InToto
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 
 VERSION: Final = 1
 METRIC: Final = "specaudit.checks_not_certified"

@@ -9,9 +9,10 @@ from datetime import datetime
 from audit.attest.envelope import SignedStatement, sign
 from audit.attest.statement import InToto
 from audit.errors import CannotDecide
-from audit.store import Store, notes
-from audit.store.attestations import StoredAttestation
-from audit.store.keys import PrivateKey
+from audit.store import Store
+from audit.store.base.keys import PrivateKey
+from audit.store.ledger import notes
+from audit.store.reading.attestations import StoredAttestation
 
 
 def stored(signed: SignedStatement, run: str | None, now: datetime) -> StoredAttestation:

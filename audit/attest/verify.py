@@ -20,9 +20,9 @@ from audit.attest.statement import DECISION, REVIEW, SPECULATION, TEST_RESULT, W
 from audit.attest.waivers import statement_problem
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.keys import PublicKey
-from audit.store.proof import REGISTRATION, ProvenRow
-from audit.store.proof import verify as verify_proof
+from audit.store.base.keys import PublicKey
+from audit.store.ledger.proof import REGISTRATION, ProvenRow
+from audit.store.ledger.proof import verify as verify_proof
 from audit.text.durations import CLOCK_SKEW
 from audit.text.schema_errors import first_problem
 

@@ -16,8 +16,8 @@ import schemas
 from audit.attest.envelope import opened, unverified
 from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject
 from audit.errors import UserError
-from audit.store.attestations import StoredAttestation
-from audit.store.keys import PublicKey, parse_public
+from audit.store.base.keys import PublicKey, parse_public
+from audit.store.reading.attestations import StoredAttestation
 from audit.text.extras import needs
 from audit.text.schema_errors import first_problem
 

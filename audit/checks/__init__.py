@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from audit.errors import UserError
 
 if TYPE_CHECKING:
-    from audit.checks.interface import Check
+    from audit.checks.base.interface import Check
 
 REGISTRY: Final[Mapping[str, str]] = {
     "liveness": "audit.checks.liveness:CHECK",

@@ -26,14 +26,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
-from audit.checks.ranges import CONFIDENCE
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.ranges import CONFIDENCE
 from audit.errors import UserError
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.acceptance.drift import (
+    Alarm,
+    RateChange,
+    RecordedRate,
+    against_recorded,
+    detector,
+    extend,
+    mean_recorded,
+)
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
-from audit.stats.drift import Alarm, RateChange, RecordedRate, against_recorded, detector, extend, mean_recorded
 from audit.stats.equivalence import EquivalenceDecision
 from audit.stats.laws import normal_ppf
 from audit.stats.power import detectable_shift

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import ByRequest, Check, Design, Params
-from audit.checks.plans import plan_acceptance
+from audit.checks.base.interface import ByRequest, Check, Design, Params
+from audit.checks.base.plans import plan_acceptance
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY, Decisions, LumpedDecisions
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.stats.acceptance import (
+from audit.stats.acceptance.expected import (
     BernoulliTest,
     bernoulli_test_of,
     chain_acceptance,

@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, not_run
-from audit.checks.plans import at_least
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, not_run
+from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import read_again
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, Params, needs_nothing
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from engine.record.effective import Effective, LoopOwner

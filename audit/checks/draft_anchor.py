@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord

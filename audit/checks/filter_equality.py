@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from audit.checks.interface import Check, Design, NoEvidence, Params
-from audit.checks.plans import at_least
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.plans import at_least
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
 from audit.checks.equality.rerun import Rerun, compare
-from audit.checks.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
 from audit.checks.law import check as law
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level

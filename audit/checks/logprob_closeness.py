@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of

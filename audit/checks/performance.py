@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, Params, needs_nothing
 from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.checks.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, Params, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from engine.backends.evidence import Part

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.interface import Check, Design, NoEvidence, Params
-from audit.checks.plans import at_least
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.excerpts import parting

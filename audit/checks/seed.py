@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from audit.checks.base.interface import Check, NoEvidence, Params, needs_nothing
 from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare
-from audit.checks.interface import Check, NoEvidence, Params, needs_nothing
 from audit.errors import UserError
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import stream_of
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers

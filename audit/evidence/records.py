@@ -159,7 +159,7 @@ class Evidence:
     baseline: ArmRecord | None = None
     control: ArmRecord | None = None
     companions: Mapping[ArmKind, ArmRecord] = field(default_factory=dict)
-    """Further arms that the candidate's checks requested (`audit.checks.interface.Check.companions`)."""
+    """Further arms that the candidate's checks requested (`audit.checks.base.interface.Check.companions`)."""
     noise: tuple[ArmRecord, ...] = ()
     """Further controls: the baseline repeated, and with its requests in another order."""
 

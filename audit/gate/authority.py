@@ -9,7 +9,7 @@ from audit.attest.waivers import SignedReview, Waiver
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import TrustedKeys
-from audit.store.keys import PublicKey
+from audit.store.base.keys import PublicKey
 from audit.text.durations import CLOCK_SKEW
 
 

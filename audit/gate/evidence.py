@@ -20,7 +20,7 @@ from audit.gate.workload import ArmWorkload, workload_of
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.runs.rejudge import Recomputed, recomputed
 from audit.store import NewCheck, RunStatus, Store, StoredCheck, StoredCoverage, StoredRun
-from audit.store.ulid import time_of
+from audit.store.base.ulid import time_of
 
 TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from audit.attest.waivers import Stated
 from audit.gate.workload import ArmWorkload
 from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
-from audit.store.watches import StoredWatch, WatchReading
+from audit.store.reading.watches import StoredWatch, WatchReading
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from audit.gate.policy import Policy
 from audit.gate.rego.module import RegoModule
 from audit.gate.subjects import Subject
 from audit.store import StoredDecision, StoredRun
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 
 BUNDLE = "bundle "
 """Beginning of the text that names where the record of a decision on a bundle came from."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from audit.errors import UserError
 from audit.gate.decision import never_waived
 from audit.gate.parameters import Limit
-from audit.store.keys import PublicKey, parse_public
+from audit.store.base.keys import PublicKey, parse_public
 from audit.text.documents import Document, Place, quoted
 from audit.text.durations import HINT, parse_duration
 from audit.watch.address import counters_address

@@ -21,7 +21,8 @@ from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision
 from audit.gate.rules.reviews import REVIEWS
 from audit.gate.rules.subjects import engines, used_artifacts
 from audit.gate.subjects import DIGEST
-from audit.store import Store, StoredDecision, keys
+from audit.store import Store, StoredDecision
+from audit.store.base import keys
 from audit.text.extras import needs
 from audit.text.staged_files import require_new, staged
 

@@ -11,9 +11,10 @@ from typing import Final
 from audit.errors import CannotDecide, UserError
 from audit.gate.facts import SignedEnding
 from audit.gate.policy_parts import TrustedKeys
-from audit.store import Store, StoredRun, notes, proof
-from audit.store.keys import PublicKey
-from audit.store.proof import ProvenRun
+from audit.store import Store, StoredRun
+from audit.store.base.keys import PublicKey
+from audit.store.ledger import notes, proof
+from audit.store.ledger.proof import ProvenRun
 from audit.text.documents import decode_text, parse_json, read_bytes
 
 MOST_BYTES: Final = 2**24

@@ -48,7 +48,7 @@ def parse_subject(text: str) -> Subject:
 
 def _folder_digest(role: str, folder: Path) -> str:
     # Imported here: the engine's model code imports torch, which digests on the command line do without.
-    from engine.models.folder import model_digest, open_folder, tokenizer_digest
+    from engine.models.files.folder import model_digest, open_folder, tokenizer_digest
 
     try:
         files = open_folder(folder, str(folder)).files

@@ -14,7 +14,7 @@ from audit.gate.facts import RunFacts, SeriesAlarm, WatchedSeries, WatchFacts
 from audit.gate.policy_parts import WatchRule
 from audit.gate.rules.subjects import used_artifacts
 from audit.store import Store, StoredArm
-from audit.store.watches import StoredWatch
+from audit.store.reading.watches import StoredWatch
 from audit.watch.detect import Detectors
 from audit.watch.reference import lower_bound
 

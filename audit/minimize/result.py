@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.errors import CannotDecide
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.page import PageContent, page_of

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from audit.checks.interface import Check, evaluate
+from audit.checks.base.interface import Check, evaluate
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.written import document_of, files_of

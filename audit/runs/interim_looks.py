@@ -19,7 +19,7 @@ from audit.store import StoredEvent, StoredRun
 
 if TYPE_CHECKING:
     # `audit show` imports this module too, and no check
-    from audit.checks.interface import Check, Params
+    from audit.checks.base.interface import Check, Params
 
 UNTIL: Final = "decided"
 SCHEDULE: Final = "6 / (pi^2 k^2)"

@@ -13,7 +13,7 @@ from typing import Final
 
 from audit.errors import CannotDecide, UserError
 from audit.store import RunStatus, Store
-from audit.store.failures import Cause, StoreFailure
+from audit.store.base.failures import Cause, StoreFailure
 from engine.core.errors import EngineError
 
 AGAIN: Final = "a run with text: off cannot be continued; run its suite again"

@@ -19,8 +19,8 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from audit.checks import load
-from audit.checks.interface import Check
-from audit.checks.together import AskedCheck, Reader, evaluate_together, read_here
+from audit.checks.base.interface import Check
+from audit.checks.base.shared_reading import AskedCheck, Reader, evaluate_together, read_here
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed

@@ -22,7 +22,7 @@ from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.runs.shard import SHARD, Shard
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
-from audit.store.withheld import KEY, OFF
+from audit.store.writing.withheld import KEY, OFF
 from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.outside import require_allowed
 from audit.suite.spec import Case, Suite, sources

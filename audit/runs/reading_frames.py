@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
-from audit.checks.together import Parts
+from audit.checks.base.shared_reading import Parts
 from audit.evidence.records import ArmRecord
 
 LENGTH: Final = struct.Struct("<Q")

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Final
 
 from audit.checks import load
-from audit.checks.interface import Check
-from audit.checks.together import Parts, halves_of, parts_of, read_here
+from audit.checks.base.interface import Check
+from audit.checks.base.shared_reading import Parts, halves_of, parts_of, read_here
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord
 from audit.runs.reading_frames import ReadParts, Task, read_frame, write_frame
@@ -81,7 +81,7 @@ class ReadingHelpers:
             helper.end()
 
     def read(self, arm: ArmRecord, checks: Sequence[Check]) -> Generator[Parts, None, None]:
-        """Read an arm as `audit.checks.together.read_here` does."""
+        """Read an arm as `audit.checks.base.shared_reading.read_here` does."""
         registered = all(load(check.name) is check for check in checks)
         if not self._count or not registered or not _is_large(arm, self._least):
             yield from read_here(arm, checks)

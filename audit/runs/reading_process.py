@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from audit.checks import load
-from audit.checks.interface import ByRequest
-from audit.checks.together import halves_of, parts_of
+from audit.checks.base.interface import ByRequest
+from audit.checks.base.shared_reading import halves_of, parts_of
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import RequestRecord
 from audit.runs.reading_frames import ReadParts, Task, read_frame, write_frame

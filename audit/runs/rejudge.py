@@ -18,7 +18,7 @@ from audit.runs.judge import judged_checks
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.runs.shard import require_whole
 from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
-from audit.store.canonical import number
+from audit.store.base.canonical import number
 
 COMPARED: Final = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
 """What a result decides by; the wording of messages may improve."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks import load
-from audit.checks.interface import Check, Design, NoEvidence, PlanAssumptions, foreseen
+from audit.checks.base.interface import Check, Design, NoEvidence, PlanAssumptions, foreseen
 from audit.errors import UserError
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level

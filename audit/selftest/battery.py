@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.performance import tokens_per_forward
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.selftest.chains import FIRST
+from audit.stats.anytime.scores import LeakEstimate, leak_estimate, leak_scores, moments, picked, score_test
 from audit.stats.laws import chi2_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import detectable_shift
-from audit.stats.scores import LeakEstimate, leak_estimate, leak_scores, moments, picked, score_test
 from engine.core.types import Floats
 
 ALPHA: Final = 1e-3

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from audit.errors import CannotDecide, UserError
 from audit.serve.completion_id import place_of
 from audit.store import RunStatus, Store
-from audit.store.request_writer import NewRequest
+from audit.store.writing.request_writer import NewRequest
 from engine.core.types import Generation
 
 WAITING: Final = 256

@@ -18,7 +18,7 @@ from audit.serve.refusals import unavailable
 from audit.serve.running_batch import RunningBatch
 from audit.serve.served_model import ServedModel
 from audit.store import Store
-from audit.store.ulid import new_ulid
+from audit.store.base.ulid import new_ulid
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from audit.stats.anytime.sequences import drifting_mean
 from audit.stats.binomial import Interval, upper_bound
 from audit.stats.bounded_mean import betting_upper
 from audit.stats.distance import WitnessEstimate
-from audit.stats.sequences import drifting_mean
 from engine.core.types import Floats
 
 REPLAY_SHARE = 0.5

@@ -1,9 +1,7 @@
 """The provenance store of runs, environments, evidence and verdicts."""
 
-from audit.store.connection import default_url
-from audit.store.request_writer import NewRequest
-from audit.store.store import Store
-from audit.store.values import (
+from audit.store.base.connection import default_url
+from audit.store.base.values import (
     ArmCounts,
     ArtifactRef,
     Attachment,
@@ -24,6 +22,8 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
+from audit.store.store import Store
+from audit.store.writing.request_writer import NewRequest
 
 __all__ = [
     "ArmCounts",

@@ -11,10 +11,13 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store import integrity, kept_sums, log_check, log_scan, trigger_texts, view_texts
-from audit.store.contents import IntegrityViolation
-from audit.store.models import RunRow
-from audit.store.values import RunStatus
+from audit.store.base.values import RunStatus
+from audit.store.ledger import log_check, log_scan, trigger_texts
+from audit.store.sums import kept_sums
+from audit.store.tables import view_texts
+from audit.store.tables.runs import RunRow
+from audit.store.writing import integrity
+from audit.store.writing.contents import IntegrityViolation
 
 
 def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:

@@ -14,10 +14,10 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
-from audit.store.failures import failure
-from audit.store.models import REVISION
-from audit.store.waiting import is_busy
+from audit.store.base.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.base.failures import failure
+from audit.store.base.waiting import is_busy
+from audit.store.tables.runs import REVISION
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -112,8 +112,8 @@ def filled(connection: Connection) -> int:
 
 def _filled_settings(connection: Connection) -> int:
     # imported late, as below
-    from audit.store.integrity import speculation_of
-    from audit.store.models import ArmRow, ArmSpeculationRow, EnvironmentRow, RunRow
+    from audit.store.tables.runs import ArmRow, ArmSpeculationRow, EnvironmentRow, RunRow
+    from audit.store.writing.integrity import speculation_of
 
     with Session(connection, join_transaction_mode="rollback_only") as session:
         known = select(ArmSpeculationRow.arm_id)
@@ -131,8 +131,8 @@ def _filled_tokens(connection: Connection) -> int:
     if not requests:
         return 0
     # imported for old stores only: numpy is not needed for new ones
-    from audit.store.models import RequestTokensRow, TokenTraceRow
-    from audit.store.readable import tokens_of_payload
+    from audit.store.tables.runs import RequestTokensRow, TokenTraceRow
+    from audit.store.writing.readable import tokens_of_payload
 
     count = 0
     for request in requests:
@@ -146,8 +146,9 @@ def _filled_tokens(connection: Connection) -> int:
 
 def fill_events(connection: Connection) -> None:
     """Add the events of requests from before there were tables for them; a damaged trace gives none."""
-    from audit.store import contents, events, log
-    from audit.store.models import TokenTraceRow
+    from audit.store.ledger import log
+    from audit.store.tables.runs import TokenTraceRow
+    from audit.store.writing import contents, events
 
     with log.LoggedSession(connection, join_transaction_mode="rollback_only") as session:
         for request in session.scalars(select(TokenTraceRow.request_id).order_by(TokenTraceRow.request_id)).all():
@@ -162,7 +163,7 @@ def fill_events(connection: Connection) -> None:
 
 def _fill_sums(connection: Connection) -> None:
     # imported late, as above
-    from audit.store import kept_sums
+    from audit.store.sums import kept_sums
 
     kept_sums.fill(connection)
 
@@ -170,7 +171,7 @@ def _fill_sums(connection: Connection) -> None:
 def _adopt(connection: Connection) -> None:
     """Begin the log of a store that has none."""
     # imported here because opening a current store needs no log
-    from audit.store import log
+    from audit.store.ledger import log
 
     with Session(connection, join_transaction_mode="create_savepoint") as session:
         log.adopt(session)

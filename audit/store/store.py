@@ -19,33 +19,10 @@ from sqlalchemy.orm import Session
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmRecord, Level
 from audit.evidence.verdicts import CheckResult
-from audit.store import (
-    arm_reader,
-    checkpoints,
-    draft_counts,
-    erasing,
-    failures,
-    health,
-    integrity,
-    log,
-    migrate,
-    odd_rows,
-    outcomes,
-    proof,
-    reader,
-    request_writer,
-    run_lock,
-    token_pieces,
-    writer,
-)
-from audit.store.attestations import Attestations, StoredAttestation, add_decision
-from audit.store.checkpoints import TreeHead
-from audit.store.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
-from audit.store.contents import IntegrityViolation
-from audit.store.erasing import ErasurePlan, StoredErasure
-from audit.store.figures import Figures
-from audit.store.request_writer import NewRequest
-from audit.store.values import (
+from audit.store import health, migrate
+from audit.store.base import failures, run_lock
+from audit.store.base.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
+from audit.store.base.values import (
     Attachment,
     DraftCounts,
     NewCheck,
@@ -61,8 +38,19 @@ from audit.store.values import (
     StoredJudgement,
     StoredRun,
 )
-from audit.store.watches import Watches
-from audit.store.withheld import WithheldContent, withholds
+from audit.store.ledger import checkpoints, log, proof
+from audit.store.ledger.checkpoints import TreeHead
+from audit.store.reading import arm_reader, outcomes, reader
+from audit.store.reading.attestations import Attestations, StoredAttestation, add_decision
+from audit.store.reading.figures import Figures
+from audit.store.reading.watches import Watches
+from audit.store.sums import draft_counts
+from audit.store.tables import odd_rows
+from audit.store.writing import erasing, integrity, request_writer, token_pieces, writer
+from audit.store.writing.contents import IntegrityViolation
+from audit.store.writing.erasing import ErasurePlan, StoredErasure
+from audit.store.writing.request_writer import NewRequest
+from audit.store.writing.withheld import WithheldContent, withholds
 
 if TYPE_CHECKING:
     from engine.core.types import Generation
@@ -170,8 +158,8 @@ class Store:
         """The content root computed from the stored requests; None if a trace is missing or cannot be decoded, and
         with `text: off`, because the root has no salt.
         """
-        # imported with the first trace, as in `audit.store.arm_reader`
-        from audit.store.content_root import content_root
+        # imported with the first trace, as in `audit.store.reading.arm_reader`
+        from audit.store.reading.content_root import content_root
 
         if any(withholds(arm.spec) for arm in self.load_run(run).arms):
             return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from audit import checks
-from audit.checks.ranges import as_declared, wrong_parameters
+from audit.checks.base.ranges import as_declared, wrong_parameters
 from audit.errors import UserError
 from audit.text.documents import Document, Place, quoted
 from audit.text.schema_errors import suggestion

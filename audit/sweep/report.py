@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from audit.report.verdicts import marked_name
-from audit.store.canonical import jsonable
+from audit.report.tables.verdicts import marked_name
+from audit.store.base.canonical import jsonable
 from audit.sweep.choice import Advice, Recommendation
 from audit.sweep.intervals import MedianInterval
 from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from audit.errors import CannotDecide, UserError
+from audit.store.base.failures import StoreFailure
 from audit.store.browse.browser import Browser
-from audit.store.failures import StoreFailure
 from audit.view import run_pages, store_pages
 from audit.view.access import Access, Guarded
 from audit.view.fields import UnclearAddress

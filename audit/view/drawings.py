@@ -11,7 +11,7 @@ from typing import Final
 from markupsafe import Markup
 
 from audit.report.html.charts import Chart, svg
-from audit.store.canonical import sha256_json
+from audit.store.base.canonical import sha256_json
 from audit.view.kept import Kept
 
 KEPT: Final = 256

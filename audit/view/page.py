@@ -15,7 +15,7 @@ from audit.errors import UserError
 from audit.report.html.registry import sections
 from audit.report.html.render import render_section
 from audit.report.html.section import ReportSection, ReportSource
-from audit.report.results import Results, results
+from audit.report.tables.results import Results, results
 from audit.store import Store
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestPlaces

@@ -9,13 +9,13 @@ from starlette.responses import RedirectResponse, Response
 
 from audit.errors import UserError
 from audit.evidence.records import RequestRecord
-from audit.report.choice import findings_by_request
-from audit.report.explored import explored
 from audit.report.html import registry
-from audit.report.pieces import recorded_pieces
+from audit.report.requests.choice import findings_by_request
+from audit.report.requests.explored import explored
+from audit.report.requests.pieces import recorded_pieces
 from audit.store import Store, StoredRun
+from audit.store.base.values import RequestKey
 from audit.store.browse.request_list import request_key
-from audit.store.values import RequestKey
 from audit.view import fields
 from audit.view.page import ViewPage, ViewState
 

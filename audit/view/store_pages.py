@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from audit.report.run_diff import JudgedRun, run_diff, settings_diff
+from audit.report.comparisons.run_diff import JudgedRun, run_diff, settings_diff
 from audit.store.browse.browser import Browser
 from audit.store.browse.trends import TrendRun
 from audit.view import fields, trend_charts

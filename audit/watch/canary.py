@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from audit.errors import UserError
-from audit.store.watches import WatchReading
+from audit.store.reading.watches import WatchReading
 from audit.suite.prompts import Workload, read_prompts
 from audit.suite.spec import Case
 from audit.watch.growth import reading

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from audit.stats.watching import ChangeDirection, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
-from audit.store.watches import WatchReading, WatchSettings
+from audit.stats.acceptance.watching import ChangeDirection, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
+from audit.store.reading.watches import WatchReading, WatchSettings
 
 NO_LENGTH: Final = "the server does not say how long a draft can be; add --unit TOKENS"
 TOO_LONG: Final = "drafts are longer than the unit; begin another watch with a larger --unit"

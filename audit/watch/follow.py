@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from audit.store import Store
-from audit.store.watches import StoredWatch, WatchReading
+from audit.store.reading.watches import StoredWatch, WatchReading
 from audit.watch.canary import Canary
 from audit.watch.detect import Detectors, NamedAlarm
 from audit.watch.growth import reading

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, TypeVar
 
-from audit.store.watches import WatchReading
+from audit.store.reading.watches import WatchReading
 from engine.backends.openai.server_counters import ServerCounters, latency
 
 K = TypeVar("K", int, str)

@@ -12,7 +12,7 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.stats.clusters import ratio_interval
 from audit.store import Store, StoredArm, StoredCheck
-from audit.store.values import Resolution
+from audit.store.base.values import Resolution
 
 CONFIDENCE: Final = 0.98
 """Two-sided, so that the lower end has 99 %; the interval of the check acceptance_drift."""

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
-from audit.store.watches import StoredWatch, WatchReading
+from audit.store.reading.watches import StoredWatch, WatchReading
 from audit.watch.detect import Detectors, NamedAlarm
 
 DAYS: Final = (

@@ -1,7 +1,7 @@
 """A target with local files that another engine runs.
 
 It provides the data for which no engine needs to be trusted: digests of the files, the tokenizer,
-and the teacher-forced pass of `engine.models.reference_pass` over tokens that the engine
+and the teacher-forced pass of `engine.models.passes.reference_pass` over tokens that the engine
 emitted. The weights are read only for that pass.
 """
 
@@ -18,9 +18,9 @@ from engine.backends.second_decoding import SecondDecoding, decode_after
 from engine.backends.tokenizer import PromptTokenizer, tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
+from engine.models.files.pinned import pinned
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
-from engine.models.pinned import pinned
-from engine.models.reference_pass import Reference, TransformersReference, anchored
+from engine.models.passes.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine, header_of
 from engine.record.tool_calls import ResponseTemplate

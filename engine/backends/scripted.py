@@ -17,7 +17,7 @@ from engine.backends.tokenizer import PromptTokenizer
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
-from engine.models.reference_pass import ScriptedReference
+from engine.models.passes.reference_pass import ScriptedReference
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"

@@ -87,11 +87,11 @@ GRAMMARS: Final[Mapping[str, str]] = {
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
-    "fixed": "engine.models.numerics.fixed:FixedNumerics",
-    "tiled": "engine.models.numerics.tiled:TiledNumerics",
-    "ordered": "engine.models.numerics.ordered:OrderedNumerics",
-    "exact": "engine.models.numerics.exact:ExactNumerics",
-    "int8": "engine.models.numerics.int8:Int8Numerics",
+    "fixed": "engine.models.numerics.tiles.fixed:FixedNumerics",
+    "tiled": "engine.models.numerics.tiles.tiled:TiledNumerics",
+    "ordered": "engine.models.numerics.ordered.ordered:OrderedNumerics",
+    "exact": "engine.models.numerics.exact_sums.exact:ExactNumerics",
+    "int8": "engine.models.numerics.ordered.int8:Int8Numerics",
 }
 """Modes of arithmetic: classes without arguments."""
 
@@ -103,7 +103,10 @@ FILTERS: Final[Mapping[str, str]] = {
 }
 """Safety filters: functions of a `FilterSpec` that give `FilterRules`."""
 
-LOADERS: Final[Mapping[str, str]] = {"lean": "engine.models.lean:load_folder", "hf": "engine.models.hf:load_folder"}
+LOADERS: Final[Mapping[str, str]] = {
+    "lean": "engine.models.decoder.lean:load_folder",
+    "hf": "engine.models.hf:load_folder",
+}
 """Ways to load a model folder."""
 
 HEAD_FORMATS: Final[Mapping[str, str]] = {
@@ -120,12 +123,12 @@ HEAD_FORMATS: Final[Mapping[str, str]] = {
 """Published layouts of draft heads; the first that recognises a config.json reads it."""
 
 HEAD_TRAINERS: Final[Mapping[str, str]] = {
-    "dflash": "engine.train.dflash:train_dflash",
-    "eagle": "engine.train.eagle:train_eagle",
-    "eagle3": "engine.train.eagle3:train_eagle3",
-    "medusa": "engine.train.medusa:train_medusa",
-    "mlp_speculator": "engine.train.mlp_speculator:train_mlp_speculator",
-    "mtp": "engine.train.mtp:train_mtp",
+    "dflash": "engine.train.heads.dflash:train_dflash",
+    "eagle": "engine.train.heads.eagle:train_eagle",
+    "eagle3": "engine.train.heads.eagle3:train_eagle3",
+    "medusa": "engine.train.heads.medusa:train_medusa",
+    "mlp_speculator": "engine.train.heads.mlp_speculator:train_mlp_speculator",
+    "mtp": "engine.train.heads.mtp:train_mtp",
 }
 """Training stages of the bundled draft heads: functions of a `HeadStage`."""
 

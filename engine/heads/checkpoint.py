@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.models.folder import ModelFile, ModelFolder
+from engine.models.files.folder import ModelFile, ModelFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.formats import layout_of
+from engine.models.files.pinned import pinned
 from engine.models.loading import LoadedModel, LoadOptions, OpenedSource, load_opened, open_source, require_way
-from engine.models.pinned import pinned
 
 
 def load_model_or_head(

@@ -18,9 +18,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.cache import cache_rows, commit_moves, require_capacity, require_rollback
-from engine.models.folder import ModelFolder
+from engine.models.files.folder import ModelFolder
+from engine.models.files.whole import load_whole
 from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs, chain_placement
-from engine.models.whole import load_whole
 
 PROBE = 5  # tokens: a root of two and two branches
 # Largest deviation that rounding explains, as a share of the largest logit: ignored masks or positions give 0.1 to 1.

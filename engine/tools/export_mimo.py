@@ -33,8 +33,8 @@ from engine.heads.decoder import LayerForm, layer_slots
 from engine.heads.formats.mimo import BEFORE_NORM, LAYER, WHOLE, mimo_slots, swapped
 from engine.heads.formats.mtp import COUNT, FAMILY
 from engine.heads.loading import load_head
-from engine.models.lean import LeanModel
-from engine.models.lean_weights import LayerWeights, LeanConfig, read_config
+from engine.models.decoder.lean import LeanModel
+from engine.models.decoder.lean_weights import LayerWeights, LeanConfig, read_config
 from engine.models.loading import LoadedModel, load_model
 from engine.models.numerics.interface import Affine
 

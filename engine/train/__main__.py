@@ -20,11 +20,11 @@ from engine.core.registry import HEAD_TRAINERS, resolve
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.chat import write_response_template
-from engine.train.early_exit import train_early_exit
-from engine.train.exit_card import write_exit_card
 from engine.train.guard import make_guard
-from engine.train.head_card import TRAININGS, write_head_card
-from engine.train.head_stage import HeadStage
+from engine.train.heads.early_exit import train_early_exit
+from engine.train.heads.exit_card import write_exit_card
+from engine.train.heads.head_card import TRAININGS, write_head_card
+from engine.train.heads.head_stage import HeadStage
 from engine.train.prompts import write_prompts
 
 EXITS: Final = "early_exit"

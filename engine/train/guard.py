@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
-from engine.models.folder import model_digest, open_folder, tokenizer_digest
+from engine.models.files.folder import model_digest, open_folder, tokenizer_digest
 from engine.train.guard_sentences import LABELS, SAFE, LabelledSentence, sentences
 from engine.train.recipe import GUARD, CorpusRecipe, GuardRecipe
 from engine.train.trainer import learning_rate

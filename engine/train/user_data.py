@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.core.errors import ModelError
 from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher
+from engine.train.heads.head_layer import Teacher
 
 HELD_OUT = 20
 """Of this many lines one is held out for measuring."""

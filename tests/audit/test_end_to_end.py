@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.store import Store, StoredCheck

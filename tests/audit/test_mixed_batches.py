@@ -7,7 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
 from audit.selftest.run_arm import gather

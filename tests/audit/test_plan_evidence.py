@@ -8,7 +8,7 @@ import pytest
 
 from audit.checks import REGISTRY as CHECKS
 from audit.checks import load
-from audit.checks.interface import Design
+from audit.checks.base.interface import Design
 from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.runs.sizing import RunHistory, plan

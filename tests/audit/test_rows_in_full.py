@@ -6,7 +6,7 @@ A sampled arm parts from its baseline after a token or two, long before the firs
 import pytest
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms

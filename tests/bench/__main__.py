@@ -13,7 +13,7 @@ import click
 import torch
 
 from audit.evidence.environment import hardware
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 from engine.models.numerics import DRAFTING, REGISTRY
 from tests.bench.admission import main as admission
 from tests.bench.battery import main as battery

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 from tests.audit.gate.admission.served import Client, many, serving
 from tests.audit.gate.admission.stores import made_store, sign
 

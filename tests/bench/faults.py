@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from audit.evidence.environment import hardware
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 from audit.sweep.choice import paired
 from audit.sweep.interleave import TimedJob, interleaved
 from audit.sweep.intervals import MedianInterval, median_interval
@@ -87,7 +87,7 @@ def _number(value: float) -> str:
 
 
 def documents(tables: Iterable[Table]) -> list[Any]:
-    """As dataclasses nest; `audit.store.canonical.jsonable` does the rest."""
+    """As dataclasses nest; `audit.store.base.canonical.jsonable` does the rest."""
     return [{"group": table.group, "lines": _documents(table.lines), "notes": table.notes} for table in tables]
 
 

@@ -16,7 +16,7 @@ from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.scripted import TOOLS, VOCABULARY, open_models
 from engine.core.types import Generation, Protocol, Request, ToolOffer
 from engine.faults.interface import Scenario
-from engine.models.reference_pass import ScriptedReference
+from engine.models.passes.reference_pass import ScriptedReference
 from engine.models.scripted import table_script
 from engine.record.effective import Effective
 from engine.record.trace import decode

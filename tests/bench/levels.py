@@ -15,7 +15,7 @@ import click
 import torch
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.verdicts import Verdict
 from audit.selftest.run_arm import alone
 from audit.selftest.scenarios import suite_of

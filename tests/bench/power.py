@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from audit.selftest.battery import BY_FELLOWS

@@ -25,11 +25,11 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.report.html.registry import sections
 from audit.report.html.render import environment, render_page, render_section
 from audit.report.html.section import source_of
-from audit.report.pieces import TOKENIZER
+from audit.report.requests.pieces import TOKENIZER
 from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 from engine.core.types import Generation
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 from engine.record.effective import Effective
 from tests.bench.setting import TEMPLATED, bundled_pair
 from tests.bench.store import BATCH, LENGTH, begin, generations

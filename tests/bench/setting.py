@@ -17,9 +17,9 @@ from engine.backends.interface import Prompt
 from engine.backends.native import open_models
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.folder import open_folder
+from engine.models.decoder.lean import LeanModel, load_folder
+from engine.models.files.folder import open_folder
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
-from engine.models.lean import LeanModel, load_folder
 from engine.models.loading import DTYPES
 from engine.models.numerics import DRAFTING
 from engine.proposers.parts import ProposerParts

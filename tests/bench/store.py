@@ -22,14 +22,14 @@ from tokenizers import Tokenizer
 
 from audit.evidence.environment import fingerprint, hardware
 from audit.evidence.records import ArmKind, Level
-from audit.report.pieces import TOKENIZER
+from audit.report.requests.pieces import TOKENIZER
 from audit.store import ArtifactRef, NewArm, NewRequest, NewRun, RunStatus, Store, migrate
-from audit.store.canonical import jsonable
-from audit.store.connection import open_readonly, parse_url
+from audit.store.base.canonical import jsonable
+from audit.store.base.connection import open_readonly, parse_url
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
 from engine.sampling.draw import draw

@@ -27,7 +27,7 @@ import click
 import numpy as np
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord
 from audit.evidence.verdicts import Verdict
 from audit.stats.binomial import clopper_pearson

@@ -29,7 +29,7 @@ import torch
 from audit.evidence.environment import hardware
 from audit.report.html.registry import sections
 from audit.store import RunStatus, Store, migrate
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 from tests.bench.store import LENGTH, fill, generations
 
 SHORT = 8

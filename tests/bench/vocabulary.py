@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from audit.sweep.interleave import interleaved
 from audit.sweep.intervals import MedianInterval

@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser as Chrome
 from playwright.sync_api import ConsoleMessage, Dialog, Page, Request
 
-from audit.commands.view import listening
+from audit.commands.operate.view import listening
 from audit.store.browse.browser import Browser
 from audit.view.access import new_access
 from audit.view.app import Viewer, application

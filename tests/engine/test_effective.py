@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from audit.store.canonical import jsonable, sha256_json
+from audit.store.base.canonical import jsonable, sha256_json
 from engine.core.steady import SteadyDrafts
 from engine.record.effective import BaselineOrigin, Effective, LoopOwner, stated
 

@@ -7,8 +7,8 @@ import torch
 from engine.core.errors import NumericsRefused
 from engine.core.types import Protocol
 from engine.models import numerics
+from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
-from engine.models.lean import LeanModel
 from engine.models.loading import load_model
 from engine.models.numerics.interface import Invariance
 from tests.engine.numerics.bitwise import LENGTH, Case, compare, target

@@ -1,7 +1,7 @@
 """Arms of test servers as the checks see them."""
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.record.effective import Effective
 from engine.record.trace import decode

@@ -11,7 +11,7 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Prompt
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 

@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 
 from audit.errors import UserError
 from audit.store import Store, migrate
-from audit.store.models import REVISION, Base
+from audit.store.tables.runs import REVISION, Base
 from tests.audit.store.build import connected, fill_finished
 from tests.audit.store.conftest import any_url, cluster, postgres
 
@@ -124,4 +124,6 @@ def test_migrations_import_nothing_of_ours_but_the_models():
         for item in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(item, ast.ImportFrom) and item.module:
                 ours.add(item.module)
-    assert {name for name in ours if name.split(".")[0] in {"audit", "engine", "schemas"}} == {"audit.store.models"}
+    assert {name for name in ours if name.split(".")[0] in {"audit", "engine", "schemas"}} == {
+        "audit.store.tables.runs"
+    }

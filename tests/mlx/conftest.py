@@ -17,7 +17,7 @@ import pytest
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.mlx_lm.models import MlxBackend
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 
 STARTUP_S = 180
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from audit.report.pieces import pieces_of
+from audit.report.requests.pieces import pieces_of
 from audit.store import Store, migrate
 from tests.support.written_page import page_writer
 

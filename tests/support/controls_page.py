@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from audit.report.controls import WORDS, Controls, Framework, load_controls
+from audit.report.statements.controls import WORDS, Controls, Framework, load_controls
 from tests.support.written_page import page_writer
 
 HEAD: Final = """\

@@ -22,7 +22,7 @@ import httpx2
 import numpy as np
 
 from audit.store import Store
-from audit.store.watches import WatchSettings
+from audit.store.reading.watches import WatchSettings
 from audit.watch.canary import Canary, CanaryRequest
 from audit.watch.follow import Follower
 from audit.watch.words import textfile

@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import inspect
 
 from audit.store import migrate
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 from tests.audit.store.build import connected
 from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
 from tests.support.written_page import page_writer

@@ -282,7 +282,7 @@ OF_TABLE: Final[Mapping[str, str]] = {
     "watch_reading.accepted": "accepted tokens",
     "v_watch.draft_acceptance_rate": "accepted / drafted",
     "run_sums.sums": "rows of the parts `domains`, `steps`, `spans`, `latencies`, `samples` and `drafts`, as "
-    "`audit.store.sums` defines their columns",
+    "`audit.store.sums.sums` defines their columns",
     "request_tokens.token": "ids",
     "request_tokens.role": "of each step a text with a letter per token: A accepted, R rejected, N not "
     "examined, C recovered, B bonus, P plain",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from engine.models.lean import LeanModel
+from engine.models.decoder.lean import LeanModel
 from tests.engine.heads.tiny import tiny_target
 from tests.support.plain_decoder import normed
 

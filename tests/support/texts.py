@@ -1,7 +1,7 @@
 """Check `text` on the generations of any backend."""
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.record.effective import Effective
 from engine.record.trace import decode

@@ -31,7 +31,7 @@ from audit.checks.anchor.rows import (
     noise_between,
     unanchored,
 )
-from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level

@@ -20,10 +20,10 @@ import math
 
 import numpy as np
 
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.plans import at_least
 from audit.checks.equality.greedy import beyond_rounding
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.checks.interface import Check, Design, NoEvidence, Params
-from audit.checks.plans import at_least
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.decisions import deciding_row

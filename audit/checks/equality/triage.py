@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.interface import Params
+from audit.checks.base.interface import Params
 from audit.evidence.excerpts import parting
 from audit.evidence.origin import names_its_ends
 from audit.evidence.pairing import (

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.checks.honoured.causes import cause
 from audit.checks.honoured.rows import TokenComparison, compared_rows
-from audit.checks.interface import Check, Design, NoEvidence, Params
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

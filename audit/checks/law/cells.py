@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions, own_cell
 from audit.evidence.draft_places import NO_NODE
-from audit.stats.scores import log_p_scores
+from audit.stats.anytime.scores import log_p_scores
 from engine.core.types import Floats
 from engine.record.lumping import TOP
 

@@ -22,21 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.interface import ByRequest, Check, Design, Params
+from audit.checks.base.interface import ByRequest, Check, Design, Params
+from audit.checks.base.plans import plan_law
 from audit.checks.law.battery import ComponentTest, battery
 from audit.checks.law.sums import LawSums, LeakSums
 from audit.checks.law.table import LawPart, LawTable, Tabulation, moments_of, part_of
-from audit.checks.plans import plan_law
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.stats.alternatives import ranking
+from audit.stats.anytime.alternatives import ranking
+from audit.stats.anytime.scores import ScoreSums, leak_estimate_of
 from audit.stats.confidence import percent
 from audit.stats.multiplicity import holm
-from audit.stats.scores import ScoreSums, leak_estimate_of
 from engine.core.types import Floats
 
 POOLED = "all requests"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from audit.checks.law.table import LawTable, TabulatedRequest
 from audit.evidence.verdicts import Finding
-from audit.stats import alternatives
-from audit.stats.acceptance import BernoulliTest, bernoulli_test_of
+from audit.stats.acceptance.expected import BernoulliTest, bernoulli_test_of
+from audit.stats.anytime import alternatives
+from audit.stats.anytime.scores import ScoreSums
 from audit.stats.pit import SmoothSums, legendre
-from audit.stats.scores import ScoreSums
 from audit.stats.spooled import Block, Mask, SpooledColumns, every_row
 from engine.core.types import Floats
 

@@ -20,9 +20,9 @@ from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, own_
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
-from audit.stats import alternatives
+from audit.stats.anytime import alternatives
+from audit.stats.anytime.scores import Moments, leak_scores, moments, picked
 from audit.stats.pit import Intervals, intervals
-from audit.stats.scores import Moments, leak_scores, moments, picked
 from engine.core.types import Floats, Protocol, Role
 
 

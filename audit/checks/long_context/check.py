@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params, examine_all
+from audit.checks.base.interface import Check, Design, NoEvidence, Params, examine_all
 from audit.checks.long_context.buckets import Bucket, buckets_up_to, contexts_of, longest, maximum_of
 from audit.checks.long_context.measures import Kind, Measure, acceptance, all_greedy, equality, kinds_of, law
 from audit.evidence.coverage.examined import until_parted

@@ -21,7 +21,7 @@ from audit.evidence.decisions import decisions
 from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
-from audit.stats.acceptance import bernoulli_test
+from audit.stats.acceptance.expected import bernoulli_test
 from audit.stats.binomial import upper_bound
 from engine.core.types import Floats, Protocol, Role
 

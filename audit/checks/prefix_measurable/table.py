@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from audit.checks.q_contract.draws import DraftDraw, draft_draws, target_row
 from audit.evidence.records import RequestRecord
+from audit.stats.anytime.scores import moments
 from audit.stats.pit import pit
-from audit.stats.scores import moments
 from engine.core.types import Floats, Role
 from engine.record.trace import StepView, Trace, steps_of
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.interface import ByRequest, Check, Design, Params
+from audit.checks.base.interface import ByRequest, Check, Design, Params
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.checks.q_contract.kept import kept_draws, kept_fault

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from audit.checks.interface import NO_KEY, ByRequest, Check, Design, Params
-from audit.checks.plans import plan_replay
+from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design, Params
+from audit.checks.base.plans import plan_replay
 from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
 from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.interface import NO_KEY, Check, Design, Params
+from audit.checks.base.interface import NO_KEY, Check, Design, Params
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.checks.rng_streams.uniformity import (
     MIN_FOR_PRECISION,

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from audit.checks.base.interface import Check, Design, Params, needs_nothing
 from audit.checks.constraint_replay import FACT, NO_GRAMMAR, constrained
-from audit.checks.interface import Check, Design, Params, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from audit.checks.anchor.check import NO_ANCHOR
-from audit.checks.interface import Check, Design, Params
+from audit.checks.base.interface import Check, Design, Params
 from audit.checks.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
 from audit.checks.law.check import GREEDY
 from audit.checks.law.table import moments_of
@@ -32,13 +32,13 @@ from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.anytime.scores import score_test
+from audit.stats.anytime.token_mixture import MixtureResult, mixture
 from audit.stats.confidence import percent
 from audit.stats.events import EventDeviation, event_deviation, radius
 from audit.stats.multiplicity import holm
 from audit.stats.power import POWER, detectable_shift
 from audit.stats.sample_size import SampleSize
-from audit.stats.scores import score_test
-from audit.stats.token_mixture import MixtureResult, mixture
 from engine.backends.evidence import Part
 from engine.core.types import FinishReason
 

@@ -21,7 +21,7 @@ from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
-from audit.stats.token_mixture import NO_TOKEN, TokenRows, log_ratios
+from audit.stats.anytime.token_mixture import NO_TOKEN, TokenRows, log_ratios
 from engine.core.types import FinishReason, Floats
 from engine.record.trace import Trace
 
@@ -48,7 +48,7 @@ class TokenEvidence:
 
     table: LawTable
     ratios: Floats
-    """[n, K] of `audit.stats.token_mixture`."""
+    """[n, K] of `audit.stats.anytime.token_mixture`."""
     events: Events
     edge: int
     impossible: tuple[Finding, ...]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask

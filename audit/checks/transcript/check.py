@@ -23,7 +23,7 @@ import numpy as np
 from audit.checks.accounting import check as accounting
 from audit.checks.anchor import check as anchor
 from audit.checks.anchor.check import AnchorResult, anchored_rows, numbers
-from audit.checks.interface import Check, Design, Params, evaluate
+from audit.checks.base.interface import Check, Design, Params, evaluate
 from audit.checks.law.table import tabulate
 from audit.checks.prefix_measurable import check as prefix_measurable
 from audit.checks.q_contract import check as q_contract
@@ -36,12 +36,12 @@ from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.stats.anytime.scores import LOG_FLOOR
 from audit.stats.binomial import upper_bound
 from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
 from audit.stats.distance import Binned, WitnessEstimate, binned, witness
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
-from audit.stats.scores import LOG_FLOOR
 
 EXACT = (replay.CHECK, accounting.CHECK)
 TESTED = (q_contract.CHECK, rng_streams.CHECK, prefix_measurable.CHECK)

@@ -16,8 +16,8 @@ from audit.attest.envelope import opened
 from audit.attest.statement import DECISION, InToto
 from audit.attest.verify import moment_of
 from audit.errors import UserError
-from audit.store.decided import DecidedRun, DecisionReader, KeptStatement, UsedModel
-from audit.store.keys import PublicKey
+from audit.store.base.keys import PublicKey
+from audit.store.reading.decided import DecidedRun, DecisionReader, KeptStatement, UsedModel
 
 MOST: Final = 10_000
 """Payloads, and statements of other keys, that are remembered."""

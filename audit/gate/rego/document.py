@@ -9,7 +9,7 @@ from audit.gate.decision import GateOutcome
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import GateRequest
 from audit.store import StoredArm, StoredCheck
-from audit.store.canonical import jsonable
+from audit.store.base.canonical import jsonable
 
 VERSION: Final = 1
 

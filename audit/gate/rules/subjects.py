@@ -9,7 +9,7 @@ from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef
-from audit.store.governance import used_drafts
+from audit.store.base.governance import used_drafts
 
 ENGINE = "engine"
 """Kind of the effective configuration of an arm; its role is `engine/ARM`."""

@@ -13,8 +13,8 @@ from audit.gate.decision import Reason, blocked, undecided
 from audit.gate.facts import RunFacts, WatchedSeries, WatchFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import WatchRule
-from audit.stats.watching import ChangeDirection
-from audit.store.watches import WatchReading
+from audit.stats.acceptance.watching import ChangeDirection
+from audit.store.reading.watches import WatchReading
 from audit.text.durations import CLOCK_SKEW, duration
 
 WATCHED: Final = "watched"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from audit.report.results import Results
+from audit.report.tables.results import Results
 from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {

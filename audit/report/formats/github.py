@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from audit.evidence.verdicts import Verdict
-from audit.report.results import Results
-from audit.report.verdicts import conclusion
+from audit.report.tables.results import Results
+from audit.report.tables.verdicts import conclusion
 from audit.store import StoredCheck
 from audit.text.unsafe import visible
 from audit.text.workflow_commands import MOST, annotation

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from audit.evidence.verdicts import Verdict
-from audit.report.results import Results
+from audit.report.tables.results import Results
 from audit.store import StoredCheck
 from audit.text.junit import CaseTag, JunitCase, JunitSuite, junit
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from audit.evidence.verdicts import Verdict
-from audit.report.results import Results
+from audit.report.tables.results import Results
 from audit.store import StoredCheck
 from audit.text.sarif import SarifResult, sarif
 

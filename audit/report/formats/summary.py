@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from audit.evidence.verdicts import Verdict
-from audit.report.results import Results
-from audit.report.verdicts import conclusion
+from audit.report.tables.results import Results
+from audit.report.tables.verdicts import conclusion
 from audit.text.markdown import as_it_is, table_lines
 
 MOST: Final = 200

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from audit.report.results import Results, results
+from audit.report.tables.results import Results, results
 from audit.store import Store
 
 

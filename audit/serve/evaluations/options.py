@@ -10,7 +10,7 @@ from audit.errors import UserError
 from audit.serve.evaluations.recorded_model import RecordedModel
 from audit.serve.limits import GAMMA
 from audit.serve.opened_arm import ServedSource
-from audit.store.connection import default_url
+from audit.store.base.connection import default_url
 from engine.core.types import RecordLevel
 
 TEXTS: Final[Mapping[str, str | None]] = {

@@ -10,13 +10,15 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store import failures, migrate, odd_rows
+from audit.store import migrate
+from audit.store.base import failures
+from audit.store.base.connection import READING, is_sqlite, open_readonly, parse_url, shown
 from audit.store.browse import request_list, run_list, trends
 from audit.store.browse.request_list import RequestFilter, RequestPage, RequestPlaces
 from audit.store.browse.run_list import RunFilter, RunPage
 from audit.store.browse.trends import ArmSums, TrendRun
-from audit.store.connection import READING, is_sqlite, open_readonly, parse_url, shown
 from audit.store.store import Store
+from audit.store.tables import odd_rows
 
 T = TypeVar("T")
 

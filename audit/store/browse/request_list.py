@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session, aliased
 
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
-from audit.store.accounts import reports_steps
-from audit.store.erasable import ContentRow, FindingRow
-from audit.store.models import ArmRow, RequestRow, RunRow
-from audit.store.outcomes import latest_checks
-from audit.store.values import RequestKey
-from audit.store.verdict_models import CheckRow
-from audit.store.writer import find_run
+from audit.store.base.values import RequestKey
+from audit.store.reading.outcomes import latest_checks
+from audit.store.sums.accounts import reports_steps
+from audit.store.tables.content import ContentRow, FindingRow
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow
+from audit.store.tables.verdicts import CheckRow
+from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 MOST_FOUND: Final = 2000

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.store import kept_sums, sums
-from audit.store.accounts import reports_steps
 from audit.store.browse import run_list
 from audit.store.browse.run_list import RunFilter
-from audit.store.models import ArmRow, RunRow
-from audit.store.sums import DomainCounts
-from audit.store.writer import find_run
+from audit.store.sums import kept_sums, sums
+from audit.store.sums.accounts import reports_steps
+from audit.store.sums.sums import DomainCounts
+from audit.store.tables.runs import ArmRow, RunRow
+from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from audit.errors import UserError
-from audit.store.canonical import to_json
+from audit.store.base.canonical import to_json
 from audit.text.unsafe import visible
 
 VERSION: Final = 2

@@ -11,7 +11,7 @@ from audit.store.bundle.archive import LOG, part_name, writing
 from audit.store.bundle.inclusion import inclusion_of
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import encoded
-from audit.store.models import REVISION, RunRow
+from audit.store.tables.runs import REVISION, RunRow
 
 
 def write_bundle(session: Session, run: RunRow, path: Path) -> None:

@@ -1,8 +1,8 @@
 """The part of a bundle that proves its rows to be in the log of the store that wrote it, at its last checkpoint.
 
-The part is a proof as `audit.store.proof` makes it, with more kinds of rows. Its rows have the keys of that store,
-those of the bundle are numbered from 1 in the same order, so keys are compared by rank. Cannot see: rows that the log
-holds and both the proof and the bundle leave out.
+The part is a proof as `audit.store.ledger.proof` makes it, with more kinds of rows. Its rows have the keys of that
+store, those of the bundle are numbered from 1 in the same order, so keys are compared by rank. Cannot see: rows that
+the log holds and both the proof and the bundle leave out.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sqlalchemy import JSON, Table, select
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import notes, proof
+from audit.store.base.canonical import to_json
+from audit.store.base.keys import PublicKey
 from audit.store.bundle.tables import RUN, encoded, kind_of, parents
-from audit.store.canonical import to_json
-from audit.store.checkpoints import TreeHead
-from audit.store.covered import COVERED
-from audit.store.entries import STATE
-from audit.store.keys import PublicKey
-from audit.store.models import Base, RunRow
-from audit.store.proof import ProvenRow
+from audit.store.ledger import notes, proof
+from audit.store.ledger.checkpoints import TreeHead
+from audit.store.ledger.covered import COVERED
+from audit.store.ledger.entries import STATE
+from audit.store.ledger.proof import ProvenRow
+from audit.store.tables.runs import Base, RunRow
 
 MANY: Final = frozenset({"request", "erasure"})
 """Tables with a row per request: the record root, which the run's last state has, covers them."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 from sqlalchemy import Select, Table, or_, select, union
 from sqlalchemy.orm import Session
 
+from audit.store.base.canonical import to_json
 from audit.store.bundle.tables import RUN, Row, kind_of, natural_key, owned, owner, parents, travelling
-from audit.store.canonical import to_json
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 
 PIECE: Final = 200
 """Rows to fetch at once."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, MetaData, String, Table, TypeDecorator, UniqueConstraint
 
-from audit.store.canonical import storable
+from audit.store.base.canonical import storable
 
 LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
     {

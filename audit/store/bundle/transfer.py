@@ -10,14 +10,15 @@ from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store import kept_sums, log
+from audit.store.base.canonical import to_json
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import Row, encoded, natural_key, parents
-from audit.store.canonical import to_json
-from audit.store.covered import COVERED
-from audit.store.entries import STATE
-from audit.store.integrity import broken_places
-from audit.store.models import RunEventRow, RunRow
+from audit.store.ledger import log
+from audit.store.ledger.covered import COVERED
+from audit.store.ledger.entries import STATE
+from audit.store.sums import kept_sums
+from audit.store.tables.runs import RunEventRow, RunRow
+from audit.store.writing.integrity import broken_places
 
 IMPORTED: Final = "imported from bundle sha256:"
 """Beginning of the detail of the event that an import adds."""

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.exc import DatabaseError, StatementError
 
 from audit.store import migrate
+from audit.store.base.connection import open_engine, parse_url
 from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.tables import RUN, Row, decoded, travelling
-from audit.store.connection import open_engine, parse_url
-from audit.store.models import REVISION, Base
+from audit.store.tables.runs import REVISION, Base
 from engine.record.envelope import MAGIC
 
 PIECE: Final = 100

@@ -138,7 +138,7 @@ class ConvertedEngine:
         }
 
     def anchor_config(self) -> Effective:
-        """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
+        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
         return self.target.anchor_config(self.backend, self.plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:

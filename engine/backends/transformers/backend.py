@@ -262,7 +262,7 @@ class TransformersEngine:
         )
 
     def anchor_config(self) -> Effective:
-        """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
+        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
         return self._local_target.anchor_config("transformers", self._plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:

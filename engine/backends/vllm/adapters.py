@@ -13,7 +13,7 @@ from engine.backends.local_target import LocalTarget
 from engine.core.types import Generation, Request
 
 if TYPE_CHECKING:
-    from engine.models.adapters import Adapter
+    from engine.models.files.adapters import Adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class AdapterTargets:
         Raises:
             ModelError: one that cannot be read.
         """
-        from engine.models.adapters import open_adapter
+        from engine.models.files.adapters import open_adapter
 
         for name, source in sources.items():
             known = self._adapters.get(name)
@@ -61,7 +61,7 @@ class AdapterTargets:
         if adapter is None:
             return self._target
         if adapter.name not in self._merged:
-            from engine.models.adapters import merge
+            from engine.models.files.adapters import merge
 
             folder = self._folder() / f"merged-{adapter.name}-{adapter.sha256[:8]}"
             merge(self._target.folder.resolve(), adapter.folder, folder)

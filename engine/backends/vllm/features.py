@@ -20,7 +20,7 @@ from engine.core.types import Request
 
 if TYPE_CHECKING:
     # the driver imports options, and needs no adapters
-    from engine.models.adapters import Adapter
+    from engine.models.files.adapters import Adapter
 
 KEY: Final = "request"
 """Of the settings of an engine."""

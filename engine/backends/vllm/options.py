@@ -21,7 +21,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request
 
 if TYPE_CHECKING:
-    from engine.models.adapters import Adapter
+    from engine.models.files.adapters import Adapter
 
 EXTENSION: Final = "engine.backends.vllm.hooks.worker.RecordingWorker"
 SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.LoggingScheduler"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
-from engine.models.folder import ModelFolder, read_tensors
+from engine.models.files.folder import ModelFolder, read_tensors
 
 PREFIXES: Final = ("medusa_head.", "medusa_heads.")
 """Before every name of the heads; in the base model's folder, or in a wrapper's."""

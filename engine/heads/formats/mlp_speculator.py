@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
-from engine.models.folder import ModelFolder, read_tensors
+from engine.models.files.folder import ModelFolder, read_tensors
 
 PREFIX: Final = "speculator."
 """Before every name in files that transformers wrote; other writers leave it out."""

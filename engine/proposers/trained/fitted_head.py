@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
 from engine.heads.checkpoint import HeadCheckpoint
-from engine.models.lean import LeanModel
+from engine.models.decoder.lean import LeanModel
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 import torch
 
 from engine.core.errors import InvalidRequest, ModelError
-from engine.models.bundled import bundled_folder
-from engine.models.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.models.files.pinned import pinned
+from engine.models.files.whole import load_whole
 from engine.models.loading import load_tokenizer
-from engine.models.pinned import pinned
-from engine.models.whole import load_whole
 from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
 from engine.stream.segments import SENTENCE, SegmentFilter
 

@@ -11,7 +11,7 @@ from huggingface_hub import parse_eval_result_entries
 from ruamel.yaml import YAML
 
 from audit.attach.formats import load_format
-from audit.store import keys
+from audit.store.base import keys
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
 

@@ -23,8 +23,9 @@ from audit.attest.decision import DecisionFacts, decision_statement
 from audit.attest.envelope import opened, sign
 from audit.attest.statement import StatementSubject
 from audit.attest.verify import Trust, verify_envelope
-from audit.store import Store, keys
-from audit.store.attestations import Registration
+from audit.store import Store
+from audit.store.base import keys
+from audit.store.reading.attestations import Registration
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
 from tests.audit.store.build import start

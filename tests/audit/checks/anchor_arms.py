@@ -9,7 +9,7 @@ import numpy as np
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from engine.backends.scripted import VOCABULARY
 from engine.core.types import Protocol, RecordLevel, Request
-from engine.models.reference_pass import ScriptedReference, anchored
+from engine.models.passes.reference_pass import ScriptedReference, anchored
 from engine.models.scripted import table_script
 from engine.record.effective import Effective
 from engine.record.trace import decode

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.checks import acceptance_drift
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.errors import UserError
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict

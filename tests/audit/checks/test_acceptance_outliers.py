@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from audit.checks.acceptance_outliers import CHECK, plan_of
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults

@@ -4,7 +4,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks.acceptance_theory import CHECK
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.checks.accounting.check import CHECK
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, Protocol, RecordLevel, Role

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from audit.checks.accounting.check import CHECK
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, RecordLevel, Request

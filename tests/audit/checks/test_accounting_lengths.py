@@ -7,7 +7,7 @@ import torch
 
 from audit.checks.accounting.check import CHECK
 from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine import proposers, verify

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from audit.checks.base.interface import evaluate
 from audit.checks.bitwise import CHECK
-from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import LACKING, Verdict
 from audit.stats.binomial import upper_bound
 from engine import verify
 from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.lean import from_tensors
+from engine.models.decoder.lean import from_tensors
 from engine.models.numerics import load
 from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts
-from engine.models.rereading import reread, rereader
+from engine.models.passes.rereading import reread, rereader
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer

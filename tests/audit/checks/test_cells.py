@@ -7,7 +7,7 @@ import pytest
 
 from audit.checks.acceptance_theory import CHECK as ACCEPTANCE
 from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.law.cells import previous_at
 from audit.checks.law.check import CHECK as LAW
 from audit.checks.law.table import tabulate

@@ -1,5 +1,5 @@
+from audit.checks.base.interface import evaluate
 from audit.checks.configuration import CHECK
-from audit.checks.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.record.effective import Effective

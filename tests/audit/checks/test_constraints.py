@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.schema_conformance.judges import judge_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import Verdict

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from audit import checks
+from audit.checks.base.interface import NoEvidence, evaluate
 from audit.checks.draft_anchor import Likeness, compare
-from audit.checks.interface import NoEvidence, evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import LACKING, Verdict
 from audit.selftest.default_suite import default_suite

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from audit.checks.base.interface import evaluate
 from audit.checks.equality import coupled as coupled_equality
 from audit.checks.equality import greedy as greedy_equality
-from audit.checks.interface import evaluate
 from audit.evidence.pairing import measure_noise
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict

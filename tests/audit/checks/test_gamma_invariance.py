@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from audit.checks import gamma_invariance
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.law.battery import battery
 from audit.checks.law.check import CHECK, estimate_leak
 from audit.checks.law.sums import LawSums

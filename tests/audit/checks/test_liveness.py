@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence, failed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.checks import logprob_closeness
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.long_context.buckets import buckets_up_to
 from audit.checks.long_context.check import CHECK
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level

@@ -3,7 +3,7 @@
 import pytest
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.streamed_arms import SCENARIOS, decided, evidence, stream, with_facts, with_stream
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, RecordLevel

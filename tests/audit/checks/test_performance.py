@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.checks import performance
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.reruns import arena_evidence

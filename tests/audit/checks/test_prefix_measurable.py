@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import EVERYTHING, Design, evaluate
+from audit.checks.base.interface import EVERYTHING, Design, evaluate
 from audit.checks.prefix_measurable.check import CHECK
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict

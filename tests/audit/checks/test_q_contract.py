@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import Design, evaluate
+from audit.checks.base.interface import Design, evaluate
 from audit.checks.q_contract.check import CHECK
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict

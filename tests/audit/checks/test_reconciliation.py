@@ -1,4 +1,4 @@
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.reconciliation import CHECK
 from audit.evidence.verdicts import Verdict
 from tests.audit.checks.external_arms import answered, evidence

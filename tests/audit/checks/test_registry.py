@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from audit.checks import REGISTRY, load, names
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.errors import UserError
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.replay.check import CHECK
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict

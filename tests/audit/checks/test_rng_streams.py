@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.checks.interface import Design, evaluate
+from audit.checks.base.interface import Design, evaluate
 from audit.checks.rng_streams.check import CHECK
 from audit.checks.rng_streams.uniformity import coincidences, independence, significant_bits
 from audit.evidence.records import Evidence, Level

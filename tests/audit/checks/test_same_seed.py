@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks import load
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.same_seed import SeedComparison, higher_rate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict

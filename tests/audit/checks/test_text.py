@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import Verdict
 from engine import verify

@@ -4,7 +4,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks import load
-from audit.checks.interface import Design, evaluate
+from audit.checks.base.interface import Design, evaluate
 from audit.checks.token_law.rows import copies
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict

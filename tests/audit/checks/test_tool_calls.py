@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from audit import checks
-from audit.checks.interface import Design, evaluate, foreseen
+from audit.checks.base.interface import Design, evaluate, foreseen
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine import faults

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.transcript.check import CHECK, audited_positions, parts_of
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from audit.checks import two_sample
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from audit.stats.two_sample import matched_p

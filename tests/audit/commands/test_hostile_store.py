@@ -22,7 +22,7 @@ from audit.report.html.registry import sections
 from audit.report.html.render import render_page
 from audit.report.html.section import source_of
 from audit.store import Store, migrate
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill_every_table
 from tests.audit.view.asking import Asking

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import junitparser
 import pytest
 
-from audit.commands.gate import FORMATS
+from audit.commands.decide.gate import FORMATS
 from audit.gate.decision import Decision, GateOutcome, blocked, remark, undecided
 from audit.gate.formats import REGISTRY, render
 from audit.gate.judgement import GateJudgement, GateRequest

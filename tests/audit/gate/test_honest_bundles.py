@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from audit.store import keys
+from audit.store.base import keys
 from tests.audit.gate.attacks.honest import POLICY, Answer, asked, ran
 from tests.audit.invoke import invoke
 

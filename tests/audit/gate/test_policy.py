@@ -10,7 +10,7 @@ from audit.evidence.records import Level
 from audit.gate.policy import Scope, load_policy
 from audit.gate.subjects import parse_subject
 from audit.text.durations import parse_duration
-from engine.models.folder import model_digest, open_folder, tokenizer_digest
+from engine.models.files.folder import model_digest, open_folder, tokenizer_digest
 from tests.support.model_folders import model_folder
 
 POLICY = """\

@@ -18,7 +18,8 @@ from audit.attest.verify import Trust, verify_envelope
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.gate.policy import load_policy
-from audit.store import Store, keys
+from audit.store import Store
+from audit.store.base import keys
 from tests.audit.gate.admission.stores import ARTIFACTS
 from tests.audit.gate.runs import DRAFT, PASSING, SMALL_POLICY, TARGET, stored_run
 from tests.audit.invoke import invoke

@@ -32,10 +32,11 @@ from audit.gate.decide import decide
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.policy import load_policy
 from audit.gate.policy_parts import PolicyParts, ReviewRule, TrustedKeys
-from audit.report.disclosure import disclosure
-from audit.report.results import results
-from audit.store import RunStatus, Store, StoredDecision, keys
-from audit.store.keys import PublicKey
+from audit.report.statements.disclosure import disclosure
+from audit.report.tables.results import results
+from audit.store import RunStatus, Store, StoredDecision
+from audit.store.base import keys
+from audit.store.base.keys import PublicKey
 from tests.audit.gate.runs import NOW, facts, stored_run
 from tests.audit.invoke import invoke
 

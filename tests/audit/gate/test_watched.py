@@ -18,7 +18,7 @@ from audit.gate.judgement import GateRequest
 from audit.gate.next_step import next_step
 from audit.gate.policy import load_policy
 from audit.store import ArtifactRef, RunStatus, Store
-from audit.store.watches import WatchSettings
+from audit.store.reading.watches import WatchSettings
 from audit.watch.follow import Follower
 from audit.watch.reference import of_run
 from tests.audit.gate.runs import stored_run

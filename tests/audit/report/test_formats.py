@@ -10,11 +10,11 @@ import junitparser
 import pytest
 from markdown_it import MarkdownIt
 
-from audit.commands.report import BADGES, FORMATS
+from audit.commands.look.report import BADGES, FORMATS
 from audit.evidence.verdicts import Finding, Verdict
-from audit.report.badge import VERDICTS, Badge, BadgeSubject, badge_of, svg
 from audit.report.formats import REGISTRY, render
-from audit.report.results import Results, results
+from audit.report.statements.badge import VERDICTS, Badge, BadgeSubject, badge_of, svg
+from audit.report.tables.results import Results, results
 from audit.store import Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill_finished

@@ -15,7 +15,7 @@ import pytest
 
 from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
-from audit.store.failures import StoreFailure
+from audit.store.base.failures import StoreFailure
 from tests.audit.runs.remembering import committed, prepared_suite
 from tests.audit.store.conftest import upgraded_file
 from tests.support.figures import keep

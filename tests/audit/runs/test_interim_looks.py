@@ -18,7 +18,7 @@ from audit.runs.interim_looks import (
     share,
     spent,
 )
-from audit.stats.acceptance import bernoulli_test
+from audit.stats.acceptance.expected import bernoulli_test
 from audit.store import RunStatus, StoredEvent
 
 RUNS, LOOKS, PER_LOOK, ALPHA = 1500, 10, 60, 0.1

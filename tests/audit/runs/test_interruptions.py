@@ -13,7 +13,7 @@ from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store, migrate
-from audit.store.failures import StoreFailure
+from audit.store.base.failures import StoreFailure
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from audit.checks import load
+from audit.checks.base.shared_reading import AskedCheck, evaluate_together
 from audit.checks.standard import FULL
-from audit.checks.together import AskedCheck, evaluate_together
 from audit.evidence.records import Evidence, LazyRequests
 from audit.runs import reading_helpers
 from audit.runs.reading_helpers import ReadingHelpers

@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 import schemas
 from audit.checks import REGISTRY, load
-from audit.checks.interface import Design, PlanAssumptions
-from audit.checks.plans import plan_acceptance, plan_law
+from audit.checks.base.interface import Design, PlanAssumptions
+from audit.checks.base.plans import plan_acceptance, plan_law
 from audit.evidence.environment import hardware
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict

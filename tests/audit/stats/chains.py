@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.stats.alternatives import NO_TOKEN, Chunk
+from audit.stats.anytime.alternatives import NO_TOKEN, Chunk
 
 GAMMA = 4
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from audit.stats.anytime.scores import leak_scores, moments, picked
 from audit.stats.binomial import upper_bound
 from audit.stats.bounded_mean import betting_upper
 from audit.stats.certificate import PredictableScore, Unit, certify, certify_responses, observe
 from audit.stats.distance import WitnessEstimate, binned, witness
-from audit.stats.scores import leak_scores, moments, picked
 from tests.audit.stats.arms import (
     BFLOAT16_NOISE,
     FLOAT32_NOISE,

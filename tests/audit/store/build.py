@@ -28,11 +28,11 @@ from audit.store import (
     Store,
     StoredDecision,
 )
-from audit.store.attestations import Registration, StoredAttestation
-from audit.store.connection import open_engine, open_readonly, parse_url
-from audit.store.erasable import CONTENT, ErasureRow
-from audit.store.log import LoggedSession, seal
-from audit.store.watches import WatchReading, WatchSettings
+from audit.store.base.connection import open_engine, open_readonly, parse_url
+from audit.store.ledger.log import LoggedSession, seal
+from audit.store.reading.attestations import Registration, StoredAttestation
+from audit.store.reading.watches import WatchReading, WatchSettings
+from audit.store.tables.content import CONTENT, ErasureRow
 from engine.core.types import (
     Emitted,
     Examined,

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import inspect
 
 from audit.store import migrate
-from audit.store.models import Base
-from audit.store.queries import NAMED
+from audit.store.asking.queries import NAMED
+from audit.store.tables.runs import Base
 from tests.audit.store.build import connected
 
 PAGE = (Path(__file__).parents[3] / "docs" / "store.md").read_text(encoding="utf-8")

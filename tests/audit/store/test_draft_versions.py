@@ -8,7 +8,7 @@ from alembic import command
 from sqlalchemy import text
 
 from audit.store import RunStatus, Store, migrate
-from audit.store.models import REVISION
+from audit.store.tables.runs import REVISION
 from engine.core.types import FinishReason
 from engine.core.versions import after, first
 from engine.record.recorder import Recorder

@@ -21,8 +21,8 @@ from audit.attest.waivers import (
     waiver_statement,
 )
 from audit.store import RunStatus, Store
+from audit.store.base.keys import PrivateKey
 from audit.store.bundle.verify import opened
-from audit.store.keys import PrivateKey
 from tests.audit.gate.runs import NOW
 from tests.audit.store.build import fill
 

@@ -12,17 +12,8 @@ import zstandard
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import (
-    ArtifactRef,
-    Attachment,
-    NewRequest,
-    RequestKey,
-    RunStatus,
-    Store,
-    StoredDecision,
-    contents,
-    integrity,
-)
+from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision
+from audit.store.writing import contents, integrity
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.record import envelope
@@ -329,8 +320,8 @@ def test_an_unfinished_run_has_no_root(store):
 
 def test_the_root_does_not_depend_on_the_order_of_arrival(tmp_path, monkeypatch):
     made = [NewRequest("spec", "chat", f"c{i % 4}", i // 4, generation(((2, i % 3),), seed=i)) for i in range(8)]
-    monkeypatch.setattr("audit.store.writer.new_ulid", lambda: "0" * 26)
-    monkeypatch.setattr("audit.store.commitments.new_salt", lambda: b"salt" * 4)
+    monkeypatch.setattr("audit.store.writing.writer.new_ulid", lambda: "0" * 26)
+    monkeypatch.setattr("audit.store.base.commitments.new_salt", lambda: b"salt" * 4)
     roots = set()
     for name, order in (("a", made), ("b", made[::-1]), ("c", made[3:] + made[:3])):
         with Store.open(str(tmp_path / name), create=True) as store:

@@ -9,10 +9,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from audit.store import Store, health, migrate
-from audit.store.covered import DERIVED, ELSEWHERE
-from audit.store.log_check import DELETED, EDITED, UNLOGGED
-from audit.store.log_scan import MISFIT
-from audit.store.models import Base
+from audit.store.ledger.covered import DERIVED, ELSEWHERE
+from audit.store.ledger.log_check import DELETED, EDITED, UNLOGGED
+from audit.store.ledger.log_scan import MISFIT
+from audit.store.tables.runs import Base
 from tests.audit.store.build import connected, fill_every_table
 from tests.audit.store.owner import Tampered, tamper
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from audit.errors import UserError
+from audit.store.base.keys import init
 from audit.store.bundle.archive import writing
-from audit.store.keys import init
 from audit.text import staged_files
 from audit.text.staged_files import require_writable, staged
 from tests.audit.invoke import invoke

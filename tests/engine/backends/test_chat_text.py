@@ -12,7 +12,7 @@ from engine.backends.chat_text import chat_text
 from engine.backends.interface import Prompt
 from engine.backends.tokenizer import tokens_by
 from engine.core.errors import ModelError
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 
 MESSAGES = ({"role": "user", "content": "Hello"},)
 

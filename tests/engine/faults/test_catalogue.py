@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults, proposers, verify

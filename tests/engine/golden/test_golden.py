@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.folder import open_folder
+from engine.models.files.folder import open_folder
 from tests.engine.golden.transcripts import (
     HOME,
     WRITE,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from engine.models.folder import ModelFolder, model_digest
+from engine.models.files.folder import ModelFolder, model_digest
 from engine.models.loading import load_tokenizer
 from engine.sampling.rng import stream_of
 from tests.engine.golden.transcripts import HOME, Arm, Golden, Transcript, bundled, decoded, exact_model, write

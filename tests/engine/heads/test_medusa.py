@@ -18,7 +18,7 @@ from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.heads.formats import layout_of
 from engine.heads.formats.medusa import LAYOUT
 from engine.heads.loading import load_head
-from engine.models.folder import open_folder
+from engine.models.files.folder import open_folder
 from engine.record.metrics import acceptance
 from engine.record.trace import decode
 from engine.train.prompts import prompt_rows

@@ -13,7 +13,7 @@ from engine.core.errors import ModelError
 from engine.core.types import Protocol, SamplingParams
 from engine.heads.formats import layout_of
 from engine.heads.formats.mlp_speculator import LAYOUT
-from engine.models.folder import open_folder
+from engine.models.files.folder import open_folder
 from tests.engine.build import Setup, requests
 
 from .single_state import drafted_steps

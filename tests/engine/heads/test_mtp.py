@@ -11,7 +11,7 @@ from engine import proposers
 from engine.core.errors import ModelError
 from engine.core.types import Protocol, QKind, SamplingParams
 from engine.heads.formats.mimo import BEFORE_NORM
-from engine.models.lean import LeanModel
+from engine.models.decoder.lean import LeanModel
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 from tests.support.head_cases import parts_with

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from engine.core.errors import InvalidRequest
+from engine.models.decoder.lean import from_tensors
 from engine.models.hf import HfModel
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
-from engine.models.lean import from_tensors
 from engine.models.scripted import ScriptedModel, table_script
 
 LAYERS = 3

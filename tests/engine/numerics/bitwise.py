@@ -17,10 +17,10 @@ from engine.core.errors import NumericsRefused
 from engine.core.types import Proposal, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
 from engine.decode.loop import Loop, LoopOptions
 from engine.models import numerics
-from engine.models.lean import LeanModel
+from engine.models.decoder.lean import LeanModel
+from engine.models.decoder.step_graphs import graphs_on
 from engine.models.loading import LoadedModel, load_model, load_parts
 from engine.models.numerics.probe.choose import choose
-from engine.models.step_graphs import graphs_on
 from engine.proposers.interface import Context, Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from engine.models.lean import LeanModel
+from engine.models.decoder.lean import LeanModel
 from engine.models.loading import load_model
-from engine.models.numerics.exact import ExactNumerics
-from engine.models.numerics.ordered import OrderedNumerics
+from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.ordered.ordered import OrderedNumerics
 
 from .exact_models import by_chains
 

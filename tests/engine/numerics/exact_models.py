@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from engine.core.types import Tree
-from engine.models.fused_weights import build_weights
+from engine.models.decoder.fused_weights import build_weights
+from engine.models.decoder.lean import LeanModel
+from engine.models.decoder.lean_weights import expected_shapes, read_config
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.lean import LeanModel
-from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.placement import Placed, accepted_columns, place
 
 DOCUMENT = {

@@ -5,9 +5,16 @@ from fractions import Fraction
 import pytest
 import torch
 
-from engine.models.numerics.exact import VALUE_BITS, ExactNumerics, weighted_sum
-from engine.models.numerics.fixed_point import SMALLEST_PEAK, factor_bits, gridded, on_grid, power_of_two, row_unit
-from engine.models.numerics.fixed_point import sum_of_squares as squares
+from engine.models.numerics.exact_sums.exact import VALUE_BITS, ExactNumerics, weighted_sum
+from engine.models.numerics.exact_sums.fixed_point import (
+    SMALLEST_PEAK,
+    factor_bits,
+    gridded,
+    on_grid,
+    power_of_two,
+    row_unit,
+)
+from engine.models.numerics.exact_sums.fixed_point import sum_of_squares as squares
 from engine.models.numerics.interface import Affine, HeadSizes
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine.core.types import Tree
+from engine.models.decoder.layers import SeparateLayers
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
-from engine.models.layers import SeparateLayers
-from engine.models.numerics import joined, joined_code, ordered_code, panels
-from engine.models.numerics.int8 import Int8Numerics
-from engine.models.numerics.ordered import OrderedNumerics
+from engine.models.numerics.ordered import joined, joined_code, ordered_code, panels
+from engine.models.numerics.ordered.int8 import Int8Numerics
+from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.placement import Placed, accepted_columns, place
 
 from .exact_models import make, some_tokens

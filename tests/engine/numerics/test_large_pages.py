@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models.numerics.large_pages import CHUNK, LINE, PAGE, LargePages
+from engine.models.numerics.ordered.large_pages import CHUNK, LINE, PAGE, LargePages
 
 SIZES = (1, 3, 1000, PAGE // 4, CHUNK // 16, CHUNK // 16, 7, CHUNK // 16, CHUNK // 2, 5)
 """Numbers of float32: some share a chunk, one has memory of its own."""
@@ -74,7 +74,7 @@ def test_a_kernel_without_them_gives_ordinary_memory(monkeypatch):
         def madvise(self, *_):
             raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("engine.models.numerics.large_pages.mmap.mmap", Refusing)
+    monkeypatch.setattr("engine.models.numerics.ordered.large_pages.mmap.mmap", Refusing)
     assert filled(LargePages())[3].max() == 3
-    monkeypatch.delattr("engine.models.numerics.large_pages.mmap.MADV_HUGEPAGE")
+    monkeypatch.delattr("engine.models.numerics.ordered.large_pages.mmap.MADV_HUGEPAGE")
     assert filled(LargePages())[3].max() == 3

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from engine.core.types import Tree
 from engine.models.cache import CacheShape
 from engine.models.interface import chain_placement
-from engine.models.numerics import (
+from engine.models.numerics import load
+from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
+from engine.models.numerics.ordered import (
     joined,
     joined_code,
-    load,
     machine_code,
     ordered,
     ordered_code,
@@ -25,9 +26,8 @@ from engine.models.numerics import (
     panel_code,
     panels,
 )
-from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
-from engine.models.numerics.ordered import OrderedNumerics
-from engine.models.numerics.ordered_plan import chain_plan, tree_plan
+from engine.models.numerics.ordered.ordered import OrderedNumerics
+from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
 from engine.models.numerics.probe.choose import choose
 from engine.models.numerics.probe.known_answer import ANSWERS, digest
 from engine.models.numerics.probe.model_parts import parts_of

@@ -10,12 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.models.numerics import load, panel_code
-from engine.models.numerics import panels as module
+from engine.models.numerics import load
 from engine.models.numerics.interface import Affine
-from engine.models.numerics.machine_code import compiled_for
-from engine.models.numerics.panel_code import ELEMENTS, PRODUCT, TERMS, source
-from engine.models.numerics.panels import Panels, laid_out, panels, rounded_panels
+from engine.models.numerics.ordered import panel_code
+from engine.models.numerics.ordered import panels as module
+from engine.models.numerics.ordered.machine_code import compiled_for
+from engine.models.numerics.ordered.panel_code import ELEMENTS, PRODUCT, TERMS, source
+from engine.models.numerics.ordered.panels import Panels, laid_out, panels, rounded_panels
 from engine.models.numerics.probe.rows import row_dependence
 
 pytestmark = pytest.mark.skipif(

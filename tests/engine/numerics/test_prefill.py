@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.lean import LeanModel
-from engine.models.numerics.fixed import FixedNumerics
-from engine.models.numerics.tiled import TILE, TiledNumerics, seen_tiles
+from engine.models.numerics.tiles.fixed import FixedNumerics
+from engine.models.numerics.tiles.tiled import TILE, TiledNumerics, seen_tiles
 from tests.bench.setting import lean
 
 PROMPTS = ([3 + place % 1000 for place in range(400)], [7 + place % 900 for place in range(150)])

@@ -12,14 +12,14 @@ import torch
 from engine.core.errors import InvalidRequest, NumericsRefused
 from engine.models import numerics
 from engine.models.loading import load_model, load_parts
-from engine.models.numerics.exact import ExactNumerics
-from engine.models.numerics.fixed import FixedNumerics
+from engine.models.numerics.exact_sums.exact import ExactNumerics
 from engine.models.numerics.interface import Invariance
 from engine.models.numerics.probe.choose import choose, foreign
 from engine.models.numerics.probe.known_answer import ANSWERS, digest
 from engine.models.numerics.probe.model_parts import difference
 from engine.models.numerics.probe.probe import PROPERTIES, probe
 from engine.models.numerics.probe.rows import row_dependence
+from engine.models.numerics.tiles.fixed import FixedNumerics
 from tests.engine.numerics import broken
 from tests.support.tiers import fast_first
 

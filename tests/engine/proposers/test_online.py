@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from audit import checks
-from audit.checks.interface import evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.replay.versions import unknown_versions
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict

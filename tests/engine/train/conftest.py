@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.train import chat, corpus
 from engine.train.corpus import Corpus
-from engine.train.head_layer import Teacher
+from engine.train.heads.head_layer import Teacher
 from engine.train.recipe import CorpusRecipe
 from tests.engine.heads.tiny import document
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from engine.models.folder import open_folder
+from engine.models.files.folder import open_folder
 from engine.stream.interface import filter_spec
 from engine.stream.loading import load_filter
 from engine.train import words

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.report.acceptance import ArmAcceptance, RunAcceptance, run_acceptance
-from audit.report.estimates import ArmEstimates
 from audit.report.html.charts import SERIES, Chart, longest
 from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.tables.acceptance import ArmAcceptance, RunAcceptance, run_acceptance
+from audit.report.tables.estimates import ArmEstimates
 
 DRAWN: Final = 12
 """Most arms of a chart; the tables have all."""

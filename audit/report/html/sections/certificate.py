@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks as registry
-from audit.checks.interface import Check, Design, PlanAssumptions
+from audit.checks.base.interface import Check, Design, PlanAssumptions
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.report.html.charts import SERIES, Chart

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.report.choice import findings_by_request
-from audit.report.divergences import KINDS, LEADS, ArmDivergences, RunDivergences, run_divergences
 from audit.report.html.charts import Chart
 from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.pieces import recorded_pieces
+from audit.report.requests.choice import findings_by_request
+from audit.report.requests.divergences import KINDS, LEADS, ArmDivergences, RunDivergences, run_divergences
+from audit.report.requests.pieces import recorded_pieces
 
 
 @dataclass(frozen=True, slots=True)

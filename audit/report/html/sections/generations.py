@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import CannotDecide
-from audit.report.choice import Choice, NamedFinding, chosen, findings_by_request
-from audit.report.explored import Explored, explored
 from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.pieces import Pieces, recorded_pieces
+from audit.report.requests.choice import Choice, NamedFinding, chosen, findings_by_request
+from audit.report.requests.explored import Explored, explored
+from audit.report.requests.pieces import Pieces, recorded_pieces
 from audit.store import RequestKey
 from audit.store.browse.request_list import request_key
 
@@ -39,7 +39,7 @@ class GenerationPage:
 
 
 def read(source: ReportSource) -> GenerationPage | Nothing:
-    """The requests that the rule of `audit.report.choice` chooses; reads their traces and no others."""
+    """The requests that the rule of `audit.report.requests.choice` chooses; reads their traces and no others."""
     run, store = source.results.run, source.store
     findings = findings_by_request(source.results.checks)
     candidates, share = [arm.name for arm in run.candidates], BRIEF if source.brief else 1

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.report.disclosure import read_disclosure
-from audit.report.disclosure_words import Section, sections
 from audit.report.html.section import ReportSection, ReportSource
+from audit.report.statements.disclosure import read_disclosure
+from audit.report.statements.disclosure_words import Section, sections
 from audit.store import StoredJudgement, StoredRun
 
 RECOMPUTED: Final = 200_000

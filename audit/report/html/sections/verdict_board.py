@@ -12,12 +12,12 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.looks import left_lines, look_lines
-from audit.report.next_step import next_step
-from audit.report.results import SignedEntry
-from audit.report.verdicts import account_lines, conclusion, lossy_lines
+from audit.report.tables.looks import left_lines, look_lines
+from audit.report.tables.next_step import next_step
+from audit.report.tables.results import SignedEntry
+from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines
 from audit.store import StoredArm, StoredCheck, StoredDecision
-from audit.store.attestations import StoredAttestation
+from audit.store.reading.attestations import StoredAttestation
 
 MEANINGS: Final[Mapping[Verdict, str]] = {
     Verdict.CERTIFIED: "An upper bound on the departure lies within the margin, on the prompts of this run.",

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from audit.gate.decision import Decision
 from audit.store import Store
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 from tests.audit.gate.admission.stores import NAMED, decide, sign
 from tests.audit.gate.runs import TARGET
 from tests.audit.store.build import connected

@@ -13,7 +13,7 @@ from audit.gate.judgement import GateJudgement, GateRequest, Signer
 from audit.gate.policy import load_policy
 from audit.gate.record import recorded
 from audit.store import ArtifactRef, Store, StoredDecision
-from audit.store.keys import PrivateKey
+from audit.store.base.keys import PrivateKey
 from tests.audit.gate.runs import DRAFT, TARGET, TOKENIZER, stored_run
 
 ARTIFACTS = (

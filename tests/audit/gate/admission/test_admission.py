@@ -17,12 +17,12 @@ from audit.gate.admission.app import PATH, Webhook
 from audit.gate.admission.decide import Rules
 from audit.gate.admission.reviews import TEMPLATES, MalformedReview, read_review
 from audit.gate.policy import load_policy
-from audit.store.canonical import sha256_json
-from audit.store.decided import DecisionReader
-from audit.store.keys import PrivateKey
-from audit.store.notes import signed
+from audit.store.base.canonical import sha256_json
+from audit.store.base.keys import PrivateKey
+from audit.store.base.values import NewCheck, NewJudgement, RunStatus
+from audit.store.ledger.notes import signed
+from audit.store.reading.decided import DecisionReader
 from audit.store.store import Store
-from audit.store.values import NewCheck, NewJudgement, RunStatus
 from engine.record.effective import Effective
 from tests.audit.gate.admission.stores import ARTIFACTS, NAMED, decide, deployment, made_store, pod, review
 from tests.audit.gate.runs import DRAFT, TARGET

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from audit.store import keys
+from audit.store.base import keys
 from audit.store.bundle.archive import VERSION
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, edited, ran
 from tests.audit.invoke import invoke

@@ -28,8 +28,9 @@ from audit.attest.waivers import (
     waiver_statement,
 )
 from audit.gate.policy import load_policy
-from audit.store import Store, keys
-from audit.store.keys import PrivateKey
+from audit.store import Store
+from audit.store.base import keys
+from audit.store.base.keys import PrivateKey
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, edited, ran, written
 from tests.audit.invoke import invoke
 

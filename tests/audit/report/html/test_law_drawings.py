@@ -13,7 +13,7 @@ import pytest
 from audit.evidence.decisions import decisions
 from audit.report.html.render import render_page
 from audit.report.html.section import source_of
-from audit.stats.alternatives import NAMES, WHOLE_RUN
+from audit.stats.anytime.alternatives import NAMES, WHOLE_RUN
 from audit.store import Store
 from tests.audit.invoke import invoke
 

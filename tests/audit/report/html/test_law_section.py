@@ -9,7 +9,7 @@ from audit.checks.law.table import tabulate
 from audit.evidence.random_numbers import seed_of
 from audit.report.html.section import Nothing, source_of
 from audit.report.html.sections import law
-from audit.stats.alternatives import summary
+from audit.stats.anytime.alternatives import summary
 from audit.store import Store
 from tests.audit.report.html.runs import StoredRuns, stored_runs
 

@@ -11,7 +11,7 @@ import pytest
 from audit.evidence.verdicts import Verdict
 from audit.report.html.render import number, render_page
 from audit.report.html.section import source_of
-from audit.report.results import Results, results
+from audit.report.tables.results import Results, results
 from audit.store import Store
 from audit.text.unsafe import visible
 from tests.audit.report.html.runs import StoredRuns, stored_runs

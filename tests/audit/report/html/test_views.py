@@ -9,13 +9,13 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.report.acceptance import run_acceptance
-from audit.report.explored import anchor_of
-from audit.report.generation import token_lines
 from audit.report.html.registry import section
 from audit.report.html.render import environment, number, render_section
 from audit.report.html.section import source_of
-from audit.report.results import results
+from audit.report.requests.explored import anchor_of
+from audit.report.requests.generation import token_lines
+from audit.report.tables.acceptance import run_acceptance
+from audit.report.tables.results import results
 from audit.store import NewRequest, RunStatus
 from engine.record.effective import Effective
 from engine.record.trace import decode, encode

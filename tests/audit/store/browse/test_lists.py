@@ -12,10 +12,10 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store import ArtifactRef, NewArm, NewRequest, RunStatus, Store, StoredDecision
+from audit.store.base.values import RequestKey
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestFilter, request_key
 from audit.store.browse.run_list import RunEnd, RunFilter
-from audit.store.values import RequestKey
 from engine.record.effective import Effective
 from tests.audit.store.build import RESULT, connected, fill, fill_finished, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres

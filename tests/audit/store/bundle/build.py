@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.store import Store
+from audit.store.base.canonical import to_json
 from audit.store.bundle.archive import MANIFEST
-from audit.store.canonical import to_json
 
 Parts = dict[str, bytes]
 

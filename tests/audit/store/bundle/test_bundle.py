@@ -10,7 +10,7 @@ import pytest
 
 from audit.store import RunStatus, Store, migrate
 from audit.store.bundle.tables import LEFT_OUT, natural_key, owned, parents, travelling
-from audit.store.models import Base
+from audit.store.tables.runs import Base
 from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, fill_finished, made_store, start
 from tests.audit.store.bundle.build import edited, exported, parts_of

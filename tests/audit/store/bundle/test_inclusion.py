@@ -100,7 +100,7 @@ def test_a_broken_proof_is_refused_in_one_line(url, tmp_path, name):
     parts = parts_of(exported(url, tmp_path / "run.zip"))
     proof = json.loads(parts["log.jsonl"])
     BREAKS[name](proof)
-    from audit.store.canonical import to_json
+    from audit.store.base.canonical import to_json
 
     parts["log.jsonl"] = to_json(proof).encode() + b"\n"
     refused = invoke("verify", str(zipped(tmp_path / "broken.zip", restated(parts))))

@@ -9,7 +9,7 @@ from engine.backends.llama_cpp.convert import CONVERTER, beyond_gguf
 from engine.backends.llama_cpp.tensors import named_tensors, neighbours
 from engine.backends.llama_cpp.vocabulary import CONTROL, SPLITS, UNUSED, USER_DEFINED, vocabulary_of
 from engine.core.errors import ModelError
-from engine.models.bundled import bundled_folder
+from engine.models.files.bundled import bundled_folder
 from engine.models.loading import open_source
 
 SIZE = 2048

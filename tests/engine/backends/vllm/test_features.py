@@ -23,7 +23,7 @@ from engine.backends.vllm.spool import SchedulerLog, SpooledStep
 from engine.backends.vllm.submit import require_device
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request, SamplingParams
-from engine.models.adapters import Adapter
+from engine.models.files.adapters import Adapter
 
 ONE = Adapter("one", "made:1", Path("/scratch/one"), 8, "ab" * 32)
 TWO = Adapter("two", "made:2", Path("/scratch/two"), 12, "cd" * 32)

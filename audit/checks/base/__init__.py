@@ -1,0 +1,1 @@
+"""The interface of a check and its parameters."""

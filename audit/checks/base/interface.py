@@ -1,0 +1,218 @@
+"""The interface of a check, and the functions that run it.
+
+A check is a pure function of evidence: same evidence and parameters, same
+result. It never loads a model and never reads a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from audit.evidence.coverage.groups import Examined, Group
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import LACKING, CheckResult, Verdict
+from audit.stats.sample_size import SampleSize
+from engine.backends.evidence import ArmEvidence, Part
+from engine.core import types
+from engine.core.types import RecordLevel
+from engine.record.effective import LoopOwner
+from engine.stream.interface import StreamSpec
+
+if TYPE_CHECKING:
+    from audit.evidence.reading import RequestReading
+
+Params = Mapping[str, Any]
+P = TypeVar("P")
+P_contra = TypeVar("P_contra", contravariant=True)
+
+
+class NoEvidence(str):
+    """Why a check lacks its evidence: it ends `not_run` and leaves its arm undecided.
+
+    A plain text instead says why the claim does not exist for the arm, which leaves nothing to decide.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAssumptions:
+    """Assumptions of a plan for one arm and check; None keeps the check's default."""
+
+    spread: float | None = None
+    """Standard deviation of the estimate behind the bound, per unit, in the margin's unit."""
+
+
+NOTHING_ASSUMED = PlanAssumptions()
+NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
+"""Reason why an engine's random numbers cannot be recomputed."""
+EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
+"""Declared evidence of a sampled arm on the native engine: every part is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Everything known about an arm before it runs. `shown` is the evidence that its backend declares."""
+
+    requests: int
+    prompts: int
+    tokens: int
+    """Upper limit; requests that end early give fewer."""
+    gamma: int
+    greedy: bool
+    level: Level
+    record: RecordLevel = RecordLevel.FULL
+    shown: ArmEvidence = EVERYTHING
+    structured: bool = False
+    """Requests have a grammar."""
+    assumed: PlanAssumptions = NOTHING_ASSUMED
+    offers: int = 0
+    """Requests that offer tools."""
+    stream: StreamSpec | None = None
+    """The filters of an arm that records its text as it leaves."""
+
+    @property
+    def keyed(self) -> bool:
+        """True if every random number of the arm comes from a key, or none is drawn."""
+        return self.greedy or self.shown.decoder is LoopOwner.OWN
+
+
+def always_applies(params: Params, design: Design) -> None:
+    """`foresee` of a check that applies to every arm with requests."""
+    del params, design
+
+
+def examine_all(evidence: Evidence) -> Examined:
+    """`examines` of a check that looks at every emitted token."""
+    # imported late: commands that compute nothing know the checks too
+    from audit.evidence.coverage.count import every_token
+
+    del evidence
+    return every_token
+
+
+def accept_all(params: Params) -> None:
+    """`accept` of a check whose parameters are numbers within their ranges (`audit.checks.base.ranges`)."""
+    del params
+
+
+class Deciding(Protocol[P_contra]):
+    """A check's decision on an arm, while the arm is read."""
+
+    def add(self, part: P_contra) -> None:
+        """Take the next request's part; requests come in the order of the arm."""
+        ...
+
+    def result(self) -> CheckResult:
+        """The result on all of them; called once, at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByRequest(Generic[P]):
+    """A check in two halves, so that several checks share one reading of an arm, in one process or in more.
+
+    `read` is a pure function of a request and of the facts of its arm, and its result can be pickled. `begin` gives the
+    half that takes these results in order; only that half may use random numbers or another arm.
+    """
+
+    read: Callable[[RequestReading], P]
+    begin: Callable[[Evidence, Params], Deciding[P]]
+
+    def run(self, evidence: Evidence, params: Params) -> CheckResult:
+        """Read the candidate for this check alone."""
+        # imported late: commands that compute nothing know the checks too
+        from audit.evidence.reading import RequestReading
+
+        deciding = self.begin(evidence, params)
+        for request in evidence.candidate.requests:
+            deciding.add(self.read(RequestReading(request, evidence.candidate)))
+        return deciding.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named instrument.
+
+    `defaults` holds all parameters with their default values; a suite may
+    override these names only. `applies` returns why the check does not apply to
+    an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
+    the same before the arm has run, from the suite and the backend's declared evidence. `null` is the hypothesis under
+    test, `effect` the unit of effect, bound and margin. `plan` computes how much
+    evidence the margin needs before a model is loaded, or None if any amount is
+    enough. The parameters `alpha` and `confidence` are error probabilities: a
+    run with interim looks divides them over its looks, unless the check is
+    `anytime`, that is, valid at every look. A check with `failures` also judges
+    an arm without any answered request. A check with `external` judges reports
+    that only other engines make about themselves.
+    """
+
+    name: str
+    claim: str
+    needs: Level
+    defaults: Params
+    run: Callable[[Evidence, Params], CheckResult]
+    applies: Callable[[Evidence], str | None]
+    null: str
+    effect: str
+    plan: Callable[[Params, Design], SampleSize | None]
+    companions: tuple[ArmKind, ...] = ()
+    """Further arms for comparison; they run only if a check requests them."""
+    anytime: bool = False
+    failures: bool = False
+    external: bool = False
+    foresee: Callable[[Params, Design], str | None] = always_applies
+    covers: frozenset[Group] = frozenset()
+    """Groups of situations that the claim is about; empty for a claim that is not about speculation."""
+    accept: Callable[[Params], None] = accept_all
+    """Raises a `UserError` for parameters that the check cannot use, before anything runs."""
+    examines: Callable[[Evidence], Examined] = examine_all
+    """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
+    by_request: ByRequest[Any] | None = None
+    """The two halves of `run`, for a check that has them."""
+
+
+def needs_nothing(params: Params, design: Design) -> None:
+    """`plan` of a check that can decide on any amount of evidence."""
+    del params, design
+
+
+def foreseen(check: Check, params: Params, design: Design) -> str | None:
+    """Why a check will end `not_run`, or None: the counterpart of `evaluate` before the run."""
+    if design.level < check.needs:
+        level = f"needs evidence {check.needs.name}, record {design.record} gives {design.level.name}"
+        return _outranking(check.foresee(params, design)) or NoEvidence(level)
+    return check.foresee(params, design)
+
+
+def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult:
+    """Run a check with its defaults and a suite's overrides.
+
+    Evidence below the level that the check needs gives `not_run`, never a pass.
+    """
+    reason = excuse(check, evidence)
+    return check.run(evidence, {**check.defaults, **overrides}) if reason is None else not_run(reason)
+
+
+def excuse(check: Check, evidence: Evidence) -> str | None:
+    """Why a check does not run on this evidence, or None."""
+    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
+        return NoEvidence("no request was answered; see the liveness check")
+    reason = check.applies(evidence)
+    if evidence.candidate.level < check.needs:
+        have, need = evidence.candidate.level.name, check.needs.name
+        return _outranking(reason) or NoEvidence(f"needs evidence {need}, the arm has {have}")
+    return reason
+
+
+def _outranking(reason: str | None) -> str | None:
+    """The reason if it stands whatever the evidence level: the claim does not exist for the arm."""
+    return None if isinstance(reason, NoEvidence) else reason
+
+
+def not_run(reason: str) -> CheckResult:
+    """The result of a check that did not run."""
+    details = {LACKING: True} if isinstance(reason, NoEvidence) else {}
+    return CheckResult(Verdict.NOT_RUN, str(reason), details=details)

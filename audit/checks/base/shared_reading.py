@@ -1,0 +1,69 @@
+"""Runs several checks on one arm over one reading of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from audit.checks.base.interface import ByRequest, Check, Params, excuse, not_run
+from audit.evidence.reading import RequestReading
+from audit.evidence.records import ArmRecord, Evidence
+from audit.evidence.verdicts import CheckResult
+
+Parts = Sequence[Any]
+"""One request's parts, in the order of the checks."""
+Reader = Callable[[ArmRecord, Sequence[Check]], Generator[Parts, None, None]]
+"""Reads an arm for some checks that have `by_request`, request by request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCheck:
+    """A check with the parameters that a suite overrides."""
+
+    check: Check
+    overrides: Params
+
+
+def read_here(arm: ArmRecord, checks: Sequence[Check]) -> Generator[Parts, None, None]:
+    """Read an arm in this process."""
+    halves = halves_of(checks)
+    for request in arm.requests:
+        yield parts_of(RequestReading(request, arm), halves)
+
+
+def halves_of(checks: Sequence[Check]) -> Sequence[ByRequest[Any]]:
+    """The two halves of checks that have them."""
+    return [half for half in (check.by_request for check in checks) if half is not None]
+
+
+def parts_of(reading: RequestReading, halves: Sequence[ByRequest[Any]]) -> Parts:
+    """One request as the checks read it."""
+    return [half.read(reading) for half in halves]
+
+
+def evaluate_together(
+    asked: Mapping[str, AskedCheck], evidence: Evidence, read: Reader = read_here
+) -> Iterator[tuple[str, CheckResult]]:
+    """The results by name, in order: those of `audit.checks.base.interface.evaluate`, bit for bit."""
+    excuses = {name: excuse(each.check, evidence) for name, each in asked.items()}
+    shared = {name: each for name, each in asked.items() if excuses[name] is None and each.check.by_request is not None}
+    deciding = {
+        name: half.begin(evidence, {**each.check.defaults, **each.overrides})
+        for (name, each), half in zip(shared.items(), halves_of([each.check for each in shared.values()]), strict=True)
+    }
+    if deciding:
+        # closed at once if a check raises, because other processes may be reading
+        with closing(read(evidence.candidate, [each.check for each in shared.values()])) as parts:
+            for several in parts:
+                for half, part in zip(deciding.values(), several, strict=True):
+                    half.add(part)
+    for name, each in asked.items():
+        reason = excuses[name]
+        if reason is not None:
+            yield name, not_run(reason)
+        elif name in deciding:
+            yield name, deciding[name].result()
+        else:
+            yield name, each.check.run(evidence, {**each.check.defaults, **each.overrides})

@@ -1,0 +1,91 @@
+"""`audit controls`: clauses of laws and standards, and the evidence for them. The mapping itself is data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from audit.report.statements.controls import Clause, ClauseEvidence, Controls, evidence, load_controls, words
+from audit.report.tables.results import results
+from audit.store import Store
+from audit.terminal.completion import complete_runs
+from audit.terminal.options import store_option
+from audit.terminal.tables import echo_json, echo_rows
+
+COLUMNS = ("framework", "clause", "asks for", "evidence for it")
+VERSION = 1
+
+
+@click.command("controls")
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "markdown", "json"]), default="table", help="Output format."
+)
+@store_option
+def command(run: str | None, form: str, store: str) -> None:
+    """Show which checks and records are evidence for which clauses of laws and standards.
+
+    With RUN (a ULID, a prefix of one, or latest) each clause has the results of that run. The words are "evidence
+    for" a clause; no output states that a system meets one.
+    """
+    controls = load_controls()
+    ulid, held = None, None
+    if run is not None:
+        with Store.open(store, create=False, read_only=True) as opened:
+            ulid = opened.resolve(run)
+            held = evidence(controls, results(opened, ulid), len(opened.checkpoints()))
+    if form == "json":
+        echo_json(_document(controls, ulid, held))
+    elif held is None:
+        echo_rows(COLUMNS, _rows(controls), form)
+    else:
+        echo_rows(COLUMNS, [_held_row(clause) for clause in held], form)
+
+
+def _rows(controls: Controls) -> list[tuple[str, ...]]:
+    return [
+        (framework.id, clause.id, clause.asks, words(clause))
+        for framework in controls.frameworks
+        for clause in framework.clauses
+    ]
+
+
+def _held_row(held: ClauseEvidence) -> tuple[str, ...]:
+    found = [*held.records.values(), *(f"{check}: {text}" for check, text in held.checks.items())]
+    return (held.framework, held.clause.id, held.clause.asks, "; ".join(found))
+
+
+def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, ...] | None) -> dict[str, Any]:
+    by_clause = {(found.framework, found.clause.id): found for found in held or ()}
+    return {
+        "version": VERSION,
+        "run": run,
+        "frameworks": [
+            {
+                "id": framework.id,
+                "title": framework.title,
+                "note": framework.note,
+                "clauses": [
+                    {
+                        "clause": clause.id,
+                        "asks": clause.asks,
+                        "source": clause.source,
+                        "read": clause.read,
+                        "evidence": _evidence(by_clause.get((framework.id, clause.id))) or _mapped(clause),
+                    }
+                    for clause in framework.clauses
+                ],
+            }
+            for framework in controls.frameworks
+        ],
+        "unmapped": dict(controls.unmapped),
+    }
+
+
+def _evidence(held: ClauseEvidence | None) -> dict[str, Any] | None:
+    return None if held is None else {"records": dict(held.records), "checks": dict(held.checks)}
+
+
+def _mapped(clause: Clause) -> dict[str, Any]:
+    return {"records": list(clause.records), "checks": list(clause.checks)}

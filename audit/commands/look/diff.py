@@ -1,0 +1,91 @@
+"""`audit diff`: what differs between two stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from audit.store import Store
+from audit.terminal.completion import complete_runs
+from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.text.printer import echo
+
+if TYPE_CHECKING:
+    from audit.report.comparisons.run_diff import Accepted, ArmOutputs, RunDiff
+
+SETTINGS = ("setting", "a", "b")
+VERDICTS = ("result", "a", "b")
+ACCEPTANCE = ("arm", "part", "a", "b", "rate a", "rate b")
+CONTENT = {
+    True: "the same: every prompt, parameter, stream, output and decision",
+    False: "different",
+    None: "not compared: a run has no content root",
+}
+OUTPUTS = ("arm", "equal", "different", "other prompt or parameters", "in one run only")
+
+
+@click.command("diff")
+@click.argument("a", shell_complete=complete_runs)
+@click.argument("b", default="latest", shell_complete=complete_runs)
+@click.option("--most", default=3, show_default=True, type=click.IntRange(min=0), help="First divergences per arm.")
+@json_option
+@wide_option
+@store_option
+@click.pass_context
+def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store: str) -> None:
+    """Show what differs between runs A and B: settings, verdicts, acceptance by domain and position, outputs.
+
+    Arms are compared by name, requests by case and sample. A request whose output differs is shown at its first
+    divergence: both tokens, each run's lead over its next best token, and both continuations.
+
+    Exit code 0: verdicts and outputs are the same; 1: some differ.
+    """
+    # imported late: reading records needs numpy
+    from audit.report.comparisons.run_diff import run_diff
+
+    with Store.open(store, create=False, read_only=True) as opened:
+        found = run_diff(opened, opened.resolve(a), opened.resolve(b))
+        if as_json:
+            echo_json(found)
+        else:
+            _print(found, most)
+        ctx.exit(0 if found.same else 1)
+
+
+def _print(found: RunDiff, most: int) -> None:
+    echo(f"a  {found.a}", f"b  {found.b}")
+    echo(f"content  {CONTENT[found.same_content]}")
+    _section("settings", SETTINGS, [(each.place, each.a, each.b) for each in found.settings])
+    _section("verdicts", VERDICTS, [(each.place, each.a, each.b) for each in found.verdicts])
+    rows = [
+        (each.arm, each.part, _count(each.a), _count(each.b), each.a.rate, each.b.rate) for each in found.acceptance
+    ]
+    _section("acceptance (accepted of drafted)", ACCEPTANCE, rows)
+    outputs = [(each.arm, each.equal, len(each.partings), each.unlike, each.unpaired) for each in found.outputs]
+    echo("", "outputs")
+    echo_rows(OUTPUTS, outputs)
+    for each in found.outputs:
+        _partings(each, most)
+
+
+def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    echo("", title + ("" if rows else ": no difference"))
+    if rows:
+        echo_rows(columns, rows)
+
+
+def _partings(outputs: ArmOutputs, most: int) -> None:
+    for each in outputs.partings[:most]:
+        tokens = " and ".join("none" if token is None else str(token) for token in each.tokens)
+        leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in each.margins)
+        line = f"{outputs.arm} {each.request}: token {each.index} is {tokens}, leads {leads}; {each.words}"
+        echo(f"  {cell(line)}")
+    if len(outputs.partings) > most:
+        echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")
+
+
+def _count(part: Accepted) -> str:
+    return f"{part.accepted} of {part.drafted}"

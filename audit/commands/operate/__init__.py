@@ -1,0 +1,1 @@
+"""Commands that serve, watch and maintain."""

@@ -1,0 +1,150 @@
+"""`audit db`: the store's revision and integrity."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+
+from audit.commands.share.redact import redact
+from audit.errors import CannotDecide, UserError
+from audit.store import Store, migrate
+from audit.store.base import keys
+from audit.store.base.connection import parse_url, shown
+from audit.store.ledger import notes, proof
+from audit.store.ledger.checkpoints import TreeHead
+from audit.terminal.completion import complete_runs
+from audit.terminal.options import store_option
+from audit.terminal.tables import cell
+from audit.text.printer import echo
+from audit.text.staged_files import staged
+
+
+@click.group("db")
+def command() -> None:
+    """Maintain the provenance store."""
+
+
+@command.command("upgrade")
+@store_option
+def upgrade(store: str) -> None:
+    """Create the store, or upgrade it to the revision that this version needs."""
+    migrate.upgrade(store)
+    echo(f"{shown(parse_url(store))}: revision {migrate.current(store)}")
+
+
+@command.command("current")
+@store_option
+def current(store: str) -> None:
+    """Print the store's revision."""
+    echo(migrate.current(store))
+
+
+@command.command("check")
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Signed checkpoint kept outside the store.")
+@click.option("--key", type=click.Path(path_type=Path), help="Public key of the checkpoint.")
+@store_option
+def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, store: str) -> None:
+    """Recompute the log and every hash of RUNS (default: all runs); exit 1 if anything changed.
+
+    With --checkpoint, also whether the log continues the one that was signed.
+    """
+    if (checkpoint is None) != (key is None):
+        raise UserError("give --checkpoint and --key together: the signed note, and the public key that verifies it")
+    kept = () if checkpoint is None or key is None else (_opened(checkpoint, keys.read_public(key)),)
+    with Store.open(store, create=False, read_only=True) as opened:
+        damage = (*opened.damage(_resolved(opened, runs)), *opened.damaged_views())
+        broken = [f"{cell(each.place)}: {cell(each.message)}" for each in damage]
+        broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
+        erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
+    for line in broken:
+        echo(line)
+    echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
+    if erased:
+        echo(f"content of {erased} requests was erased, on record")
+    if withheld:
+        echo(f"content of {withheld} requests was never written (text: off)")
+    raise SystemExit(1 if broken else 0)
+
+
+command.add_command(redact)
+
+
+def _resolved(store: Store, runs: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(store.resolve(run) for run in runs)
+
+
+def _opened(path: Path, key: keys.PublicKey) -> TreeHead:
+    return notes.opened(_read(path), key, str(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', 'not text')}") from error
+
+
+@command.command("checkpoint")
+@click.option("--key", required=True, type=click.Path(path_type=Path), help="Private key of `audit keys init`.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the signed note.")
+@store_option
+def checkpoint(key: Path, out: Path, store: str) -> None:
+    """Sign size and root of the log, and write the note to --out, to be kept outside the store.
+
+    Refuses a log that does not continue the store's checkpoints and the one in --out, if there is one.
+    """
+    signer = keys.read_private(key)
+    earlier = (_opened(out, signer.public),) if out.exists() else ()
+    with Store.open(store, create=False) as opened:
+        for message in opened.check_checkpoints((*opened.checkpoints(), *earlier)):
+            raise CannotDecide(f"{opened.url}: not signed: {message}")
+        note: list[str] = []
+
+        def sign(head: TreeHead) -> str:
+            note.append(notes.signed(head, signer))
+            return note[0]
+
+        head = opened.add_checkpoint(sign)
+    with staged({out: note[0].encode()}):
+        echo(f"{out}: {head.size} entries, root {head.root.hex()}")
+
+
+@command.command("prove")
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the proof, JSON.")
+@store_option
+def prove(run: str, out: Path, store: str) -> None:
+    """Write a proof that the ending and the verdicts of RUN are in the log of the last checkpoint."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        document = opened.prove(opened.resolve(run))
+    with staged({out: (json.dumps(document, indent=1) + "\n").encode("ascii")}):
+        echo(f"{out}: {len(document['entries'])} entries of run {document['run']}")
+
+
+@command.command("verify-proof")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--key", required=True, type=click.Path(path_type=Path), help="Public key of the checkpoint.")
+def verify_proof(file: Path, key: Path) -> None:
+    """Verify a proof of `audit db prove` without a store, and print what it shows."""
+    try:
+        document = json.loads(_read(file))
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON, so not a proof of audit db prove") from error
+    proven = proof.verify(document, keys.read_public(key), str(file))
+    for row in proven.rows:
+        shown_values = ((name, row.values[name]) for name in SHOWN[row.kind])
+        echo(cell(f"{row.kind}: " + ", ".join(f"{name} {value}" for name, value in shown_values)))
+    echo(f"{file}: proven, in a log of {proven.head.size} entries")
+
+
+SHOWN: Final = {
+    "run": ("ulid", "suite_name", "actor", "started_at"),
+    "state": ("status", "exit_code", "tokens", "record_root"),
+    "check_result": ("name", "verdict", "n", "arm_id", "created_at"),
+    "registration": ("suite_name", "suite_sha256", "policy_name", "policy_sha256", "created_at"),
+}
+"""Columns of a proven row that are printed."""

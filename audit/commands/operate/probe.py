@@ -1,0 +1,112 @@
+"""`audit probe`: what an endpoint is and what it speaks, and a suite for it. Stores nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from audit.errors import CannotDecide, UserError
+from audit.terminal.options import json_option
+from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.text.printer import echo, note
+
+if TYPE_CHECKING:
+    from audit.suite.probed import SuiteWishes
+    from engine.backends.openai.probing import EndpointProbe
+
+COLUMNS = ("feature", "outcome", "detail")
+
+
+@click.command("probe")
+@click.argument("url")
+@click.option("--model", metavar="NAME", help="The served model. Default: the only one.")
+@click.option("--api-key-env", metavar="NAME", help="Variable of the environment that holds the API key.")
+@click.option("--suite", "out", type=click.Path(path_type=Path), metavar="FILE", help="Write a suite to this new file.")
+@click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
+@click.option("--target", metavar="SOURCE", help="For the suite: the target's files, a folder or hf:ORG/NAME.")
+@json_option
+def command(
+    url: str,
+    model: str | None,
+    api_key_env: str | None,
+    out: Path | None,
+    plain_url: str | None,
+    target: str | None,
+    as_json: bool,
+) -> None:
+    """Find out what the OpenAI-compatible server at URL is and what it speaks.
+
+    Sends about forty short requests: routes, streams, log-probabilities, token ids, seeds, truncation, JSON schemas,
+    tools, counts of drafts. A parameter counts as kept if it changes what it must change. Prints the evidence level
+    that an audit of this server would have, and with --suite writes a suite that fits it.
+    """
+    # imported late: the help needs no HTTP library
+    from audit.suite.probed import SuiteWishes
+    from audit.text.staged_files import require_new
+
+    if out is None and (plain_url or target):
+        raise UserError("--plain-url and --target belong to a suite; add --suite FILE")
+    if out is not None:
+        require_new(out)
+    found = _probed(url, model, api_key_env)
+    if as_json:
+        echo_json(found.to_json())
+    else:
+        echo(*_facts(found))
+        echo_rows(COLUMNS, [(each.name, each.outcome.value, each.detail) for each in found.features])
+    if found.api is None:
+        raise CannotDecide(f"{found.url}: neither route answers, so no suite fits")
+    if out is not None:
+        _write(out, found, SuiteWishes(plain_url, target, api_key_env))
+
+
+def _probed(url: str, model: str | None, api_key_env: str | None) -> EndpointProbe:
+    from engine.backends.openai.probing import probe
+    from engine.backends.openai.settings import settings_of
+    from engine.core.errors import EngineError
+
+    given = {"url": url, "model": model, "api_key_env": api_key_env, "tries": 1}
+    try:
+        return probe(settings_of({key: value for key, value in given.items() if value is not None}))
+    except EngineError as error:
+        raise UserError(str(error)) from error
+
+
+def _facts(found: EndpointProbe) -> Iterator[str]:
+    identity = found.identity
+    why = f" ({'; '.join(identity.why)})" if identity.why else " (nothing names it)"
+    yield f"server      {identity.product}{cell(why)}"
+    yield f"version     {cell(identity.version or 'not reported')}"
+    yield f"model       {cell(found.model)}"
+    yield f"context     {found.context if found.context is not None else 'not reported'}"
+    yield f"speculation {_speculation(found)}"
+    yield f"evidence    level L{found.level}, tokens from {ORIGINS[found.tokens.value]}"
+    yield ""
+
+
+ORIGINS = {
+    "server": "the server",
+    "log-probabilities": "the log-probabilities",
+    "characters": "the text: name the target's files for its tokenizer",
+}
+
+
+def _speculation(found: EndpointProbe) -> str:
+    counters = "counters at /metrics" if found.counters else "no counters at /metrics"
+    stated = {True: "on", False: "off", None: "not reported"}[found.speculates]
+    return f"{stated}; {counters}"
+
+
+def _write(out: Path, found: EndpointProbe, wishes: SuiteWishes) -> None:
+    from audit.suite.loader import load_suite
+    from audit.suite.probed import suite_text
+    from audit.text.staged_files import staged
+
+    with staged({out: suite_text(found, wishes).encode("utf-8")}):
+        pass
+    load_suite(str(out))
+    more = "" if wishes.plain else "; again with speculation on: add --baseline latest"
+    note(f"{out}: written; next: audit run {out}{more}")

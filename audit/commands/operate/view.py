@@ -1,0 +1,84 @@
+"""`audit view`: the pages of a store on loopback, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from concurrent.futures import wait
+from contextlib import suppress
+from typing import Final
+
+import click
+
+from audit.errors import UserError
+from audit.terminal.options import store_option
+from audit.text.extras import needs
+from audit.text.printer import note
+
+LOOPBACK: Final = "127.0.0.1"
+DRAIN_S: Final = 2
+"""Seconds that an unfinished page has at the end."""
+
+
+@click.command("view")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on; 0, the default, picks one.")
+@click.option(
+    "--host", default=LOOPBACK, show_default=True, help="Address to listen on; the pages are for this machine only."
+)
+@click.option("--no-open", is_flag=True, help="Print the address, and open no browser.")
+@store_option
+def command(port: int, host: str, no_open: bool, store: str) -> None:
+    """Show the pages of a store in a browser: runs, requests, trends, and the difference between two runs.
+
+    The pages are read-only and live: a run appears while it is recorded. Their address holds a random token, and they
+    answer no other machine. Stop the server with Ctrl-C.
+    """
+    if host != LOOPBACK:
+        raise UserError(f"--host {host}: the pages are for this machine; leave it out, or forward the port: ssh -L")
+    with needs("view"):
+        import uvicorn
+
+        from audit.store.browse.browser import Browser
+        from audit.view.access import new_access
+        from audit.view.app import Viewer, application
+        from audit.view.drawer import Drawer
+        from audit.view.templates_of import compile_all, templates
+    with Browser.open(store) as browser, listening(port) as listener, Drawer(_report) as drawer:
+        first = drawer.warm_up()
+        access, made = new_access(listener.getsockname()[1]), templates(drawer.begin)
+        compile_all(made)
+        app = application(Viewer(browser, _report, made), access)
+        options = uvicorn.Config(
+            app,
+            access_log=False,
+            lifespan="off",
+            log_level="error",
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        wait(first)
+        note(f"the store is shown at {access.address} until Ctrl-C")
+        if not no_open:
+            webbrowser.open(access.address)
+        # uvicorn raises it again after it has closed every connection
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(options).run(sockets=[listener])
+
+
+def _report(line: str) -> None:
+    note(f"audit: {line}")
+
+
+def listening(port: int) -> socket.socket:
+    """A socket on loopback; port 0 picks one.
+
+    Raises:
+        UserError: the port cannot be used.
+    """
+    try:
+        listener = socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise UserError(f"--port {port}: cannot listen there ({error.strerror or error}); name another port") from error
+    # asyncio does not do it for a socket that it is given, and an answer in two parts would wait for an acknowledgement
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

@@ -1,0 +1,1 @@
+"""Commands that run or judge suites."""

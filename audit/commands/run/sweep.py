@@ -1,0 +1,110 @@
+"""`audit sweep`: finds the fastest draft length on this machine. Stores nothing and checks nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from audit.errors import CannotDecide
+from audit.suite.loader import load_suite
+from audit.sweep.ranges import parse_gammas
+from audit.terminal.allowing import allow_options, allowed
+from audit.terminal.completion import complete_arms, complete_suites
+from audit.terminal.options import wide_option
+from audit.terminal.tables import cell, echo_rows
+from audit.text.documents import mistake
+from audit.text.printer import echo, note
+from audit.text.staged_files import staged
+
+if TYPE_CHECKING:
+    from audit.sweep.sweep import Sweep
+
+
+@click.command("sweep")
+@click.argument("suite", shell_complete=complete_suites)
+@click.option("--gamma", metavar="RANGE", required=True, help="Draft lengths: 1..8, or 1,2,4.")
+@click.option(
+    "--arm",
+    "arms",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=complete_arms,
+    help="An arm to measure; repeat for more. Default: all.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
+@click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
+@click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
+@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
+@allow_options
+@wide_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    suite: str,
+    gamma: str,
+    arms: tuple[str, ...],
+    rounds: int,
+    max_prompts: int | None,
+    threads: int,
+    out: Path | None,
+) -> None:
+    """Find the fastest draft length of each arm of SUITE.
+
+    Times plain decoding and the arm at every length, interleaved, on the suite's prompts.
+    The recommended length has the most tokens per second; a second measurement then
+    compares it with plain decoding. The command only measures:
+    no check runs, and nothing is stored. Exit code 0 for every recommendation;
+    2: invalid input; 3: interrupted.
+    """
+    gammas = parse_gammas(gamma)
+    loaded = load_suite(suite)
+    if out is not None:
+        _require_writable(out)
+    import torch
+
+    from audit.sweep import report
+    from audit.sweep.sweep import SweepOptions, sweep
+
+    torch.set_num_threads(threads)
+    with _interrupts():
+        found = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), _note)
+    _print(found)
+    if out is not None:
+        text = json.dumps(report.document(found), indent=2, allow_nan=False) + "\n"
+        with staged({out: text.encode()}):
+            pass
+
+
+def _print(found: Sweep) -> None:
+    from audit.sweep import report
+
+    for arm in found.arms:
+        echo(cell(report.heading(arm)))
+        echo_rows(report.COLUMNS, report.table(arm))
+        echo(report.recommendation(arm.choice), "")
+    echo(*report.footing(found))
+
+
+def _note(line: str) -> None:
+    note(line)
+
+
+def _require_writable(path: Path) -> None:
+    """Reject an unusable output path before anything is measured."""
+    if path.is_dir():
+        raise mistake(str(path), None, "this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise CannotDecide("interrupted; a partial sweep gives no recommendation, run it again") from error

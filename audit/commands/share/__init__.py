@@ -1,0 +1,1 @@
+"""Commands that give evidence to others and take it from them."""

@@ -1,0 +1,24 @@
+"""`audit bom`: write a run's bill of materials."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from audit.attest.bom import bom
+from audit.attest.facts import read_run
+from audit.store import Store
+from audit.terminal.completion import complete_runs
+from audit.terminal.options import store_option
+from audit.text.printer import echo_document
+
+
+@click.command("bom")
+@click.argument("run", shell_complete=complete_runs)
+@store_option
+def command(run: str, store: str) -> None:
+    """Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims."""
+    with Store.open(store, create=False, read_only=True) as opened:
+        facts = read_run(opened, run)
+        echo_document(json.dumps(bom(facts), indent=2))

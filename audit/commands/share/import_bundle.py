@@ -1,0 +1,61 @@
+"""`audit import`: a bundle's run into a store, or the figures of another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from audit.errors import UserError
+from audit.store import Store
+from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.text.printer import echo
+
+ESTIMATES = ("estimator", "value", "unit", "requests", "every one counts the same", "in AIPerf")
+
+
+@click.command("import")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--format", "kind", type=click.Choice(["bundle", "aiperf"]), default="bundle", show_default=True)
+@json_option
+@wide_option
+@store_option
+def command(bundle: Path, kind: str, as_json: bool, store: str) -> None:
+    """Verify BUNDLE, a file of `audit export`, and add its run to a store.
+
+    The run keeps its id. An event of the run names the bundle's digest. A run that is there already with the same
+    content stays as it is; one with another content is refused. All of the run is added, or nothing.
+
+    With --format aiperf, BUNDLE is profile_export.jsonl of AIPerf. Its figures of acceptance are checked and shown by
+    estimator, to be read beside those of audit show. They are another tool's figures: no store gets them, and no claim
+    is certified from them.
+    """
+    if kind == "aiperf":
+        _aiperf(bundle, as_json=as_json)
+        return
+    if as_json:
+        raise UserError("--json belongs to --format aiperf; audit show --json prints an imported run")
+    from audit.store.bundle.verify import file_digest, opened
+
+    with opened(bundle) as source:
+        for broken in source.broken[:1]:
+            raise UserError(cell(f"{bundle}: {broken.place}: {broken.message}; nothing was imported"))
+        with Store.open(store, create=True) as target:
+            added = target.import_run(source.store, source.run, file_digest(bundle))
+    echo(f"run {source.run} {'imported' if added else 'was there already, with the same content'}")
+
+
+def _aiperf(path: Path, *, as_json: bool) -> None:
+    from audit.report.comparisons.aiperf import read_aiperf
+
+    found = read_aiperf(path)
+    if as_json:
+        echo_json(found)
+        return
+    left_out = f"{found.failed} failed, {found.warmup} of the warm-up"
+    echo(f"figures of AIPerf  {cell(path)}  {found.requests} requests, {left_out}")
+    rows = [(one.estimator, one.value, one.unit, one.requests, one.weighs, one.aiperf) for one in found.estimates]
+    echo("", f"acceptance by estimator, as {cell(', '.join(found.engines) or 'no engine')} reported it")
+    echo_rows(ESTIMATES, rows)
+    echo("", "These are another tool's figures: nothing is stored and no claim is certified from them.")

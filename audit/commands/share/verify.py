@@ -1,0 +1,99 @@
+"""`audit verify`: check a report against its attached evidence, or a bundle by itself. Knows no report format."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from audit.attach.interface import MAX_REPORT_BYTES
+from audit.attach.mlflow_run import SCHEME
+from audit.attach.sidecar import sidecar_path
+from audit.attach.statement import read_statement, statement_path
+from audit.attach.verify import verify
+from audit.attach.words import evidence_lines
+from audit.attest.envelope import is_envelope
+from audit.attest.trust import TrustOptions
+from audit.errors import UserError
+from audit.terminal.options import store_option
+from audit.terminal.tables import cell
+from audit.text.documents import read_bytes
+from audit.text.printer import echo
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("verify")
+@click.argument("report", type=FILE)
+@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
+@click.option(
+    "--key", "--trusted-key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log."
+)
+@click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
+@click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
+@click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
+@click.option("--policy-digest", metavar="sha256:DIGEST", help="Signed decision: the policy that it must be under.")
+@click.option("--log-key", "log_keys", type=FILE, multiple=True, help="Signed: key of the log that must hold the run.")
+@store_option
+@click.pass_context
+def command(
+    context: click.Context,
+    report: Path,
+    statement: Path | None,
+    judge: bool,
+    trusted: tuple[Path, ...],
+    threshold: int,
+    max_age: str | None,
+    subjects: tuple[str, ...],
+    policy_digest: str | None,
+    log_keys: tuple[Path, ...],
+    store: str,
+) -> None:
+    """Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.
+
+    Of a report, prints the run's verdicts again: verified evidence of a failed run is still evidence of a failure.
+    A bundle is a file of `audit export`; no store is needed for it, and the output says what the hashes prove. With
+    one --key, the signature of its checkpoint too. A signed statement, of `audit attest` or `audit gate`, is compared
+    with a store only if --store names one. A decision verifies only if it is PASSED.
+
+    Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
+    """
+    if report.suffix == ".zip":
+        # imported late: a report needs no bundles
+        from audit.commands.share.verify_bundle import verify_bundle
+
+        if len(trusted) > 1:
+            raise UserError(f"{report}: one key signs the log of a bundle; give --key once")
+        context.exit(verify_bundle(report, trusted[0] if trusted else None, judge=judge))
+    if judge:
+        raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
+    options = TrustOptions(trusted, threshold, max_age, subjects, log_keys, policy_digest)
+    named = store if context.get_parameter_source("store") is not ParameterSource.DEFAULT else None
+    if str(report).startswith(SCHEME):
+        from audit.commands.share.verify_signed import verify_mlflow
+
+        context.exit(verify_mlflow(report, options, named))
+    content = read_bytes(report, MAX_REPORT_BYTES)
+    bundle = statement if statement is not None and statement.suffix == ".jsonl" else sidecar_path(report)
+    if is_envelope(content) or (bundle.exists() and statement in (None, bundle)):
+        from audit.commands.share.verify_signed import verify_report, verify_signed
+
+        signed = verify_signed if is_envelope(content) else partial(verify_report, bundle)
+        context.exit(signed(report, content, options, named))
+    if options.given:
+        raise UserError(f"{report} has no signed statement: there is no {bundle}; name it with --statement")
+    bound = read_statement(statement or statement_path(report))
+    result = verify(content, bound, store)
+    for mismatch in result.mismatches:
+        echo(f"mismatch: {cell(mismatch)}")
+    if result.unknown is not None:
+        echo(f"not confirmed: {cell(result.unknown)}")
+    if result.exit_code == 0:
+        echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
+    if not result.mismatches:
+        for line in evidence_lines(bound.predicate):
+            echo(line)
+    context.exit(result.exit_code)

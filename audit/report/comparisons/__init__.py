@@ -1,0 +1,1 @@
+"""Comparisons of runs, instances and foreign figures."""

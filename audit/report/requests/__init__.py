@@ -1,0 +1,1 @@
+"""One request, token by token, and where two arms part."""

@@ -1,0 +1,229 @@
+"""One request as a page draws it: its text by steps, what was drafted and not kept, and the numbers of each token.
+
+It holds the numbers of the record and derives none but probabilities from recorded scores. What the record does not
+hold is None, and `lacking` says so in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from audit.evidence.records import RequestRecord
+from audit.report.requests.alternatives import Alternative, Alternatives
+from audit.report.requests.choice import NamedFinding
+from audit.report.requests.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
+from audit.report.requests.line_marks import LineMark, marks_of
+from audit.report.requests.pieces import Pieces
+from audit.text.unsafe import shortened
+from engine.core.types import Role
+from engine.record.trace import Trace
+
+MOST_TOKENS: Final = 320
+"""Most emitted tokens of a request that a page draws."""
+MOST_NODES: Final = 64
+"""Most drafted tokens of a step that a page draws."""
+MOST_PROMPT: Final = 1_200
+"""Most characters of a prompt that a page draws."""
+MOST_PIECE: Final = 120
+"""Most characters of a token's text."""
+MOST_WORDS: Final = 600
+"""Most characters of an event or a finding."""
+MOST_LINES: Final = 24
+"""Most events, and most findings, below an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnToken:
+    """A drafted or emitted token with its text, and for an emitted one what stands on the line before it.
+
+    forced: the grammar leaves no other token. alternatives: the likeliest tokens of the row that decided it.
+    """
+
+    line: TokenLine
+    text: str | None
+    logprob: float | None = None
+    forced: bool = False
+    alternatives: tuple[Alternative, ...] = ()
+    marks: tuple[LineMark, ...] = ()
+
+    @property
+    def style(self) -> str:
+        """The role as one word of a stylesheet."""
+        return self.line.role.replace(" ", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """A node of a step's tree with those drafted after it."""
+
+    view: DrawnToken
+    children: tuple[TreeNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnStep:
+    """One step: the tokens that it emitted, and the drafted ones that it did not keep.
+
+    tree: the first tokens of its draft, if any has a sibling; empty for a chain. cut: drafted tokens not drawn.
+    """
+
+    index: int
+    emitted: tuple[DrawnToken, ...]
+    dropped: tuple[DrawnToken, ...]
+    tree: tuple[TreeNode, ...]
+    cut: int
+
+    @property
+    def drafted(self) -> int:
+        """Number of drafted tokens."""
+        return len(self.dropped) + self.cut + sum(one.line.parent is not None for one in self.emitted)
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """A request.
+
+    anchor: its name as part of an address. prompt: its text, None if not known. left_steps, left_tokens, left_events:
+    what is not drawn. end: what stands behind the last token. lacking: what the record does not hold, a sentence each.
+    """
+
+    request: str
+    anchor: str
+    record: RequestRecord
+    prompt: str | None
+    steps: tuple[DrawnStep, ...]
+    left_steps: int
+    left_tokens: int
+    end: tuple[LineMark, ...]
+    events: tuple[str, ...]
+    left_events: int
+    findings: tuple[NamedFinding, ...]
+    lacking: tuple[str, ...]
+
+    @property
+    def rule(self) -> str:
+        """The verification rule."""
+        return str(self.record.trace.header.protocol)
+
+
+def anchor_of(request: str) -> str:
+    """A request's name as part of an address: it holds no character of the name."""
+    return f"request-{hashlib.sha256(request.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def explored(
+    record: RequestRecord, pieces: Pieces, findings: Sequence[NamedFinding] = (), *, name: str | None = None
+) -> Explored:
+    """The drawing of one request.
+
+    Args:
+        record: the request, whose columns fit together, as the store ensures.
+        pieces: the texts of tokens.
+        findings: what checks found in it.
+        name: ARM/CASE#SAMPLE in the store; by default the name in its record.
+    """
+    trace = record.trace
+    marks, alternatives = marks_of(record), Alternatives(trace, pieces)
+    numbers = iter(range(len(trace.token)))
+    steps: list[DrawnStep] = []
+    drawn = total = 0
+    for index, group in groupby(token_lines(trace), key=lambda line: line.step):
+        total += 1
+        if drawn >= MOST_TOKENS:
+            continue
+        own = list(group)
+        views = [_view(line, trace, numbers, marks.before, alternatives, pieces) for line in own]
+        steps.append(_step(index, views))
+        drawn += len(steps[-1].emitted)
+    prompt, lines = _text(trace.header.prompt, pieces), list(events(trace.header.facts))
+    request = record.request_id if name is None else name
+    return Explored(
+        request=request,
+        anchor=anchor_of(request),
+        record=record,
+        prompt=None if prompt is None else shortened(prompt, MOST_PROMPT),
+        steps=tuple(steps),
+        left_steps=total - len(steps),
+        left_tokens=len(trace.token) - drawn,
+        end=marks.end,
+        events=tuple(shortened(text, MOST_WORDS) for text in lines[:MOST_LINES]),
+        left_events=max(0, len(lines) - MOST_LINES),
+        findings=tuple(replace(one, message=shortened(one.message, MOST_WORDS)) for one in findings),
+        lacking=tuple(_lacking(trace, pieces, alternatives)),
+    )
+
+
+def _view(
+    line: TokenLine,
+    trace: Trace,
+    numbers: Iterator[int],
+    marks: Sequence[tuple[LineMark, ...]],
+    alternatives: Alternatives,
+    pieces: Pieces,
+) -> DrawnToken:
+    text = None if pieces.text is None else shortened(pieces.text(line.token), MOST_PIECE)
+    if line.role in (REJECTED, UNREACHED):
+        return DrawnToken(line, text)
+    at = next(numbers)
+    return DrawnToken(
+        line=line,
+        text=text,
+        logprob=float(trace.logprob[at]) if at < len(trace.logprob) else None,
+        forced=line.allowed == 1,
+        alternatives=alternatives.at(at),
+        marks=marks[at],
+    )
+
+
+def _step(index: int, views: Sequence[DrawnToken]) -> DrawnStep:
+    emitted = tuple(view for view in views if view.line.role not in (REJECTED, UNREACHED))
+    drafted = [view for view in views if view.line.parent is not None]
+    dropped = [view for view in drafted if view.line.role in (REJECTED, UNREACHED)]
+    branches = any(view.line.parent != place - 1 for place, view in enumerate(drafted))
+    shown = drafted[:MOST_NODES]
+    return DrawnStep(
+        index=index,
+        emitted=emitted,
+        dropped=tuple(dropped[:MOST_NODES]),
+        tree=_children(-1, shown) if branches else (),
+        cut=max(0, len(dropped) - MOST_NODES),
+    )
+
+
+def _children(parent: int, drafted: Sequence[DrawnToken]) -> tuple[TreeNode, ...]:
+    """The nodes after a node; every parent stands before its children, so what is cut off has no children here."""
+    return tuple(
+        TreeNode(view, _children(place, drafted)) for place, view in enumerate(drafted) if view.line.parent == parent
+    )
+
+
+def _text(tokens: Sequence[int], pieces: Pieces) -> str | None:
+    return None if pieces.text is None else "".join(map(pieces.text, tokens))
+
+
+def _lacking(trace: Trace, pieces: Pieces, alternatives: Alternatives) -> Iterator[str]:
+    """What the record does not hold, as its columns show."""
+    level = trace.header.level
+    if pieces.text is None:
+        yield f"Texts of tokens are not known ({pieces.why}); their ids are shown."
+    columns = {
+        "p": trace.p,
+        "random numbers": trace.uniform,
+        "margins": trace.margin,
+        "log-probabilities": trace.logprob,
+    }
+    missing = [name for name, column in columns.items() if not len(column)]
+    if len(trace.node_token) and not len(trace.examined_q):
+        missing.insert(1, "q")
+    if missing:
+        yield f"The record (level {level}) holds no {', no '.join(missing)}."
+    if alternatives.cut is not None:
+        yield f"Alternatives are drawn for the first {alternatives.cut} tokens, because its rows are long."
+    if not alternatives.known:
+        yield f"It holds no other tokens of the rows, because its level is {level}: alternatives need topk or full."
+    if not len(trace.node_token) and any(trace.role == Role.ACCEPTED):
+        yield "It holds accepted tokens without their drafts."

@@ -1,0 +1,1 @@
+"""Statements about a run: disclosure, controls, checklist, badge."""

@@ -1,0 +1,1 @@
+"""Statistics that stay valid at any stopping time."""

@@ -1,0 +1,170 @@
+"""A mixture e-process over named faults for texts of which only the tokens are on record, beside the target's p.
+
+As in `audit.stats.anytime.alternatives`, each alternative is a law r that is fixed before the token Y is drawn, and the
+prior-weighted average of the products of r(Y) / p(Y) reaches 1 / alpha with probability at most alpha at any stopping
+time. Blocks, drafts and q are unknown here, so the alternatives are about the text alone. Each takes the exact mass of
+the emitted token, or cells with a tail. Cost: O(C) per token and direction; memory O(E K).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from audit.stats.anytime.martingale import AnytimeTest
+from engine.core.types import Floats
+
+EXPONENTS: Final = (0.6, 0.8, 0.9, 1.1, 1.25, 1.6)
+ARGMAX_LEAKS: Final = (0.01, 0.03, 0.1, 0.3, 0.6)
+ARGMAX_LOSSES: Final = (0.03, 0.1, 0.3)
+REPEATS: Final = (0.01, 0.05, 0.2)
+ROW_LEAKS: Final = (0.03, 0.1, 0.3, 0.9)
+COPIES: Final = (0.01, 0.05, 0.2)
+UNIFORM_LEAKS: Final = (0.003, 0.03)
+PLAIN_LEAKS: Final = (0.1, 0.3, 0.9)
+NO_TOKEN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """E consecutive tokens of one request; everything but `token`, `p_token` and what belongs to it was fixed before
+    the token was drawn.
+    """
+
+    cells: Floats
+    """[E, C] the target's law on cells; the last may be a tail."""
+    cell: NDArray[np.int64]
+    """[E] cell of the emitted token."""
+    p_token: Floats
+    """[E] exact p of the emitted token; above 0."""
+    top: NDArray[np.bool_]
+    """[E] the emitted token is the most likely one."""
+    top_mass: Floats
+    """[E] p of the most likely token."""
+    previous: Floats
+    """[E] the probability of the token's cell at the previous position; NaN at the start of a request."""
+    token: NDArray[np.int64]
+    """[E]"""
+    repeated: NDArray[np.int64]
+    """[E] the previous token, or NO_TOKEN."""
+    copied: NDArray[np.int64]
+    """[E] the token that a lookup in the text so far would draft, or NO_TOKEN."""
+    plain: Floats
+    """[E] probability of the emitted token before every transform; NaN if no transform is on."""
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultFamily:
+    """Alternatives of one kind. `ratios` gives r(Y) / p(Y) as logarithms [E, len(names)]."""
+
+    names: tuple[str, ...]
+    ratios: Callable[[TokenRows], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureResult:
+    """The test, and the alternatives with the largest shares of the average, largest first."""
+
+    test: AnytimeTest
+    leaders: tuple[tuple[str, float], ...]
+
+
+def log_ratios(rows: TokenRows) -> Floats:
+    """[E, K] log r(Y) / p(Y) of one request, 0 where an alternative does not differ from p."""
+    return np.concatenate([family.ratios(rows) for family in DIRECTIONS], axis=1)
+
+
+def mixture(ratios: Floats, alpha: float) -> MixtureResult:
+    """The average over all alternatives after `ratios` [E, K]; each kind has the same prior share."""
+    names = [name for family in DIRECTIONS for name in family.names]
+    weights = np.concatenate([np.full(len(one.names), 1.0 / len(DIRECTIONS) / len(one.names)) for one in DIRECTIONS])
+    n = len(ratios)
+    if not n:
+        return MixtureResult(AnytimeTest(0, 0.0, 0.0, 1.0, None, ""), ())
+    paths = np.cumsum(ratios, axis=0) + np.log(weights)
+    average = scipy.special.logsumexp(paths, axis=1)
+    crossed = np.flatnonzero(average >= -math.log(alpha))
+    log_max = max(0.0, float(np.max(average)))
+    shares = np.exp(paths[-1] - average[-1])
+    order = np.argsort(-shares, kind="stable")[:5]
+    leaders = tuple((names[k], float(shares[k])) for k in order)
+    first = int(crossed[0]) + 1 if len(crossed) else None
+    test = AnytimeTest(n, float(average[-1]), log_max, math.exp(-log_max), first, leaders[0][0])
+    return MixtureResult(test, leaders)
+
+
+def _leak(surplus: Floats, shares: tuple[float, ...]) -> Floats:
+    """[E, len(shares)] of r = (1 - l) p + l s, `surplus` [E] being s(Y) / p(Y) - 1, NaN without s."""
+    known = np.where(np.isnan(surplus), 0.0, surplus)
+    return np.asarray(np.log1p(np.asarray(shares) * known[:, None]))
+
+
+def _point(rows: TokenRows, point: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
+    hit = np.where(point == rows.token, 1.0 / rows.p_token, 0.0) - 1.0
+    return _leak(np.where(point == NO_TOKEN, np.nan, hit), shares)
+
+
+def _repeat(rows: TokenRows) -> Floats:
+    return _point(rows, rows.repeated, REPEATS)
+
+
+def _copy(rows: TokenRows) -> Floats:
+    return _point(rows, rows.copied, COPIES)
+
+
+def _argmax(rows: TokenRows) -> Floats:
+    return _leak(np.where(rows.top, 1.0 / rows.p_token, 0.0) - 1.0, ARGMAX_LEAKS)
+
+
+def _argmax_loss(rows: TokenRows) -> Floats:
+    """The most likely token loses a share of its mass to all others."""
+    mass, top = rows.top_mass[:, None], rows.top
+    shares = np.asarray(ARGMAX_LOSSES)
+    # a law of one token has nothing to lose it to
+    single = mass > 1.0 - 1e-9
+    other = np.log1p(shares * mass / np.where(single, 1.0, 1.0 - mass))
+    return np.asarray(np.where(single, 0.0, np.where(top[:, None], np.log1p(-shares), other)))
+
+
+def _previous(rows: TokenRows) -> Floats:
+    at = np.arange(len(rows.cell))
+    return _leak(rows.previous / rows.cells[at, rows.cell] - 1.0, ROW_LEAKS)
+
+
+def _uniform(rows: TokenRows) -> Floats:
+    return _leak(1.0 / (rows.vocabulary * rows.p_token) - 1.0, UNIFORM_LEAKS)
+
+
+def _plain(rows: TokenRows) -> Floats:
+    return _leak(rows.plain / rows.p_token - 1.0, PLAIN_LEAKS)
+
+
+def _power(rows: TokenRows) -> Floats:
+    with np.errstate(divide="ignore"):
+        logs = np.log(rows.cells)
+    own = logs[np.arange(len(rows.cell)), rows.cell]
+    columns = [(power - 1.0) * own - np.log(np.sum(np.exp(power * logs), axis=1)) for power in EXPONENTS]
+    return np.stack(columns, axis=1)
+
+
+def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(f"{text} {value:g}" for value in values)
+
+
+DIRECTIONS: Final = (
+    FaultFamily(_named("p to the power", EXPONENTS), _power),
+    FaultFamily(_named("argmax leak", ARGMAX_LEAKS), _argmax),
+    FaultFamily(_named("argmax loss", ARGMAX_LOSSES), _argmax_loss),
+    FaultFamily(_named("repeat of the previous token", REPEATS), _repeat),
+    FaultFamily(_named("previous row", ROW_LEAKS), _previous),
+    FaultFamily(_named("copy from the text", COPIES), _copy),
+    FaultFamily(_named("any token", UNIFORM_LEAKS), _uniform),
+    FaultFamily(_named("law without parameters", PLAIN_LEAKS), _plain),
+)

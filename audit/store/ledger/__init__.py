@@ -1,0 +1,1 @@
+"""The append-only log: entries, Merkle proofs, checkpoints, triggers."""

@@ -1,0 +1,91 @@
+"""Signed checkpoints as C2SP notes: `tlog-checkpoint` inside `signed-note`.
+
+    ORIGIN
+    SIZE
+    BASE64 OF THE ROOT
+
+    — NAME BASE64 OF KEY ID AND SIGNATURE
+
+The origin is the name of the key. Signatures of other keys are ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final
+
+from audit.errors import UserError
+from audit.store.base.keys import PrivateKey, PublicKey
+from audit.store.ledger.checkpoints import TreeHead
+
+DASH: Final = "\u2014 "
+
+
+def signed(head: TreeHead, key: PrivateKey) -> str:
+    """The signed note of a tree head."""
+    body = f"{key.name}\n{head.size}\n{base64.b64encode(head.root).decode()}\n"
+    signature = key.public.id + key.sign(body.encode())
+    return f"{body}\n{DASH}{key.name} {base64.b64encode(signature).decode()}\n"
+
+
+def opened(note: str, key: PublicKey, place: str) -> TreeHead:
+    """The tree head of a note that the key signed.
+
+    Raises:
+        UserError: not a checkpoint, or not signed by the key.
+    """
+    body, found, signatures = note.partition("\n\n")
+    lines = _lines(body, place, found=bool(found))
+    message = (body + "\n").encode()
+    if not any(_signs(line, key, message) for line in signatures.split("\n")):
+        raise UserError(f"{place}: not signed by the key {key.name} ({key.id.hex()})")
+    return _head(lines, place)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedHead:
+    """A tree head of a note whose signature nobody verified, and the name that it states."""
+
+    head: TreeHead
+    name: str
+
+
+def claimed(note: str, place: str) -> ClaimedHead:
+    """What a note states, whoever signed it.
+
+    Raises:
+        UserError: not a checkpoint.
+    """
+    body, found, _ = note.partition("\n\n")
+    lines = _lines(body, place, found=bool(found))
+    return ClaimedHead(_head(lines, place), lines[0])
+
+
+def _lines(body: str, place: str, *, found: bool) -> list[str]:
+    lines = body.split("\n")
+    if not found or len(lines) < 3:
+        raise UserError(f"{place}: not a signed checkpoint")
+    return lines
+
+
+def _signs(line: str, key: PublicKey, message: bytes) -> bool:
+    name, _, encoded = line.removeprefix(DASH).partition(" ")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    named = line.startswith(DASH) and name == key.name and raw[:4] == key.id
+    return named and key.verifies(raw[4:], message)
+
+
+def _head(lines: list[str], place: str) -> TreeHead:
+    size, encoded = lines[1], lines[2]
+    try:
+        root = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        root = b""
+    if not (size.isascii() and size.isdigit() and len(root) == 32):
+        raise UserError(f"{place}: not a checkpoint: its size or root cannot be read")
+    return TreeHead(int(size), root)

@@ -1,0 +1,1 @@
+"""Reads runs, arms and verdicts."""

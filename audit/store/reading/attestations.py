@@ -1,0 +1,190 @@
+"""Signed statements of the store, and registrations of suites and policies.
+
+A registration precedes a run if its entry of the log precedes the run's: no clock decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from audit.store.base.canonical import jsonable, storable
+from audit.store.base.values import StoredDecision
+from audit.store.tables.attest_models import AttestationRow, RegistrationRow
+from audit.store.tables.log import LogEntryRow
+from audit.store.tables.runs import ArtifactRow, RunRow
+from audit.store.writing import writer
+from audit.store.writing.writer import find_run
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttestation:
+    """A signed statement. `envelope` is the text of the DSSE envelope; `run` is None if it is about no stored run."""
+
+    run: str | None
+    predicate_type: str
+    payload_sha256: str
+    envelope: str
+    subjects: tuple[Mapping[str, str], ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A suite and a policy by digest, committed to in the log."""
+
+    suite_name: str
+    suite_sha256: str
+    policy_name: str
+    policy_sha256: str
+    actor: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRegistration:
+    """A registration with its place in the log, and whether it precedes the run that was asked about."""
+
+    registration: Registration
+    entry: int
+    precedes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attestations:
+    """The statements and registrations of an open store; each call is one transaction."""
+
+    read: Callable[[Callable[[Session], Any]], Any]
+    write: Callable[[Callable[[Session], Any]], Any]
+
+    def add(self, attestations: Sequence[StoredAttestation]) -> None:
+        """Record signed statements, all or none."""
+        self.write(lambda session: session.add_all([_row(session, item) for item in attestations]))
+
+    def of_run(self, run: str, types: Sequence[str] | None = None) -> tuple[StoredAttestation, ...]:
+        """The statements about a run, oldest first; only those of the types, if any are given."""
+        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_run(session, run, types))
+        return rows
+
+    def of_type(self, predicate_type: str) -> tuple[StoredAttestation, ...]:
+        """All statements of a type, oldest first."""
+        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_type(session, predicate_type))
+        return rows
+
+    def has(self, payload_sha256: str) -> bool:
+        """True if the store has a statement with these signed bytes."""
+        query = select(AttestationRow.id).where(AttestationRow.payload_sha256 == payload_sha256).limit(1)
+        return bool(self.read(lambda session: session.scalars(query).one_or_none() is not None))
+
+    def register(self, registration: Registration) -> int:
+        """Commit to a suite and a policy; returns the place in the log."""
+        row = _registration_row(registration)
+        self.write(lambda session: session.add(row))
+        return int(self.read(lambda session: _newest_entry(session, registration.suite_sha256)))
+
+    def registrations(self, run: str) -> tuple[StoredRegistration, ...]:
+        """The registrations of a run's suite, oldest first."""
+        rows: tuple[StoredRegistration, ...] = self.read(lambda session: _registrations(session, run))
+        return rows
+
+
+def add_decision(session: Session, decision: StoredDecision, statement: StoredAttestation | None) -> None:
+    """Insert a gate's decision and its statement, both or none."""
+    writer.add_decision(session, decision)
+    if statement is not None:
+        session.add(_row(session, statement))
+
+
+def _row(session: Session, item: StoredAttestation) -> AttestationRow:
+    return AttestationRow(
+        run_id=None if item.run is None else find_run(session, item.run).id,
+        predicate_type=item.predicate_type,
+        payload_sha256=item.payload_sha256,
+        envelope=item.envelope,
+        subjects=jsonable(item.subjects),
+        created_at=item.created_at,
+    )
+
+
+def _of_run(session: Session, run: str, types: Sequence[str] | None) -> tuple[StoredAttestation, ...]:
+    row = find_run(session, run)
+    query = select(AttestationRow).where(AttestationRow.run_id == row.id).order_by(AttestationRow.id)
+    if types is not None:
+        query = query.where(AttestationRow.predicate_type.in_(types))
+    return tuple(_stored(found, run) for found in session.scalars(query))
+
+
+def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, ...]:
+    query = (
+        select(AttestationRow, RunRow.ulid)
+        .outerjoin(RunRow, RunRow.id == AttestationRow.run_id)
+        .where(AttestationRow.predicate_type == predicate_type)
+        .order_by(AttestationRow.id)
+    )
+    return tuple(_stored(row, run) for row, run in session.execute(query))
+
+
+def _stored(row: AttestationRow, run: str | None) -> StoredAttestation:
+    return StoredAttestation(
+        run=run,
+        predicate_type=row.predicate_type,
+        payload_sha256=row.payload_sha256,
+        envelope=row.envelope,
+        subjects=tuple(row.subjects),
+        created_at=row.created_at,
+    )
+
+
+def _registration_row(registration: Registration) -> RegistrationRow:
+    return RegistrationRow(
+        suite_name=storable(registration.suite_name),
+        suite_sha256=registration.suite_sha256,
+        policy_name=storable(registration.policy_name),
+        policy_sha256=registration.policy_sha256,
+        actor=storable(registration.actor),
+        created_at=registration.created_at,
+    )
+
+
+def _newest_entry(session: Session, suite_sha256: str) -> int:
+    query = select(RegistrationRow.id).where(RegistrationRow.suite_sha256 == suite_sha256)
+    newest = session.scalars(query.order_by(RegistrationRow.id.desc()).limit(1)).one()
+    return _place(session, "registration", newest) or 0
+
+
+def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]:
+    row = find_run(session, run)
+    begun = _place(session, "run", row.id)
+    suite = session.get_one(ArtifactRow, row.suite_artifact_id)
+    query = select(RegistrationRow).where(RegistrationRow.suite_sha256 == suite.sha256)
+    found = []
+    for registered in session.scalars(query.order_by(RegistrationRow.id)):
+        place = _place(session, "registration", registered.id)
+        if place is not None:
+            precedes = begun is not None and place < begun
+            found.append(StoredRegistration(_registered(registered), place, precedes))
+    return tuple(found)
+
+
+def _registered(row: RegistrationRow) -> Registration:
+    return Registration(
+        suite_name=row.suite_name,
+        suite_sha256=row.suite_sha256,
+        policy_name=row.policy_name,
+        policy_sha256=row.policy_sha256,
+        actor=row.actor,
+        created_at=row.created_at,
+    )
+
+
+def _place(session: Session, kind: str, key: int) -> int | None:
+    """The entry of a row in the log; None if it has none."""
+    query = select(LogEntryRow.seq).where(LogEntryRow.kind == kind, LogEntryRow.ref == str(key))
+    return session.scalars(query.order_by(LogEntryRow.seq).limit(1)).one_or_none()

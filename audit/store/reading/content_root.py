@@ -1,0 +1,97 @@
+"""The content root: one digest of what a run asked and what came out, equal in two runs exactly if the content is.
+
+A Merkle root (RFC 6962) over the requests in the order of (arm, case, sample). A request's leaf is the digest of its
+prompt, parameters, stream, output, decisions and their numbers, and of the facts in `FACTS`. Run ids, moments,
+durations and places in a batch are left out, so a resumed run has the root of one that nothing interrupted.
+
+The root is no commitment: anyone who guesses every prompt of a run can confirm the guess by running it. Where
+arithmetic depends on the batch or the machine, the numbers differ in their last bits, and so do the roots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.records import RequestRecord
+from audit.store.base.canonical import to_json
+from audit.store.base.merkle import merkle_root
+from audit.store.reading.arm_reader import ArmRequest
+from engine.record.row_digests import DigestKind
+from engine.record.trace import COLUMNS, TraceHeader
+
+LEFT_OUT: Final = {
+    "draft_us": "a duration",
+    "verify_us": "a duration",
+    "batch": "the number of rows that happened to be active, which a resumed run changes",
+}
+"""Columns of a trace that the root does not cover, with the reason."""
+FACTS: Final = ("decoded", "stop_begins", "tools", "stream", "ends", "constraint")
+"""Facts of a trace's header that the root covers. The others are places in a batch (`call`, `row`, `round`, `unlike`),
+the origin of a reused baseline, and what another engine reports about its own work."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Leaf:
+    arm: str
+    case_id: str
+    sample: int
+    digest: bytes
+
+
+def content_root(requests: Iterable[ArmRequest]) -> str:
+    """Hex content root of a run's requests, in any order."""
+    leaves = [
+        _Leaf(request.arm, request.record.case_id, request.record.sample, content_hash(request.record))
+        for request in requests
+    ]
+    named = [to_json([leaf.arm, leaf.case_id, leaf.sample, leaf.digest.hex()]) for leaf in sorted(leaves)]
+    return merkle_root([name.encode("ascii") for name in named]).hex()
+
+
+def content_hash(record: RequestRecord) -> bytes:
+    """SHA-256 of a request's content: a JSON head, then each column with its name, type and shape."""
+    trace = record.trace
+    head = {
+        **_header(trace.header),
+        "domain": record.domain,
+        "tokens": record.tokens,
+        "text": record.text,
+        "finish_reason": record.finish_reason.value,
+    }
+    joined = hashlib.sha256(to_json(head).encode("ascii"))
+    for name in sorted(set(COLUMNS) - set(LEFT_OUT)):
+        column: NDArray[Any] = np.ascontiguousarray(getattr(trace, name))
+        # a column that a version of the format lacks reads as empty
+        if column.size:
+            joined.update(f"\n{name} {column.dtype.str} {column.shape}\n".encode("ascii"))
+            joined.update(column.tobytes())
+    return joined.digest()
+
+
+def _header(header: TraceHeader) -> dict[str, Any]:
+    """The covered fields of a trace's header; integers that may exceed 2^53 as text."""
+    return {
+        "request": header.request,
+        "level": header.level.value,
+        "protocol": header.protocol.value,
+        "lossless": header.lossless,
+        "proposer": header.proposer,
+        "vocabulary": header.vocabulary,
+        "stream": str(header.stream),
+        "sampling": header.sampling.document(),
+        "seed": str(header.sampling.seed),
+        "eos_ids": header.eos_ids,
+        "prompt": header.prompt,
+        "coupled_draft": header.coupled_draft,
+        "draft_versions": header.draft_versions,
+        # left out where they have the values of the runs before they existed
+        **({"kept_share": header.kept_share} if header.kept_share else {}),
+        **({} if header.digest_kind is DigestKind.BLAKE2B else {"digest_kind": header.digest_kind.value}),
+        "facts": {name: header.facts[name] for name in FACTS if name in header.facts},
+    }

@@ -1,0 +1,169 @@
+"""What a page shows of a whole run, from the sums that are kept of it or from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from sqlalchemy import select, text, tuple_
+from sqlalchemy.orm import Session
+
+from audit.store.base.values import RequestKey
+from audit.store.sums import kept_sums
+from audit.store.sums.drafts import ArmDraftSums, run_draft_sums
+from audit.store.sums.request_drafts import ArmDrafts, arm_drafts
+from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow
+from audit.store.writing.writer import find_run
+
+PAIRS: Final = """
+SELECT COUNT(*),
+       SUM(CASE WHEN candidate.output_sha256 IS NULL OR baseline.output_sha256 IS NULL THEN 1 ELSE 0 END)
+FROM v_request AS candidate JOIN v_request AS baseline
+  ON baseline.run = candidate.run AND baseline.case_id = candidate.case_id AND baseline.sample = candidate.sample
+WHERE candidate.run = :run AND candidate.arm = :arm AND baseline.arm = :baseline
+"""
+# a pair parts in its tokens, in its end, or in the text that an engine made of equal tokens
+PARTED: Final = """
+SELECT candidate.case_id, candidate.sample
+FROM v_request AS candidate JOIN v_request AS baseline
+  ON baseline.run = candidate.run AND baseline.case_id = candidate.case_id AND baseline.sample = candidate.sample
+LEFT JOIN content AS ours ON ours.request_id = candidate.request_id
+LEFT JOIN content AS theirs ON theirs.request_id = baseline.request_id
+WHERE candidate.run = :run AND candidate.arm = :arm AND baseline.arm = :baseline
+  AND (candidate.output_sha256 <> baseline.output_sha256 OR candidate.finish_reason <> baseline.finish_reason
+       OR candidate.n_output <> baseline.n_output OR ours.text <> theirs.text)
+ORDER BY candidate.case_id, candidate.sample
+"""
+LENGTHS: Final = """
+SELECT arm, COUNT(*), MAX(n_prompt + n_output), SUM(CASE WHEN n_output <= :short THEN 1 ELSE 0 END),
+       SUM(CASE WHEN n_output <= :short THEN n_drafted END), SUM(CASE WHEN n_output <= :short THEN n_accepted END)
+FROM v_request WHERE run = :run GROUP BY arm ORDER BY arm
+"""
+PIECES: Final = """
+SELECT token, piece FROM token_piece WHERE tokenizer_id =
+  (SELECT MIN(run_artifact.artifact_id) FROM run_artifact JOIN run ON run.id = run_artifact.run_id
+   WHERE run.ulid = :run AND run_artifact.role = 'tokenizer')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPairs:
+    """Requests that two arms have both, and those of them that cannot be compared because an answer is erased."""
+
+    pairs: int
+    erased: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmLengths:
+    """Requests of an arm, tokens of its longest prompt with answer, and the counts of its short answers.
+
+    `drafted` and `accepted` are None where nobody counted the drafts of one request.
+    """
+
+    arm: str
+    requests: int
+    longest: int
+    short: int
+    drafted: int | None
+    accepted: int | None
+
+
+class Figures:
+    """The sums of a store. `Store.figures` makes it; every method is one transaction."""
+
+    def __init__(self, read: Callable[[Callable[[Session], Any]], Any]) -> None:
+        self._read = read
+
+    def sums(self, run: str) -> RunSums:
+        """Sums over requests and steps by arm: those kept when the run ended, else summed now."""
+
+        def work(session: Session) -> RunSums:
+            row = find_run(session, run)
+            return kept_sums.stored(session, row) or run_sums(session, run)
+
+        made: RunSums = self._read(work)
+        return made
+
+    def draft_sums(self, run: str) -> tuple[ArmDraftSums, ...]:
+        """The sums of the drafts of each candidate whose engine reports its steps: those kept, else summed now."""
+
+        def work(session: Session) -> tuple[ArmDraftSums, ...]:
+            kept = kept_sums.stored(session, find_run(session, run))
+            return run_draft_sums(session, run) if kept is None else kept.drafts
+
+        made: tuple[ArmDraftSums, ...] = self._read(work)
+        return made
+
+    def samples(self, run: str, most: int) -> tuple[ArmSample, ...]:
+        """At least `most` sampled requests of each arm, or all of them."""
+
+        def work(session: Session) -> tuple[ArmSample, ...]:
+            kept = kept_sums.stored(session, find_run(session, run))
+            if kept is not None and all(sample.holds(most) for sample in kept.samples):
+                return kept.samples
+            return samples(session, run, most)
+
+        made: tuple[ArmSample, ...] = self._read(work)
+        return made
+
+    def present(self, run: str, keys: Collection[RequestKey]) -> frozenset[RequestKey]:
+        """Those of the keys that are requests of the run."""
+        made: frozenset[RequestKey] = self._read(
+            lambda session: frozenset(_present(session, find_run(session, run), keys))
+        )
+        return made
+
+    def pairs(self, run: str, arm: str, baseline: str) -> ArmPairs:
+        """Number of requests that both arms have, and of those among them whose content is erased."""
+        ((pairs, erased),) = self._rows(PAIRS, run, arm=arm, baseline=baseline)
+        return ArmPairs(int(pairs), int(erased or 0))
+
+    def parted(self, run: str, arm: str, baseline: str) -> tuple[RequestKey, ...]:
+        """The requests of an arm whose tokens, end or text differ from the baseline's.
+
+        Erased content compares as equal but for the number of tokens and the end.
+        """
+        rows = self._rows(PARTED, run, arm=arm, baseline=baseline)
+        return tuple(RequestKey(arm, case, int(sample)) for case, sample in rows)
+
+    def lengths(self, run: str, short: int) -> tuple[ArmLengths, ...]:
+        """The lengths of the requests of each arm; answers of at most `short` tokens are short."""
+        return tuple(
+            ArmLengths(arm, int(requests), int(longest), int(few), _count(drafted), _count(accepted))
+            for arm, requests, longest, few, drafted, accepted in self._rows(LENGTHS, run, short=short)
+        )
+
+    def drafts(self, run: str, arm: str) -> ArmDrafts:
+        """The drafts of an arm's requests, in the order in which they finished."""
+        made: ArmDrafts = self._read(lambda session: arm_drafts(session, run, arm))
+        return made
+
+    def pieces(self, run: str) -> Mapping[int, str]:
+        """The recorded texts of the tokens of a run's tokenizer; empty if there are none."""
+        return {int(token): piece for token, piece in self._rows(PIECES, run)}
+
+    def _rows(self, sql: str, run: str, **given: Any) -> Sequence[Any]:
+        def work(session: Session) -> Sequence[Any]:
+            find_run(session, run)
+            return session.execute(text(sql), {"run": run, **given}).all()
+
+        rows: Sequence[Any] = self._read(work)
+        return rows
+
+
+def _count(cell: Any) -> int | None:
+    return None if cell is None else int(cell)
+
+
+def _present(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:
+    """A query per arm, which its unique index answers."""
+    arms = {name: row for row, name in session.execute(select(ArmRow.id, ArmRow.name).where(ArmRow.run_id == run.id))}
+    place = tuple_(RequestRow.case_id, RequestRow.sample)
+    for arm, group in groupby(sorted(keys), key=lambda key: key.arm):
+        wanted = [(key.case_id, key.sample) for key in group]
+        query = select(RequestRow.case_id, RequestRow.sample).where(RequestRow.arm_id == arms.get(arm))
+        yield from (RequestKey(arm, *row) for row in session.execute(query.where(place.in_(wanted))))

@@ -1,0 +1,119 @@
+"""Read functions for what was concluded about a run: verdicts, coverage, gate decisions, attachments.
+
+Functions take an open session.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from audit.evidence.records import Level
+from audit.evidence.verdicts import Finding, Verdict
+from audit.store.base.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
+from audit.store.tables.content import FindingRow
+from audit.store.tables.runs import ArmRow, EnvironmentRow
+from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
+from audit.store.writing.writer import find_run
+
+
+def latest_checks(run_id: int) -> Any:
+    """Ids of the last row of each arm and check; a later result supersedes."""
+    return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
+
+
+def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
+    """The last result of each arm and check, arms in the suite's order, checks by name."""
+    latest = latest_checks(find_run(session, ulid).id)
+    rows = session.execute(
+        select(CheckRow, ArmRow.name, FindingRow)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .outerjoin(FindingRow, FindingRow.check_result_id == CheckRow.id)
+        .where(CheckRow.id.in_(latest))
+    ).all()
+    ordered = sorted(rows, key=lambda row: (row[0].arm_id, row[0].name))
+    return tuple(_check(*row) for row in ordered)
+
+
+def _check(row: CheckRow, arm: str, found: FindingRow | None) -> StoredCheck:
+    return StoredCheck(
+        arm=arm,
+        check=row.name,
+        claim=row.claim,
+        level=Level[row.level],
+        verdict=Verdict(row.verdict),
+        n=row.n,
+        statistic=row.statistic,
+        p_value=row.p_value,
+        effect=row.effect,
+        bound=row.bound,
+        margin=row.margin,
+        summary=row.summary if found is None or found.summary is None else found.summary,
+        findings=() if found is None else tuple(Finding(**finding) for finding in found.findings),
+        erased=row.n_findings if found is None else 0,
+        details=row.details,
+        created_at=row.created_at,
+    )
+
+
+def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
+    """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
+    latest = latest_checks(find_run(session, ulid).id)
+    rows = session.execute(
+        select(CoverageRow, CheckRow.name, ArmRow.name)
+        .join(CheckRow, CheckRow.id == CoverageRow.check_result_id)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .where(CheckRow.id.in_(latest))
+        .order_by(ArmRow.id, CheckRow.name, CoverageRow.situation)
+    )
+    return tuple(
+        StoredCoverage(arm, check, row.situation, row.occurred, row.examined, row.least) for row, check, arm in rows
+    )
+
+
+def judgements(session: Session, ulid: str) -> tuple[StoredJudgement, ...]:
+    """The later judgements of a run, oldest first, numbered from 1."""
+    rows = session.execute(
+        select(JudgementRow, EnvironmentRow)
+        .join(EnvironmentRow, EnvironmentRow.id == JudgementRow.environment_id)
+        .where(JudgementRow.run_id == find_run(session, ulid).id)
+        .order_by(JudgementRow.id)
+    )
+    return tuple(
+        StoredJudgement(number, row.actor, row.created_at, place.code, place.packages)
+        for number, (row, place) in enumerate(rows, start=1)
+    )
+
+
+def decisions(session: Session, ulid: str) -> tuple[StoredDecision, ...]:
+    """The gate's decisions about a run, oldest first."""
+    run = find_run(session, ulid)
+    rows = session.scalars(select(GateDecisionRow).where(GateDecisionRow.run_id == run.id).order_by(GateDecisionRow.id))
+    return tuple(as_decision(row, ulid) for row in rows)
+
+
+def as_decision(row: GateDecisionRow, ulid: str) -> StoredDecision:
+    """The decision of a row about a run."""
+    return StoredDecision(
+        ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at
+    )
+
+
+def attachments(session: Session, ulid: str) -> tuple[Attachment, ...]:
+    """The reports that a run's evidence is bound to, oldest first."""
+    run = find_run(session, ulid)
+    rows = session.scalars(select(AttachmentRow).where(AttachmentRow.run_id == run.id).order_by(AttachmentRow.id))
+    return tuple(
+        Attachment(
+            run=ulid,
+            report_before=row.report_before,
+            report_after=row.report_after,
+            format=row.format,
+            location=row.location,
+            statement=row.statement,
+            created_at=row.created_at,
+        )
+        for row in rows
+    )

@@ -1,0 +1,173 @@
+"""Read runs from a store: names, lists, facts, arms with their counts; `audit.store.reading.arm_reader` reads requests.
+
+Functions take an open session.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from audit.errors import UserError
+from audit.evidence.environment import Environment
+from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import Verdict
+from audit.store.base.ulid import ALPHABET
+from audit.store.base.values import (
+    ArtifactRef,
+    RequestKey,
+    RunReason,
+    RunStatus,
+    RunSummary,
+    StoredArm,
+    StoredEvent,
+    StoredRun,
+)
+from audit.store.reading.outcomes import latest_checks
+from audit.store.sums import accounts
+from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
+from audit.store.tables.verdicts import CheckRow
+from audit.store.writing import integrity
+from audit.store.writing.writer import find_run
+from engine.record.effective import Effective
+
+SUGGESTED: Final = 3
+"""Number of runs named in an error message."""
+
+
+def resolve(session: Session, name: str) -> str:
+    """A run's ULID from `latest` or a unique prefix.
+
+    Raises:
+        UserError: no run or several runs match; the message lists suggestions.
+    """
+    newest = select(RunRow.ulid).order_by(RunRow.id.desc())
+    if name == "latest":
+        found = session.scalars(newest.limit(1)).one_or_none()
+        if found is None:
+            raise UserError("the store has no runs yet; make one: audit run SUITE")
+        return found
+    prefix = name.upper()
+    fits: list[str] = []
+    if prefix and set(prefix) <= set(ALPHABET):
+        fits = list(session.scalars(newest.where(RunRow.ulid.startswith(prefix)).limit(SUGGESTED + 1)))
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise UserError(f"run {name!r} is ambiguous; it may be {_listed(fits)}")
+    raise UserError(_no_run(name, list(session.scalars(newest.limit(SUGGESTED)))))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:SUGGESTED]) + (", ..." if len(names) > SUGGESTED else "")
+
+
+def _no_run(name: str, newest: list[str]) -> str:
+    if not newest:
+        return f"no run {name!r}: the store has no runs yet; make one: audit run SUITE"
+    return f"no run begins with {name!r}; the newest are {_listed(newest)} (see: audit list)"
+
+
+def run_status(session: Session, ulid: str) -> RunStatus:
+    """The status of a run."""
+    return RunStatus(find_run(session, ulid).status)
+
+
+def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
+    """The finished requests of a run."""
+    return frozenset(
+        RequestKey(leaf.arm, leaf.case_id, leaf.sample)
+        for leaf in integrity.stored_leaves(session, find_run(session, ulid).id)
+    )
+
+
+def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
+    """The runs, newest first."""
+    runs = session.scalars(select(RunRow).order_by(RunRow.id.desc()).limit(limit)).all()
+    return tuple(_summary(session, run) for run in runs)
+
+
+def _summary(session: Session, run: RunRow) -> RunSummary:
+    latest = latest_checks(run.id).subquery()
+    verdicts = session.execute(
+        select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
+    )
+    return RunSummary(
+        ulid=run.ulid,
+        suite_name=run.suite_name,
+        status=RunStatus(run.status),
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        arms=_count(session, ArmRow, run),
+        requests=_count(session, RequestRow, run),
+        tokens=run.tokens,
+        verdicts={Verdict(verdict): count for verdict, count in verdicts},
+        exit_code=run.exit_code,
+    )
+
+
+def _count(session: Session, table: type[ArmRow] | type[RequestRow], run: RunRow) -> int:
+    return session.execute(select(func.count()).select_from(table).where(table.run_id == run.id)).scalar_one()
+
+
+def load_run(session: Session, ulid: str) -> StoredRun:
+    """A run without its requests."""
+    run = find_run(session, ulid)
+    suite = session.get_one(ArtifactRow, run.suite_artifact_id)
+    place = session.get_one(EnvironmentRow, run.environment_id)
+    return StoredRun(
+        ulid=run.ulid,
+        suite_name=run.suite_name,
+        suite_sha256=suite.sha256,
+        suite_document=suite.manifest,
+        status=RunStatus(run.status),
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        actor=run.actor,
+        code_commit=run.code_commit,
+        artifacts=_artifacts(session, run),
+        environment=Environment(place.packages, place.hardware, place.code, place.sha256),
+        arms=_arms(session, run),
+        events=_events(session, run),
+        tokens=run.tokens,
+        record_root=run.record_root,
+        content_root=run.content_root,
+        exit_code=run.exit_code,
+        reason=RunReason(run.purpose, run.ticket),
+    )
+
+
+def _artifacts(session: Session, run: RunRow) -> tuple[ArtifactRef, ...]:
+    rows = session.execute(
+        select(RunArtifactRow, ArtifactRow)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(RunArtifactRow.run_id == run.id)
+    )
+    refs = (
+        ArtifactRef(artifact.kind, link.role, link.name, link.revision, artifact.sha256, artifact.manifest)
+        for link, artifact in rows
+    )
+    return tuple(sorted(refs, key=lambda ref: (ref.role, ref.name)))
+
+
+def _events(session: Session, run: RunRow) -> tuple[StoredEvent, ...]:
+    rows = session.scalars(select(RunEventRow).where(RunEventRow.run_id == run.id).order_by(RunEventRow.id))
+    return tuple(StoredEvent(RunStatus(row.status), row.at, row.detail) for row in rows)
+
+
+def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
+    rows = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all()
+    return tuple(
+        StoredArm(
+            name=arm.name,
+            kind=ArmKind(arm.kind),
+            level=Level[arm.level],
+            lossless=arm.lossless,
+            spec=arm.spec,
+            effective=Effective.from_json(arm.effective),
+            counts=accounts.arm_counts(session, arm),
+        )
+        for arm in rows
+    )

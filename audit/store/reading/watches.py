@@ -1,0 +1,177 @@
+"""Watches of live servers: write their plans and readings, and read the series back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from audit.store.base.canonical import storable
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow
+from audit.store.tables.watches import WatchReadingRow, WatchRow
+from audit.store.writing.writer import find_run
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """What a watch tests.
+
+    Attributes:
+        url: address of the counters.
+        run: ULID of the run whose acceptance is the reference, if it is one's.
+        reference: accepted per drafted token below which acceptance has fallen; None for a series without a test.
+        reference_from: where the reference comes from, in words.
+        rise_reference: the rate above which acceptance has risen too far; None for no such test.
+        unit: drafted tokens of the longest piece of traffic; None for the server's own draft length.
+        alpha: expected false alarms per 30 days, over all models and both tests.
+        interval_s: planned seconds between readings.
+    """
+
+    url: str
+    run: str | None
+    reference: float | None
+    reference_from: str
+    rise_reference: float | None
+    unit: float | None
+    alpha: float
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWatch:
+    """A watch of the store."""
+
+    id: int
+    settings: WatchSettings
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReading:
+    """One model's reading; the fields are the columns of `watch_reading`, which the data dictionary describes."""
+
+    model: str
+    at: datetime
+    seconds: float | None = None
+    gap: str | None = None
+    restarted: bool = False
+    drafts: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    positions: str | None = None
+    acceptance_length: float | None = None
+    requests: int | None = None
+    errors: int | None = None
+    latency_p50_s: float | None = None
+    latency_p95_s: float | None = None
+    latency_p99_s: float | None = None
+    draft_length: int | None = None
+    fall: float | None = None
+    rise: float | None = None
+    alarm: str | None = None
+    counters: str | None = None
+    label: str | None = None
+    answers: str | None = None
+    changed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDrafts:
+    """Drafted and accepted tokens of one request, with its prompt."""
+
+    case_id: str
+    drafted: int
+    accepted: int
+
+
+COLUMNS = tuple(field.name for field in fields(WatchReading))
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """The watches of an open store; each call is one transaction."""
+
+    read: Callable[[Callable[[Session], Any]], Any]
+    write: Callable[[Callable[[Session], Any]], Any]
+
+    def begin(self, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
+        """The newest watch with these settings, or a new one."""
+        found: StoredWatch = self.write(lambda session: _begun(session, settings, actor, at))
+        return found
+
+    def add(self, watch: int, readings: Sequence[WatchReading]) -> None:
+        """Record readings of one moment, all or none."""
+        self.write(lambda session: session.add_all([_row(watch, reading) for reading in readings]))
+
+    def readings(self, watch: int, since: datetime | None = None) -> tuple[WatchReading, ...]:
+        """The readings of a watch, oldest first."""
+        rows: tuple[WatchReading, ...] = self.read(lambda session: _readings(session, watch, since))
+        return rows
+
+    def prompts(self, run: str, arm: str) -> tuple[PromptDrafts, ...]:
+        """Drafted and accepted tokens of each request of an arm whose engine reports its steps."""
+        rows: tuple[PromptDrafts, ...] = self.read(lambda session: _prompts(session, run, arm))
+        return rows
+
+    def all(self) -> tuple[StoredWatch, ...]:
+        """Every watch, oldest first."""
+        rows: tuple[StoredWatch, ...] = self.read(lambda session: _all(session))
+        return rows
+
+
+def _begun(session: Session, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
+    found = [watch for watch in _all(session) if watch.settings == settings]
+    if found:
+        return found[-1]
+    names = ("reference", "rise_reference", "unit", "alpha", "interval_s")
+    row = WatchRow(
+        **{name: getattr(settings, name) for name in names},
+        run_id=None if settings.run is None else find_run(session, settings.run).id,
+        url=storable(settings.url),
+        reference_from=storable(settings.reference_from),
+        actor=storable(actor),
+        created_at=at,
+    )
+    session.add(row)
+    session.flush()
+    return StoredWatch(row.id, settings, at)
+
+
+def _row(watch: int, reading: WatchReading) -> WatchReadingRow:
+    values = {name: getattr(reading, name) for name in COLUMNS}
+    return WatchReadingRow(
+        watch_id=watch, **{name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+    )
+
+
+def _readings(session: Session, watch: int, since: datetime | None) -> tuple[WatchReading, ...]:
+    # columns, not rows of the mapper: a month has tens of thousands
+    columns = [getattr(WatchReadingRow, name) for name in COLUMNS]
+    query = select(*columns).where(WatchReadingRow.watch_id == watch).order_by(WatchReadingRow.id)
+    if since is not None:
+        query = query.where(WatchReadingRow.at >= since)
+    return tuple(WatchReading(*values) for values in session.execute(query))
+
+
+def _prompts(session: Session, run: str, arm: str) -> tuple[PromptDrafts, ...]:
+    query = select(RequestRow.case_id, RequestRow.n_drafted, RequestRow.n_accepted).join(
+        ArmRow, ArmRow.id == RequestRow.arm_id
+    )
+    found = session.execute(query.where(ArmRow.run_id == find_run(session, run).id, ArmRow.name == arm))
+    return tuple(PromptDrafts(*row) for row in found)
+
+
+def _all(session: Session) -> tuple[StoredWatch, ...]:
+    query = select(WatchRow, RunRow.ulid).outerjoin(RunRow, RunRow.id == WatchRow.run_id).order_by(WatchRow.id)
+    return tuple(_stored(row, run) for row, run in session.execute(query))
+
+
+def _stored(row: WatchRow, run: str | None) -> StoredWatch:
+    settings = WatchSettings(
+        row.url, run, row.reference, row.reference_from, row.rise_reference, row.unit, row.alpha, row.interval_s
+    )
+    return StoredWatch(row.id, settings, row.created_at)

@@ -1,0 +1,1 @@
+"""Sums that a finished run keeps, and how they are made again."""

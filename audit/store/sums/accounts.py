@@ -1,0 +1,120 @@
+"""Sums over an arm's requests: tokens, steps, drafted and accepted tokens.
+
+An endpoint reports no steps: its record has one step per token, so its columns of steps and drafts count nothing. The
+server's own accounts are facts of the requests: those in the answers, per request, and the growth of its counters, per
+run. This module reads them; what neither gives is None, never 0. Cannot see: other clients and repeated attempts,
+which the counters of a server include, and an account that is wrong (see the check reconciliation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from audit.store.base.values import ArmCounts, CountSource, Resolution
+from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
+from engine.core.errors import TraceError
+from engine.record.effective import Effective
+
+STEPLESS: Final = "server_counters"
+"""Key of an effective configuration that endpoints state, and only they."""
+COUNTED: Final = "server_counters"
+"""Key of a request's facts: growth of the counters over one call of the engine, `requests` of them if it is stated."""
+ANSWERED: Final = "speculation"
+"""Key of a request's facts: the account in its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationCounts:
+    """Steps, drafted and accepted tokens with their origin; None where unknown."""
+
+    steps: int | None
+    drafted: int | None
+    accepted: int | None
+    source: CountSource
+    resolution: Resolution | None
+
+
+UNKNOWN: Final = SpeculationCounts(None, None, None, CountSource.UNKNOWN, None)
+
+
+def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
+    """Sums over the arm's requests, with the server's accounts where its engine reports no steps."""
+    columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
+    sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
+    row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
+    requests, prompt, output, steps, drafted, accepted, latency_us = (int(value) for value in row)
+    counts = ArmCounts(requests, prompt, output, steps, drafted, accepted, latency_us)
+    effective = Effective.from_json(arm.effective)
+    if reports_steps(effective):
+        return counts
+    found = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
+    return replace(
+        counts,
+        steps=found.steps,
+        drafted=found.drafted,
+        accepted=found.accepted,
+        source=found.source,
+        resolution=found.resolution,
+    )
+
+
+def facts_of(session: Session, arm: ArmRow) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The row and the facts of each request; none for an erased trace, and a damaged one, which reading it reports."""
+    # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
+    from engine.record import trace as traces
+
+    query = select(RequestRow.id, TokenTraceRow.payload).select_from(RequestRow)
+    query = query.outerjoin(TokenTraceRow, TokenTraceRow.request_id == RequestRow.id)
+    for number, payload in session.execute(query.where(RequestRow.arm_id == arm.id)):
+        try:
+            # an outer join gives None for an erased trace, which its column's type does not say
+            yield number, traces.decode(payload).header.facts if payload else {}
+        except TraceError:
+            yield number, {}
+
+
+def reports_steps(effective: Effective) -> bool:
+    """True if the arm's record holds the engine's own steps."""
+    return STEPLESS not in effective.facts
+
+
+def endpoint_counts(effective: Effective, facts: Iterable[Mapping[str, Any]]) -> SpeculationCounts:
+    """The server's accounts of an arm, from the facts of its answered and unanswered requests.
+
+    Answers are preferred, because they belong to the requests; they must cover every answered one. Counters must
+    cover every request, without a restart, and one answer per request.
+    """
+    known = list(facts)
+    if effective.in_effect.get("speculation") is False:
+        return SpeculationCounts(None, 0, 0, CountSource.SERVER, Resolution.RUN)
+    answered = [each.get(ANSWERED) for each in known if "error" not in each]
+    if answered and all(isinstance(each, Mapping) for each in answered):
+        steps, drafted, accepted = (_sum(answered, name) for name in ("steps", "drafted", "accepted"))
+        if drafted is not None:
+            return SpeculationCounts(steps, drafted, accepted, CountSource.ANSWERS, Resolution.REQUEST)
+    return counted(effective, known)
+
+
+def _sum(accounts: Sequence[Any], name: str) -> int | None:
+    values = [each.get(name) for each in accounts]
+    return sum(values) if all(isinstance(value, int) for value in values) else None
+
+
+def counted(effective: Effective, facts: Sequence[Mapping[str, Any]]) -> SpeculationCounts:
+    """The growth of the counters over all calls of the engine; it counts steps that drafted, not all steps."""
+    if effective.facts.get("stream") == "both":
+        # every request was sent twice
+        return UNKNOWN
+    grown, requests = [each[COUNTED] for each in facts if COUNTED in each], len(facts)
+    covered = sum(int(each.get("requests", requests)) for each in grown)
+    if not grown or covered < requests or any(each.get("restarted") for each in grown):
+        return UNKNOWN
+    drafted, accepted = (_sum(grown, name) for name in ("drafted", "accepted"))
+    return (
+        UNKNOWN if drafted is None else SpeculationCounts(None, drafted, accepted, CountSource.COUNTERS, Resolution.RUN)
+    )

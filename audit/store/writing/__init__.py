@@ -1,0 +1,1 @@
+"""Writes runs, requests, events and content."""

@@ -1,0 +1,179 @@
+"""Content of requests and results, compared with the commitments that the evidence keeps to it.
+
+Content that is missing must be named by an erasure. Cannot see: content of record version 1 that was erased, because
+nothing but its request's record hash covered it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from audit.store.base import commitments
+from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
+from audit.store.tables.runs import (
+    TOKEN_COLUMNS,
+    ArmRow,
+    RequestRow,
+    RequestStepsRow,
+    RequestTokensRow,
+    RunRow,
+    TokenTraceRow,
+)
+from audit.store.tables.verdicts import CheckRow
+from engine.core.errors import TraceError
+
+if TYPE_CHECKING:
+    from engine.record import envelope
+
+BATCH: Final = 16
+"""Requests that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityViolation:
+    """One place where the store changed after the run finished."""
+
+    place: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """A request's rows; None where one is missing."""
+
+    request: RequestRow
+    content: ContentRow | None
+    steps: RequestStepsRow | None
+    tokens: RequestTokensRow | None
+    trace: TokenTraceRow | None
+
+
+def parts_of(session: Session, arm_id: int) -> Iterator[RequestParts]:
+    """The rows of an arm's requests, a batch at a time, because traces are large."""
+    query = select(RequestRow, ContentRow, RequestStepsRow, RequestTokensRow, TokenTraceRow)
+    for part in (ContentRow, RequestStepsRow, RequestTokensRow, TokenTraceRow):
+        query = query.outerjoin(part, part.request_id == RequestRow.id)
+    ordered = query.where(RequestRow.arm_id == arm_id).order_by(RequestRow.id)
+    for row in session.execute(ordered.execution_options(yield_per=BATCH)):
+        yield RequestParts(*row)
+
+
+def erasure_of(session: Session, request_id: int) -> ErasureRow | None:
+    """The first erasure of a request's content."""
+    query = select(ErasureRow).where(ErasureRow.request_id == request_id, ErasureRow.what == CONTENT)
+    return session.scalars(query.order_by(ErasureRow.id).limit(1)).one_or_none()
+
+
+def erasures_of(session: Session, run_id: int, requests: Select[int]) -> dict[int, ErasureRow]:
+    """The first erasure of each request's content: those that name the run, and those that name one of the requests."""
+    named = (ErasureRow.run_id == run_id) | ErasureRow.request_id.in_(requests)
+    query = select(ErasureRow).where(named, ErasureRow.what == CONTENT).order_by(ErasureRow.id.desc())
+    return {row.request_id: row for row in session.scalars(query) if row.request_id is not None}
+
+
+def broken(parts: RequestParts, erasure: ErasureRow | None, bare: envelope.Opened | None) -> str | None:
+    """Why a request's content and trace are not the recorded ones; None if they are, or were erased.
+
+    `bare` is the trace as `intact` gives it.
+    """
+    request, content, trace, tokens = parts.request, parts.content, parts.trace, parts.tokens
+    if erasure is not None:
+        return _erasure_broken(erasure, request, kept=any((content, trace, tokens)))
+    if trace is None:
+        return "its trace is missing, and no erasure names it"
+    if content is None:
+        return "its content is missing, and no erasure names it"
+    if tokens is None:
+        return "its tokens are missing, and no erasure names them"
+    if bare is None:
+        return "its trace was changed"
+    return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
+
+
+def _erasure_broken(erasure: ErasureRow, request: RequestRow, *, kept: bool) -> str | None:
+    if not erasure.reason.strip():
+        return "its erasure gives no reason"
+    if erasure.run_id != request.run_id:
+        return "its erasure names another run"
+    return "its erasure is on record, but its content is still there" if kept else None
+
+
+def _uncommitted(
+    request: RequestRow, content: ContentRow, trace: TokenTraceRow, tokens: RequestTokensRow
+) -> str | None:
+    """Which part of the content differs from its commitment."""
+    if content.salt is None or content.prompt_ids is None:
+        return "its salt or prompt is missing"
+    try:
+        same = tokens_hash(content.prompt_ids) == content.prompt_sha256
+    except (struct.error, TypeError):  # what is stored is no list of tokens
+        same = False
+    if not same:
+        return "its prompt was changed"
+    found = {
+        "prompt": commitments.of_prompt(content.salt, content.prompt_ids),
+        "output": commitments.of_output(content.salt, content.output_sha256, content.text),
+        "trace": commitments.of_trace(content.salt, trace.sha256),
+        "tokens": commitments.of_tokens(content.salt, [getattr(tokens, name) for name in TOKEN_COLUMNS]),
+    }
+    differing = [name for name, value in found.items() if value != getattr(request, f"{name}_commitment")]
+    if len(differing) == len(found):
+        return "its salt was changed"
+    return f"the commitment contradicts its {' and its '.join(differing)}" if differing else None
+
+
+def broken_findings(session: Session, run: RunRow) -> Iterator[IntegrityViolation]:
+    """Results of a run whose findings are not the recorded ones and were not erased."""
+    erased = {
+        row.check_result_id: row
+        for row in session.scalars(select(ErasureRow).where(ErasureRow.run_id == run.id, ErasureRow.what == FINDING))
+    }
+    query = (
+        select(CheckRow, FindingRow, ArmRow.name)
+        .join(ArmRow, ArmRow.id == CheckRow.arm_id)
+        .outerjoin(FindingRow, FindingRow.check_result_id == CheckRow.id)
+        .where(CheckRow.run_id == run.id)
+        .order_by(CheckRow.id)
+    )
+    for check, finding, arm in session.execute(query):
+        problem = _finding_broken(check, finding, erased.get(check.id))
+        if problem is not None:
+            yield IntegrityViolation(f"{arm} {check.name}", problem)
+
+
+def _finding_broken(check: CheckRow, finding: FindingRow | None, erasure: ErasureRow | None) -> str | None:
+    if erasure is not None:
+        if not erasure.reason.strip():
+            return "the erasure of its findings gives no reason"
+        return None if finding is None else "the erasure of its findings is on record, but they are still there"
+    if finding is None:
+        return None if not check.n_findings else "its findings are missing, and no erasure names them"
+    if check.findings_commitment is None and finding.salt is None:
+        return None  # of a store without commitments
+    salt, found = finding.salt or b"", finding.findings
+    same = commitments.of_findings(salt, finding.summary, found) == check.findings_commitment
+    return None if same and len(found) == check.n_findings else "its findings differ from the commitment"
+
+
+def intact(payload: bytes, sha256: str) -> envelope.Opened | None:
+    """The trace, decompressed; None if it cannot be read, or no longer has its digest."""
+    # imported with the first trace: zstandard is not needed to list runs and verdicts
+    from engine.record import envelope
+
+    try:
+        bare = envelope.opened(payload)
+    except TraceError:
+        return None
+    return bare if bare.digest == sha256 else None
+
+
+def tokens_hash(tokens: Iterable[int]) -> str:
+    """Hex SHA-256 of token ids as little-endian 64-bit integers."""
+    return hashlib.sha256(commitments.token_bytes(tokens)).hexdigest()

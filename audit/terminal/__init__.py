@@ -1,0 +1,1 @@
+"""Tables, options and progress that commands share."""

@@ -1,0 +1,148 @@
+"""Shared by `run` and `resume`: progress on stderr, verdicts on stdout, the results file."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import Final
+
+from audit.evidence.verdicts import Verdict
+from audit.report.requests.pieces import pieces_of
+from audit.report.tables.coverage import coverage_lines
+from audit.report.tables.known_defects import defect_lines
+from audit.report.tables.looks import look_lines
+from audit.report.tables.next_step import next_step
+from audit.report.tables.results import Results, results, write_results
+from audit.report.tables.verdicts import (
+    ARMS,
+    VERDICTS,
+    account_lines,
+    arm_rows,
+    conclusion,
+    faults_of,
+    finding_lines,
+    lossy_lines,
+    marked,
+    verdict_rows,
+)
+from audit.runs.interruptions import Interrupted
+from audit.runs.runner import Progress, RunOutcome
+from audit.runs.shard import Shard, shard_of
+from audit.store import Store
+from audit.store.base.connection import data_folder
+from audit.terminal.tables import cell, echo_rows
+from audit.text.printer import Painted, echo, echo_painted, live, note
+
+CANNOT_DECIDE = 3
+OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})
+
+
+class LineProgress:
+    """Prints one line per arm if stderr is no terminal."""
+
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """Do nothing: every arm has a line of its own."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """Print the start of this part."""
+        again = f", {done} already done" if done else ""
+        note(f"running {name}: {total} requests{again}")
+
+    def advance(self, tokens: int) -> None:
+        """Do nothing: a log needs no bar."""
+
+    def judging(self, arm: str) -> None:
+        """Print the start of this part."""
+        note(f"checking {arm}")
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
+        """Do nothing: the verdicts follow on stdout."""
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A table on a terminal, lines elsewhere; both on stderr."""
+    if not live(sys.stderr):
+        yield LineProgress()
+        return
+    # imported late: rich is for terminals only
+    from audit.terminal.live_table import live_table
+
+    with live_table() as table:
+        yield table
+
+
+def announce(line: str) -> None:
+    """Print what takes a while before the first arm begins."""
+    note(line)
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C: finished requests stay stored and the run can be resumed."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None) -> int:
+    """Run, print the verdicts and write the results; return the exit code."""
+    try:
+        with stopped_by_sigterm(), progress() as shown:
+            outcome = go(shown)
+    except Interrupted as stopped:
+        note(f"audit: {stopped}")
+        return CANNOT_DECIDE
+    found = results(store, outcome.run)
+    shard = shard_of(found.run)
+    if shard is not None:
+        print_shard(found, shard)
+        return 0
+    pieces = pieces_of(found.run).text
+    if pieces is not None:
+        store.add_pieces(outcome.run, pieces)
+    print_results(found)
+    step = next_step(found.run, found.checks, store.url)
+    if step is not None:
+        echo(f"next: {cell(step)}")
+    path = results_file or data_folder() / "runs" / outcome.run / "results.json"
+    write_results(found, path)
+    note(f"store {store.url}", f"results {path}")
+    return outcome.exit_code
+
+
+def print_shard(found: Results, shard: Shard) -> None:
+    """Print the arms of a shard, its id, and what follows."""
+    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults_of(found.run.arms)))
+    total = sum(arm.counts.requests for arm in found.run.arms)
+    echo(
+        "", f"shard {shard.name}: {total} of {sum(shard.totals.values())} requests, not judged", f"run {found.run.ulid}"
+    )
+    echo(f"next: audit export {found.run.ulid} --out shard-{shard.index}.zip, then join all {shard.of}: audit join")
+
+
+def print_results(found: Results) -> None:
+    """Print the tables of a run, its conclusion and its id."""
+    faults = faults_of(found.run.arms)
+    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults))
+    echo("")
+    echo_rows(VERDICTS, marked(verdict_rows(found.checks), faults))
+    lines = [*finding_lines(found.checks), *defect_lines(found.run.arms, found.checks)]
+    lines += [*lossy_lines(found.run.arms), *account_lines(found.run.arms)]
+    lines += coverage_lines(found.coverage)
+    if lines:
+        echo("", *lines)
+    word, colon, rest = conclusion(found.run.exit_code).partition(":")
+    echo("")
+    echo_painted([Painted(word, OUTCOME_COLOURS.get(word)), Painted(colon + rest)])
+    echo(*look_lines(found.run, found.checks), f"run {found.run.ulid}")

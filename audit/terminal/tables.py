@@ -1,0 +1,170 @@
+"""Rows on stdout: tables for people, Markdown for pages, JSON, JSON lines and CSV for programs; Parquet in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import click
+
+from audit.store.base.canonical import jsonable
+from audit.terminal import layout
+from audit.text.markdown import table_lines
+from audit.text.parquet import parquet_bytes
+from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw
+from audit.text.unsafe import inert, shortened, visible
+
+Rows = Sequence[Sequence[Any]]
+WIDE: Final = "audit.wide"
+"""Key in a command's context; if set, tables have one line per row."""
+PARQUET: Final = "parquet"
+"""The format that is no text, so it goes to a file only."""
+RAW_CSV: Final = "csv --raw"
+"""CSV whose cells are the stored text, formulas and control characters too."""
+LONGEST_CELL: Final = 2000
+"""Characters of a cell on a terminal."""
+VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red", "inconclusive": "yellow"})
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as indented JSON; NaN and infinity become null."""
+    echo_document(json.dumps(jsonable(value), indent=2, allow_nan=False))
+
+
+def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
+    """Print rows in one of `FORMATS`, or as `RAW_CSV`."""
+    FORMATS.get(form, _raw_csv)(columns, rows)
+
+
+def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None:
+    """Write rows to a file in one of `FORMATS`, as `RAW_CSV` or `PARQUET`; the file is complete or not there.
+
+    Raises:
+        UserError: the file cannot be written, or Parquet cannot hold the rows.
+    """
+    # imported late: it brings the YAML reader along
+    from audit.text.staged_files import staged
+
+    if form == PARQUET:
+        content = parquet_bytes(columns, rows)
+    else:
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            echo_rows(columns, rows, form)
+        content = text.getvalue().encode("utf-8", "backslashreplace")
+    with staged({path: content}):
+        pass
+
+
+def plain(value: Any) -> Any:
+    """Convert a value from a database or a record to JSON types: bytes to hex, decimals to numbers."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return jsonable(value)
+
+
+def cell(value: Any) -> str:
+    """Format a value for a table: `-` for None, four significant digits of a fraction, the size of a blob."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes | memoryview):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float | Decimal):
+        return f"{value:.4g}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return visible(str(value))
+
+
+def _table(columns: Sequence[str], rows: Rows) -> None:
+    width = _width()
+    texts = [[_short(cell(value), width) for value in row] for row in rows]
+    for line in layout.placed([visible(column) for column in columns], texts, width):
+        echo_painted(_coloured(line))
+
+
+def _short(text: str, width: int | None) -> str:
+    """A cell of a table that wraps, cut if it would fill a screen."""
+    return text if width is None else shortened(text, LONGEST_CELL)
+
+
+def _coloured(line: layout.TableLine) -> Iterator[Painted]:
+    """The pieces of a line, with the cells that are a verdict's word coloured."""
+    done = 0
+    for start, text in line.cells:
+        if text in VERDICT_COLOURS:
+            yield Painted(line.text[done:start])
+            yield Painted(text, VERDICT_COLOURS[text])
+            done = start + len(text)
+    yield Painted(line.text[done:])
+
+
+def _width() -> int | None:
+    """Maximum table width; None if each row takes one line of any length.
+
+    `COLUMNS` sets it everywhere, the terminal's own width only on a terminal. Output to a pipe or a file, and output
+    with `--wide`, keeps one line per row, so that it can be searched by line.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(WIDE):
+        return None
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def _markdown(columns: Sequence[str], rows: Rows) -> None:
+    numbers = [all(_numeric(row[index]) for row in rows) for index in range(len(columns))]
+    for line in table_lines(columns, (list(map(cell, row)) for row in rows), numbers):
+        echo(line)
+
+
+def _numeric(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | Decimal)
+
+
+def _json(columns: Sequence[str], rows: Rows) -> None:
+    echo_json([_named(columns, row) for row in rows])
+
+
+def _jsonl(columns: Sequence[str], rows: Rows) -> None:
+    for row in rows:
+        echo(json.dumps(_named(columns, row), allow_nan=False))
+
+
+def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    return {column: plain(value) for column, value in zip(columns, row, strict=True)}
+
+
+def _csv(columns: Sequence[str], rows: Rows) -> None:
+    echo_document(_csv_text(columns, rows, inert))
+
+
+def _raw_csv(columns: Sequence[str], rows: Rows) -> None:
+    echo_raw(_csv_text(columns, rows, lambda value: value))
+
+
+def _csv_text(columns: Sequence[str], rows: Rows, safe: Callable[[Any], Any]) -> str:
+    """The text without its last line break, which the printer adds."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([safe(column) for column in columns])
+    writer.writerows([safe(plain(value)) for value in row] for row in rows)
+    return buffer.getvalue().removesuffix("\n")
+
+
+FORMATS: Final[Mapping[str, Callable[[Sequence[str], Rows], None]]] = MappingProxyType(
+    {"table": _table, "markdown": _markdown, "json": _json, "jsonl": _jsonl, "csv": _csv}
+)

@@ -1,0 +1,1 @@
+"""The decoder: weights, layers and step graphs."""

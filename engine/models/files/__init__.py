@@ -1,0 +1,1 @@
+"""Model folders: formats, digests, sizes, adapters."""

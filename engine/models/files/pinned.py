@@ -1,0 +1,75 @@
+"""Reads a model from the files whose digests are known, and from no others that took their names meanwhile.
+
+Readers get a folder of links to the open files. Where the system has no such links (other than Linux) they read by
+name, and the states before and after must agree.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from engine.core.errors import ModelError
+from engine.models.files.folder import ModelFile, ModelFolder, changed, state_of
+
+OPEN_FILES: Final = Path("/proc/self/fd")
+BESIDE: Final = ("response_template.json",)
+"""Files without a digest that readers of a folder look for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file with its handle."""
+
+    file: ModelFile
+    handle: int
+
+
+@contextmanager
+def pinned(folder: ModelFolder) -> Iterator[ModelFolder]:
+    """The folder as it was digested, for as long as the body runs.
+
+    Raises:
+        ModelError: a file has changed since, or changed while the body ran.
+    """
+    with ExitStack() as stack:
+        files = [_opened(folder, file, stack) for file in folder.files]
+        if OPEN_FILES.is_dir():
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specaudit-model-")))
+            _link(folder, files, home)
+            yield replace(folder, path=home, origin=folder.path)
+        else:
+            yield folder
+        for opened in files:
+            _require_same(folder, opened)
+
+
+def _opened(folder: ModelFolder, file: ModelFile, stack: ExitStack) -> _Opened:
+    try:
+        handle = os.open(folder.path / file.name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ModelError(f"{folder.name(file.name)}: not readable ({error.strerror}); restore the file") from error
+    stack.callback(os.close, handle)
+    opened = _Opened(file, handle)
+    _require_same(folder, opened)
+    return opened
+
+
+def _require_same(folder: ModelFolder, opened: _Opened) -> None:
+    if opened.file.state is not None and state_of(opened.handle) != opened.file.state:
+        raise changed(folder.name(opened.file.name))
+
+
+def _link(folder: ModelFolder, files: list[_Opened], home: Path) -> None:
+    for opened in files:
+        place = home / opened.file.name
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(OPEN_FILES / str(opened.handle))
+    for name in BESIDE:
+        if (folder.path / name).is_file():
+            (home / name).symlink_to(folder.path.absolute() / name)

@@ -1,0 +1,1 @@
+"""Numerics by exact sums."""

@@ -1,0 +1,197 @@
+"""The same bits on every machine, by construction: sums on grids, and no library function.
+
+Every sum, of matrix products, attention and norms, is a sum of integers below
+2^53 times a power of two, hence exact in any order; all other operations are correctly rounded float64 ones, one torch
+call each. A logit therefore does not depend on shape, batch, tree, thread count, instruction set or machine. What the
+grids cost in accuracy is in docs/numerics/exact.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.core.errors import ModelError
+from engine.models.cache import CacheShape, CacheViews, TensorSlotCache
+from engine.models.interface import Placement
+from engine.models.numerics.exact_sums import exact_functions
+from engine.models.numerics.exact_sums.fixed_point import (
+    SIGNIFICAND,
+    SMALLEST_WEIGHT_PEAK,
+    factor_bits,
+    gridded,
+    on_grid,
+    row_unit,
+)
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    DecoderLayer,
+    HeadSizes,
+    Invariance,
+    Layers,
+    Matrix,
+    Norm,
+    RopeTables,
+)
+from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, is_alone, padding, ungrouped
+from engine.models.numerics.rotations import rope_tables
+
+VALUE_BITS = 20
+"""Bits of a value in the cache; the softmax weights get the bits of 2^53 that the context's columns leave."""
+LARGEST_CONTEXT = 1 << 17
+"""Beyond it fewer than 16 bits would be left for a softmax weight."""
+SMALLEST_BIAS = 2.0**-100
+
+
+class ExactCache(TensorSlotCache):
+    """Keys and values in float64 on grids; after each value stands the unit of its grid.
+
+    A value's numbers are stored divided by that unit, so they are integers times one power of two
+    that all tokens share.
+    """
+
+    def __init__(self, shape: CacheShape) -> None:
+        wide = replace(shape, value_dim=shape.head_dim + 1)
+        super().__init__(wide, torch.float64)
+        self._width = wide.value_dim
+
+    def write(self, layer: int, opened: CacheViews, keys: Tensor, values: Tensor) -> None:
+        """Store keys, already on their grids, and values [N, kv_heads, head_dim] of any dtype."""
+        wide = values.to(torch.float64, copy=True)
+        unit = row_unit(wide)
+        super().write(layer, opened, keys, torch.cat([on_grid(wide.div_(unit), 1.0, VALUE_BITS), unit], -1))
+
+
+@dataclass(frozen=True, slots=True)
+class ExactLayout:
+    """`mask` [B, 1, width, 1, columns] is additive; None where every query sees every column."""
+
+    placement: Placement
+    heads: HeadSizes
+    pads: Padding
+    mask: Tensor | None
+
+
+class ExactNumerics:
+    """Fixed-point sums, and float64 functions of our own."""
+
+    name = "exact"
+    promises = Invariance.EVERYWHERE
+    most_tree_nodes: int | None = None
+
+    def __init__(self) -> None:
+        self._exponential = exact_functions.Exponential()
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """Both factors on grids, a float64 product, the bias added and all rounded once to the weight's dtype."""
+        bits, dtype = factor_bits(affine.weight.shape[1]), affine.weight.dtype
+        weight = gridded(affine.weight, bits.right, SMALLEST_WEIGHT_PEAK)
+        bias = None if affine.bias is None else without_tiny(affine.bias.double())
+
+        def multiply(x: Tensor) -> Tensor:
+            product = F.linear(gridded(x, bits.left), weight)
+            return (product if bias is None else product.add_(bias)).to(dtype)
+
+        return multiply
+
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:  # noqa: ARG002 - the protocol's
+        """In float64 with an exact sum of squares, rounded once to x's dtype."""
+        return lambda x: exact_functions.rms_norm(x, weight, eps).to(x.dtype)
+
+    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+        """Call by call."""
+        return None
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up in float64; the next product puts it on its grid."""
+        return exact_functions.gated(gate_up, self._exponential)
+
+    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+        """Rotary embedding in float64, each vector then on a grid of its own."""
+        half = x.shape[-1] // 2
+        swapped = torch.cat([x[..., half:], x[..., :half]], -1).double()
+        turned = (x.double() * rope.cos).add_(swapped.mul_(rope.sin))
+        return gridded(turned, factor_bits(x.shape[-1]).right)
+
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+        """From integer arithmetic; float32 tables for narrower models too."""
+        return rope_tables(frequencies, positions, torch.float64 if dtype is torch.float64 else torch.float32)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:  # noqa: ARG002 - the protocol's
+        """Tables in float64 for every dtype of the model."""
+        return ExactCache(shape)
+
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's
+        """A mask only where something is hidden.
+
+        Raises:
+            ModelError: the context has more columns than can be summed exactly with enough bits for each.
+        """
+        if heads.context > LARGEST_CONTEXT:
+            raise ModelError(
+                f"numerics exact: a context of {heads.context} exceeds {LARGEST_CONTEXT} columns; "
+                "use numerics tiled, or lower max_position_embeddings in config.json"
+            )
+        pads = padding(placement)
+        if is_alone(placement, pads):
+            return ExactLayout(placement, heads, pads, None)
+        mask = additive_mask(placement, pads, placement.span, torch.float64)
+        return ExactLayout(placement, heads, pads, mask[:, None, :, None])
+
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+        """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
+        rows, span = batch_rows(layout.placement), layout.placement.span
+        keys = cache.all_keys[:, rows, :, :span].flatten(1, 2).transpose(2, 3).unbind()
+        values = cache.all_values[:, rows, :, :span].flatten(1, 2).unbind()
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+        """Explicit attention; numerator and denominator are exact sums over the columns."""
+        assert isinstance(layout, ExactLayout)
+        pads, heads = layout.pads, layout.heads
+        scores = torch.bmm(grouped(queries, pads, heads), window.keys)
+        weights = self._weights(masked(scores.mul_(1.0 / math.sqrt(heads.head_dim)), layout.mask))
+        total = weighted_sum(weights, window.values[0], heads)
+        return ungrouped(total, pads, heads)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        """exp(score - largest score); the largest depends on the visible columns only."""
+        return self._exponential(scores.sub_(scores.amax(-1, keepdim=True)))
+
+
+def without_tiny(bias: Tensor) -> Tensor:
+    """A bias whose numbers are zero or at least 2^-100, so that sums with it never become subnormal."""
+    return torch.where(bias.abs() < SMALLEST_BIAS, 0.0, bias)
+
+
+def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores [B * kv_heads, width * group, columns], minus infinity where the column is hidden; in place."""
+    if mask is not None:
+        batch, width = mask.shape[0], mask.shape[2]
+        scores.view(batch, -1, width, scores.shape[1] // width, scores.shape[2]).add_(mask)
+    return scores
+
+
+def weighted_sum(weights: Tensor, values: Tensor, heads: HeadSizes) -> Tensor:
+    """The values' mean by weight: exact sums of products and of weights, and one quotient.
+
+    Args:
+        weights: [M, queries, columns] at most 1, of which each row reaches it; zero where hidden.
+        values: [M, columns, head_dim + 1] as `ExactCache` holds them.
+        heads: of the model; its context bounds the number of columns that a sum can ever have.
+
+    A weight is multiplied by its value's unit, then all of a query are put on one grid: that of the largest
+    product, which depends on the visible columns only. Hidden columns and their number add exact zeros.
+    """
+    spare = SIGNIFICAND - (heads.context - 1).bit_length()
+    total = on_grid(weights, 1.0, spare).sum(-1, keepdim=True)
+    scaled = weights.mul_(values[..., heads.head_dim].unsqueeze(1))
+    scaled = on_grid(scaled, row_unit(scaled), spare - VALUE_BITS)
+    return torch.bmm(scaled, values[..., : heads.head_dim]).div_(total)

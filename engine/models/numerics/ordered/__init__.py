@@ -1,0 +1,1 @@
+"""Numerics by sums in a fixed order."""

@@ -1,0 +1,1 @@
+"""Numerics by tiles of a fixed shape."""

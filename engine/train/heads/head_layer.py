@@ -1,0 +1,134 @@
+"""A llama layer of a draft head while it is trained, and the frozen target that teaches it.
+
+The layer's parameters carry the published names. It can be unrolled on its own
+outputs: the keys and values of earlier passes stay visible as they will be while
+drafting. The layer is the same for every head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+from engine.heads.decoder import LayerForm
+from engine.models.decoder.lean_weights import LeanConfig, read_config, rope_frequencies
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import RopeTables
+
+
+@dataclass(slots=True)
+class UnrolledCache:
+    """Keys and values [rows, T, kv_heads, head_dim] of the passes so far, oldest first."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+    def mask(self, count: int) -> Tensor:
+        """[T, passes * T]: row t sees the first pass up to t, and of each later pass itself alone."""
+        own = torch.eye(count, dtype=torch.bool)
+        return torch.cat([torch.ones_like(own).tril(), *[own] * (len(self.keys) - 1)], 1)
+
+
+class HeadLayer(nn.Module):
+    """One layer of the form that the head's decoder runs."""
+
+    def __init__(self, config: LeanConfig, form: LayerForm) -> None:
+        super().__init__()
+        self._config, self._form = config, form
+        hidden, wide, queries = config.hidden, config.hidden * len(form.norms), config.heads * config.head_dim
+        keys = config.kv_heads * config.head_dim
+        for name in (*form.norms, "post_attention_layernorm"):
+            if name is not None:
+                self.add_module(name, nn.RMSNorm(hidden, config.eps))
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(wide, queries, bias=False),
+                "k_proj": nn.Linear(wide, keys, bias=False),
+                "v_proj": nn.Linear(wide, keys, bias=False),
+                "o_proj": nn.Linear(queries, hidden, bias=False),
+            }
+        )
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(hidden, config.ffn, bias=False),
+                "up_proj": nn.Linear(hidden, config.ffn, bias=False),
+                "down_proj": nn.Linear(config.ffn, hidden, bias=False),
+            }
+        )
+        self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
+
+    def forward(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
+        """[rows, T, chunks * hidden] -> [rows, T, hidden]; pass k puts row t at position t + k."""
+        chunks = torch.split(x, self._config.hidden, -1)
+        normed = [self._norm(name, chunk) for name, chunk in zip(self._form.norms, chunks, strict=True)]
+        kept = normed[-1] if self._form.residual == "normed" else chunks[-1]
+        x = kept + self._attention(torch.cat(normed, -1), unrolled)
+        rows = self._norm("post_attention_layernorm", x)
+        inner: Tensor = F.silu(self.mlp["gate_proj"](rows)) * self.mlp["up_proj"](rows)
+        down: Tensor = self.mlp["down_proj"](inner)
+        return x + down
+
+    def _norm(self, name: str | None, rows: Tensor) -> Tensor:
+        normed: Tensor = rows if name is None else self.get_submodule(name)(rows.float())
+        return normed
+
+    def _attention(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
+        config, passed, count = self._config, len(unrolled.keys), x.shape[1]
+        split = {name: self.self_attn[f"{name}_proj"](x).float().unflatten(-1, (-1, config.head_dim)) for name in "qkv"}
+        rope = RopeTables(*(table[passed : passed + count, None] for table in (self._rope.cos, self._rope.sin)))
+        unrolled.keys.append(rotated(split["k"], rope))
+        unrolled.values.append(split["v"])
+        keys, values = (torch.cat(each, 1).transpose(1, 2) for each in (unrolled.keys, unrolled.values))
+        queries = rotated(split["q"], rope).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(queries, keys, values, unrolled.mask(count), enable_gqa=True)
+        out: Tensor = self.self_attn["o_proj"](seen.transpose(1, 2).flatten(-2))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherBatch:
+    """The target's outputs for one batch of windows.
+
+    embedded: [rows, T, hidden] its embeddings. hidden: by layer id, as HF counts. logits: [rows, T, V].
+    """
+
+    embedded: Tensor
+    hidden: Mapping[int, Tensor]
+    logits: Tensor
+
+    def ahead(self, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """For pass k of `steps` over rows t: the embedding of token t + 1 + k, and the logits after that token.
+
+        [rows, T - steps, hidden] and [rows, T - steps, V]: all passes have the rows that the last one has.
+        """
+        count = self.logits.shape[1] - steps
+        for step in range(1, 1 + steps):
+            yield self.embedded[:, step : step + count], self.logits[:, step : step + count]
+
+
+class Teacher:
+    """A frozen target."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        self.model = model.eval()
+        self.document: dict[str, Any] = model.config.to_dict()
+        self.config = read_config(self.document, "config.json")
+        self.embedding: Tensor = model.get_input_embeddings().weight.detach().float()
+        self.head: Tensor = model.get_output_embeddings().weight.detach().float()
+
+    @torch.no_grad()
+    def lesson(self, tokens: Tensor) -> TeacherBatch:
+        """About windows [rows, T]."""
+        out = self.model(tokens, output_hidden_states=True)
+        hidden = {layer: states.float() for layer, states in enumerate(out.hidden_states)}
+        return TeacherBatch(hidden[0], hidden, out.logits.float())
+
+    def layer_sizes(self, ffn: int) -> LeanConfig:
+        """The target's sizes for a layer of a head, which is a plain llama layer with a feed-forward of its own."""
+        return replace(self.config, ffn=ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
