@@ -3,6 +3,8 @@
 Its content is a canonical JSON snapshot: parameters, the history of every metric, tags and digests of artifacts,
 without what `audit attach` adds. The pointer is in tags that start with `audit.`; the signed statements are the
 artifact `audit/attachment.intoto.jsonl`, so they travel with the run.
+
+Attach a run's evidence to a run of MLflow.
 """
 
 from __future__ import annotations
@@ -11,11 +13,18 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from audit.attach import sidecar
+from audit.attach.bind import Attached, AttachOrder, attachable, evidence_of, model_of, record
 from audit.attach.interface import pointer
+from audit.attach.statement import Statement, digest
+from audit.attach.subject import compare_models
+from audit.attest.facts import tool
 from audit.errors import UserError
+from audit.store import Store
 from audit.store.base.canonical import to_json
 from audit.text.extras import needs
 
@@ -127,3 +136,30 @@ def _artifacts(client: MlflowClient, run: str, folder: str | None = None) -> Ite
         with tempfile.TemporaryDirectory() as place:
             content = Path(client.download_artifacts(run, item.path, place)).read_bytes()
         yield [item.path, hashlib.sha256(content).hexdigest()]
+
+
+def attach_mlflow(store: Store, name: str, target: MlflowRun, order: AttachOrder, now: datetime) -> Attached:
+    """Attach the run called `name`, with a signed statement among the run's artifacts.
+
+    Raises:
+        UserError: no key, no such run on either side, a run that failed, or another model.
+        CannotDecide: the run is unfinished or its record is not intact.
+    """
+    if not order.keys:
+        raise UserError("a run of MLflow gets a signed statement; add --key")
+    found = attachable(store, name, failed=order.failed)
+    content = target.snapshot()
+    predicate = {
+        **evidence_of(found.run, found.checks),
+        "model": model_of(order, compare_models(target.models_of(), found.run)),
+        "generated_by_run": False,
+        "report": {"name": target.name, "format": NAME, "sha256": digest(content)},
+        "tool": tool(),
+    }
+    sha256 = digest(content)
+    statement = Statement(target.name, sha256, sha256, str(predicate["record_root"]), predicate)
+    signed = sidecar.signed(statement, order.keys)
+    earlier = target.bundle() or b""
+    record(store, statement, str(order.report), signed, now)
+    target.write(predicate, earlier + sidecar.line_of(signed))
+    return Attached(statement, order.report, order.report)

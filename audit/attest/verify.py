@@ -1,6 +1,8 @@
 """Verify an envelope: signatures, subjects, freshness, inclusion in the log, and the store's own copy.
 
 Digests decide, never names; a role only selects which digest is compared.
+
+The options of the command line that say which signed statements are trusted, before any key is read.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -213,3 +216,20 @@ def _store_problems(store: Store, found: OpenedEnvelope) -> Iterator[str]:
                 raise
             if store.load_run(ulid).record_root != subject.sha256 or not store.verify_root(ulid):
                 yield f"the record of run {ulid} in the store is not what the statement was made of"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustOptions:
+    """Key files, ages and subjects as they were given."""
+
+    keys: tuple[Path, ...] = ()
+    threshold: int = 1
+    max_age: str | None = None
+    subjects: tuple[str, ...] = ()
+    log_keys: tuple[Path, ...] = ()
+    policy_digest: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """True if any of them was given."""
+        return self != TrustOptions()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from audit.checks.base.interface import ByRequest, Check, Design, Params
 from audit.checks.base.plans import plan_acceptance
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group
 from audit.evidence.decisions import EMPTY, Decisions, LumpedDecisions
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
@@ -33,8 +33,7 @@ from audit.stats.acceptance.expected import (
     coupled_acceptance,
     match_acceptance,
 )
-from audit.stats.confidence import percent
-from audit.stats.multiplicity import holm
+from audit.stats.multiplicity import holm, percent
 from audit.stats.spooled import Block, SpooledColumns
 from engine.core.types import Floats, Protocol, Role
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from audit.checks.base.interface import Check, Design, NoEvidence, Params, not_run
 from audit.checks.base.plans import at_least
-from audit.evidence.coverage.examined import read_again
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group, read_again
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict

@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
-from audit.evidence.coverage.examined import anchored_or_until_parted
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group, anchored_or_until_parted
 from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level

@@ -15,7 +15,7 @@ from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
-from audit.store.base.request_names import requests_named
+from audit.store.base.values import requests_named
 from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.spec import CandidateSpec, Suite
 

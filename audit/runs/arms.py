@@ -16,8 +16,8 @@ from typing import Final
 from audit.checks import load
 from audit.checks.bitwise import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
+from audit.suite.prompts import RequestSlot
 from audit.suite.spec import CandidateSpec, Suite, sources
-from audit.suite.streams import RequestSlot
 from audit.suite.structured import library_of
 from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec

@@ -23,7 +23,7 @@ from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
 from audit.runs.surroundings import resumed
 from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
-from audit.store.writing.withheld import withholds
+from audit.store.writing.contents import withholds
 from engine.record.effective import Effective
 
 

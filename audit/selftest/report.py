@@ -1,17 +1,37 @@
-"""The self-test's tables for the terminal, as JSON and as a page, and its own verdict."""
+"""The self-test's tables for the terminal, as JSON and as a page, and its own verdict.
+
+The situation that each fault of the catalogue needs.
+
+A run in which the situation does not occur cannot tell the fault from a clean engine. This module counts no
+occurrences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
 from audit.selftest.detect import BRIEFLY, POWER, Detection, ViewDetection
 from audit.selftest.scenarios import FIRST_CLEAN_SEED
-from audit.selftest.situations import by_situation
 from audit.selftest.work import SelfTestResult
 from engine import faults
+from engine.faults.interface import Situation
+
+
+def by_situation(names: Iterable[str] = tuple(faults.REGISTRY)) -> Mapping[Situation, tuple[str, ...]]:
+    """The faults of each situation, in the order of situations; situations without any are left out."""
+    needed = {name: faults.load(name).situation for name in names}
+    groups = {which: tuple(name for name, need in needed.items() if need == which) for which in get_args(Situation)}
+    return {which: group for which, group in groups.items() if group}
+
+
+def without_fault() -> tuple[Situation, ...]:
+    """The situations that no fault of the catalogue needs."""
+    needed = by_situation()
+    return tuple(which for which in get_args(Situation) if which not in needed)
+
 
 COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
 SOUGHT_COLUMNS: Final = ("check", "fault", "tokens", "seeds")

@@ -18,7 +18,7 @@ from audit.runs.prepare import model_artifacts, plan_spec
 from audit.serve.limits import GAMMA, ROWS
 from audit.store import NewArm, NewRun
 from audit.store.base.canonical import sha256_json
-from audit.store.writing.withheld import KEY, OFF
+from audit.store.writing.contents import KEY, OFF
 from audit.suite.loader import find_suite, load_suite
 from audit.suite.spec import Suite, sources
 from engine.backends import REGISTRY, open_backend

@@ -1,6 +1,8 @@
 """The requests of a server, between its event loop and the loop of the engine: a queue, the running rows, their ends.
 
 Requests start in the order in which they come. Every choice of a request is a request of the engine.
+
+Log-probabilities of committed tokens, from the rows that decided them: the target's own, before any transform.
 """
 
 from __future__ import annotations
@@ -10,15 +12,35 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from audit.serve.events import ChoiceEnd, ChoiceFailure, ChoiceStep, DraftAccount, Inbox
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.serve.events import ChoiceEnd, ChoiceFailure, ChoiceStep, DraftAccount, Inbox, TokenScore
 from audit.serve.limits import ServeLimits
 from audit.serve.meters import ServeMeters
 from audit.serve.refusals import ApiRefusal, failed, full, too_slow, unavailable
-from audit.serve.scores import scores_of
 from engine.core.types import Generation, Request
 from engine.decode.arrivals import CommittedStep, Withdrawal
+
+
+def scores_of(step: CommittedStep, top: int) -> tuple[TokenScore, ...]:
+    """The scores of a step's tokens, with the `top` likeliest of each row, the likeliest first."""
+    return tuple(_score(step.rows.logits[each.row], each.token, top) for each in step.outcome.emitted)
+
+
+def _score(logits: NDArray[np.floating[Any]], token: int, top: int) -> TokenScore:
+    row = logits.astype(np.float64)
+    highest = row.max()
+    logs = row - (highest + np.log(np.exp(row - highest).sum()))
+    if not top:
+        return TokenScore(token, float(logs[token]))
+    best = np.argpartition(-logs, min(top, len(logs)) - 1)[:top]
+    # ties go to the lower id, as in decoding
+    ordered = sorted(best.tolist(), key=lambda each: (-logs[each], each))
+    return TokenScore(token, float(logs[token]), tuple((each, float(logs[each])) for each in ordered))
+
 
 GONE: Final = Withdrawal("http", "the client disconnected")
 STOPPED: Final = "the server is stopping"

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from audit.store.base.values import RunStatus
 from audit.store.ledger import log_check, log_scan, trigger_texts
-from audit.store.sums import kept_sums
+from audit.store.sums import sums
 from audit.store.tables import view_texts
 from audit.store.tables.runs import RunRow
 from audit.store.writing import integrity
@@ -56,12 +56,12 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)
     yield from log_check.damage(session, log_scan.scan(session))
-    yield from kept_sums.astray(session)
+    yield from sums.astray(session)
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
     for run in session.scalars(query.order_by(RunRow.id)):
         rows = integrity.broken_places(session, run, rooted=bool(runs) or run.status == RunStatus.FINISHED)
         # sums of edited rows differ as a consequence
-        for broken in rows or kept_sums.damage(session, run):
+        for broken in rows or sums.damage(session, run):
             yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
 
 

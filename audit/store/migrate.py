@@ -163,9 +163,9 @@ def fill_events(connection: Connection) -> None:
 
 def _fill_sums(connection: Connection) -> None:
     # imported late, as above
-    from audit.store.sums import kept_sums
+    from audit.store.sums import sums
 
-    kept_sums.fill(connection)
+    sums.fill(connection)
 
 
 def _adopt(connection: Connection) -> None:

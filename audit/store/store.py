@@ -44,13 +44,12 @@ from audit.store.reading import arm_reader, outcomes, reader
 from audit.store.reading.attestations import Attestations, StoredAttestation, add_decision
 from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
-from audit.store.sums import draft_counts
+from audit.store.sums import drafts
 from audit.store.tables import odd_rows
 from audit.store.writing import erasing, integrity, request_writer, token_pieces, writer
-from audit.store.writing.contents import IntegrityViolation
+from audit.store.writing.contents import IntegrityViolation, WithheldContent, withholds
 from audit.store.writing.erasing import ErasurePlan, StoredErasure
 from audit.store.writing.request_writer import NewRequest
-from audit.store.writing.withheld import WithheldContent, withholds
 
 if TYPE_CHECKING:
     from engine.core.types import Generation
@@ -227,7 +226,7 @@ class Store:
 
     def draft_versions(self, run: str) -> tuple[DraftCounts, ...]:
         """Counts of each version of a draft that learns, by arm."""
-        return self._read(lambda session: draft_counts.draft_versions(session, run))
+        return self._read(lambda session: drafts.draft_versions(session, run))
 
     def resolve(self, name: str) -> str:
         """A run's ULID from `latest` or a unique prefix; raises `UserError` with suggestions for none or several."""
@@ -344,7 +343,7 @@ class Store:
             CannotDecide: the run is not as it was logged.
         """
         # imported late, as below: few commands need bundles
-        from audit.store.bundle.export import write_bundle
+        from audit.store.bundle.transfer import write_bundle
 
         self._read(lambda session: write_bundle(session, writer.find_run(session, run), path))
 

@@ -22,12 +22,16 @@ from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import MOST_CELLS, cell_count, cells
 from audit.suite.models import ModelsParser
-from audit.suite.prompts import Workload, WorkloadCases, read_prompts
+from audit.suite.prompts import Workload, WorkloadCases, read_prompts, require_streams
 from audit.suite.record_level import AUTO, effective_level
 from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
-from audit.suite.streams import require_streams
-from audit.suite.structured import each_case, require_case_grammars, require_grammars
-from audit.suite.tools import offers_tools, require_tool_choices
+from audit.suite.structured import (
+    each_case,
+    offers_tools,
+    require_case_grammars,
+    require_grammars,
+    require_tool_choices,
+)
 from audit.text.documents import Document, Place, is_file, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from engine import backends, faults, proposers, verify

@@ -1,4 +1,7 @@
-"""Reads prompt files: JSONL rows, each one case of a workload."""
+"""Reads prompt files: JSONL rows, each one case of a workload.
+
+The requests of a suite and their random streams; no two may share one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.suite.spec import Case
+from audit.errors import UserError
+from audit.suite.spec import Case, Suite
 from audit.text.documents import MIB, decode_text, mistake, parse_json, quoted, read_bytes
 from audit.text.schema_errors import first_problem
 from engine.core.structured import constraint_of
+from engine.sampling.rng import stream_of
 
 MAX_PROMPT_BYTES: Final = 64 * MIB
 FORMS: Final = ("messages", "prompt", "tokens")
@@ -125,3 +130,37 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,
         structured=constraint_of(row["structured"]) if "structured" in row else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSlot:
+    """One request of an arm: a case and a sample number."""
+
+    case: Case
+    sample: int
+
+    @property
+    def stream(self) -> int:
+        """The random stream: equal in every arm, different for every case and sample."""
+        return stream_of(f"{self.case.id}#{self.sample}")
+
+
+def require_streams(suite: Suite) -> None:
+    """Reject a suite if two requests of an arm would draw the same random numbers.
+
+    Pooled tests need independent requests: with shared numbers they reject clean engines or miss faults.
+
+    Raises:
+        UserError: two requests share a stream; the message names the first two.
+    """
+    first: dict[int, RequestSlot] = {}
+    for case in suite.cases:
+        for sample in case.repetitions(suite.samples):
+            slot = RequestSlot(case, sample)
+            other = first.setdefault(slot.stream, slot)
+            if other is not slot:
+                names = f"{other.case.id}#{other.sample} and {case.id}#{sample}"
+                raise UserError(
+                    f"{suite.path}: requests {names} would share seed {suite.seed} and stream {slot.stream}; "
+                    "give one of the cases another id"
+                )

@@ -141,7 +141,7 @@ class Suite:
 
     @property
     def text(self) -> bool:
-        """False: the store gets no prompts, outputs, tokens or findings (`audit.store.writing.withheld`)."""
+        """False: the store gets no prompts, outputs, tokens or findings (`audit.store.writing.contents`)."""
         return not self.withheld and self.document.get("text", "on") == "on"
 
 

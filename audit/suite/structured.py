@@ -1,9 +1,12 @@
-"""The grammars of a suite: which one a request has, and whether its library takes it; before any model is loaded."""
+"""The grammars of a suite: which one a request has, and whether its library takes it; before any model is loaded.
+
+Tools that prompts offer: what a suite asks of them, and whether the backend can carry it out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
@@ -11,12 +14,34 @@ from jsonschema.exceptions import SchemaError
 
 from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
-from audit.suite.tools import demands_call
 from audit.text.documents import Document, Place, mistake, quoted
 from engine.backends import REGISTRY, grammar_problem
+from engine.backends.catalogue import NAMED
 from engine.core.errors import InvalidRequest
 from engine.core.structured import DEFAULT_LIBRARY, LIBRARY, ConstraintKind, ConstraintSpec, constraint_of, schemas_of
-from engine.core.types import SamplingParams
+from engine.core.types import SamplingParams, ToolOffer
+
+
+def offers_tools(cases: Iterable[Case]) -> bool:
+    """True if any case offers tools in whose answers calls are looked for."""
+    return any(case.tools and case.tool_choice != "none" for case in cases)
+
+
+def demands_call(case: Case) -> bool:
+    """True if the case's answer must call a tool."""
+    return bool(case.tools) and ToolOffer(case.tools, case.tool_choice).demands
+
+
+def require_tool_choices(document: Document, place: Place, cases: Iterable[Case], backend: str) -> None:
+    """Raise at `place` of the document if the backend cannot carry out a case's tool choice."""
+    known = REGISTRY[backend]
+    for case in cases:
+        kind = case.tool_choice if isinstance(case.tool_choice, str) else NAMED
+        if not case.tools or kind in known.tool_choices:
+            continue
+        problem = f"backend {backend}: tool_choice of case {quoted(case.id)} is {kind}, which is not known to it"
+        raise document.error(place, f"{problem}; write one of: {', '.join(known.tool_choices)}")
+
 
 KEY: Final = "structured"
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from audit.report.tables.verdicts import marked_name
 from audit.store.base.canonical import jsonable
-from audit.sweep.choice import Advice, Recommendation
-from audit.sweep.intervals import MedianInterval
+from audit.sweep.choice import Advice, MedianInterval, Recommendation
 from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint
 
 FORMAT: Final = 1

@@ -2,14 +2,22 @@
 
 Uses a suite's own prompts, sampling and batch size. Checks nothing and stores
 nothing, because a timing is no evidence.
+
+Times of several jobs, interleaved round by round in one process.
+
+A busy machine slows whole rounds, so callers compare jobs of the same round with
+each other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -18,15 +26,65 @@ from audit.runs.prepare import PreparedArm, PreparedRun, prepare
 from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.outside import require_allowed
 from audit.suite.spec import CandidateSpec, Case, Suite
-from audit.sweep.choice import Recommendation, advise, alike, fastest, paired
-from audit.sweep.interleave import TimedJob, interleaved
-from audit.sweep.intervals import MedianInterval, median_interval
+from audit.sweep.choice import MedianInterval, Recommendation, advise, alike, fastest, median_interval, paired
 from audit.text.schema_errors import suggestion
 from engine.core.errors import EngineError
 from engine.core.types import Generation, RecordLevel
 from engine.record import trace
 from engine.record.cost import Costs, StepTimes, costs, speedup_of, step_times
 from engine.record.metrics import Acceptance, acceptance
+
+T = TypeVar("T")
+
+Clock = Callable[[], float]
+"""Seconds from an arbitrary start: wall time, or the processor time of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedJob(Generic[T]):
+    """One run of one job: round from 0, seconds by the clock, and what the job returned."""
+
+    round: int
+    job: str
+    seconds: float
+    result: T
+
+
+def interleaved(
+    jobs: Mapping[str, Callable[[], T]], rounds: int, clock: Clock = time.perf_counter
+) -> Iterator[TimedJob[T]]:
+    """Run every job once as warm-up, then once per round; each round begins with another job.
+
+    Garbage collection runs between jobs, never during one.
+    """
+    for job in jobs.values():
+        job()
+    names = list(jobs)
+    for index in range(rounds):
+        first = index % len(names)
+        for name in (*names[first:], *names[:first]):
+            yield _timed(index, name, jobs[name], clock)
+
+
+def _timed(index: int, name: str, job: Callable[[], T], clock: Clock) -> TimedJob[T]:
+    gc.collect()
+    with _no_garbage_collection():
+        began = clock()
+        result = job()
+        seconds = clock() - began
+    return TimedJob(index, name, seconds, result)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
 
 PLAIN: Final = "plain"
 RECORD: Final = RecordLevel.TOKENS

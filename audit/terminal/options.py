@@ -1,8 +1,12 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+When something that a person signs expires, as `--expires` gives it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +14,8 @@ import click
 from audit.errors import UserError
 from audit.store.base.connection import default_url
 from audit.terminal.tables import WIDE
+from audit.text.documents import quoted
+from audit.text.durations import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,3 +66,21 @@ def wide_option(function: F) -> F:
 
 def _keep_wide(context: click.Context, _parameter: click.Parameter, wide: bool) -> None:
     context.meta[WIDE] = wide
+
+
+def deadline(text: str, now: datetime) -> datetime:
+    """A moment after `now`: a duration from it, or a date or time in ISO 8601, in UTC unless it has a zone.
+
+    Raises:
+        UserError: another text, or a moment that is over.
+    """
+    duration = parse_duration(text)
+    try:
+        end = datetime.fromisoformat(text) if duration is None else now + duration
+        end = (end if end.tzinfo else end.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        problem = "write a duration like 30d or 12h, or a date like 2027-01-31"
+        raise UserError(f"--expires {quoted(text)}: {problem}") from error
+    if end <= now:
+        raise UserError(f"--expires {quoted(text)}: that is over; name a later moment")
+    return end

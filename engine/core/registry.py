@@ -91,7 +91,7 @@ NUMERICS: Final[Mapping[str, str]] = {
     "tiled": "engine.models.numerics.tiles.tiled:TiledNumerics",
     "ordered": "engine.models.numerics.ordered.ordered:OrderedNumerics",
     "exact": "engine.models.numerics.exact_sums.exact:ExactNumerics",
-    "int8": "engine.models.numerics.ordered.int8:Int8Numerics",
+    "int8": "engine.models.numerics.ordered.ordered:Int8Numerics",
 }
 """Modes of arithmetic: classes without arguments."""
 

@@ -22,8 +22,7 @@ from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
-from engine.train.heads.exit_card import write_exit_card
-from engine.train.heads.head_card import TRAININGS, write_head_card
+from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
 from engine.train.heads.head_stage import HeadStage
 from engine.train.prompts import write_prompts
 

@@ -1,16 +1,29 @@
-"""A head's logits next to the target's, by drafted position: the loss and the measure of most trainers."""
+"""A head's logits next to the target's, by drafted position: the loss and the measure of most trainers.
+
+Windows of the held-out text, for measuring heads while they are trained.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.train.corpus import Corpus
-from engine.train.held_out import held_out_windows
+
+
+def held_out_windows(corpus: Corpus, window: int, windows: int = 3) -> dict[str, Tensor]:
+    """By domain its first windows [n, window]; a domain shorter than one window is left out."""
+    found = {}
+    for domain, tokens in corpus.held_out.items():
+        count = min(windows, len(tokens) // window)
+        if count:
+            found[domain] = torch.from_numpy(tokens[: count * window].reshape(count, window).astype(np.int64))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import pytest
 
 from audit.api.reading import StoreView
 from audit.suite.loader import load_suite
-from audit.sweep.choice import Advice, Recommendation
-from audit.sweep.intervals import MedianInterval
+from audit.sweep.choice import Advice, MedianInterval, Recommendation
 from audit.sweep.report import document, heading
 from audit.sweep.sweep import ArmSweep, Sweep
 from tests.audit.invoke import invoke

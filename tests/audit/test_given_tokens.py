@@ -11,8 +11,8 @@ from audit.errors import UserError
 from audit.runs.arms import plan_arms, slots
 from audit.selftest.run_arm import gather
 from audit.suite.loader import load_suite
+from audit.suite.prompts import require_streams
 from audit.suite.spec import Case
-from audit.suite.streams import require_streams
 from tests.audit.invoke import invoke
 
 SUITE = """\

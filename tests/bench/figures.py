@@ -13,9 +13,8 @@ import click
 
 from audit.evidence.environment import hardware
 from audit.store.base.canonical import jsonable
-from audit.sweep.choice import paired
-from audit.sweep.interleave import TimedJob, interleaved
-from audit.sweep.intervals import MedianInterval, median_interval
+from audit.sweep.choice import MedianInterval, median_interval, paired
+from audit.sweep.sweep import TimedJob, interleaved
 from tests.bench.setting import Setting
 
 Cell = str | int | float | MedianInterval | None

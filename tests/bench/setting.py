@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import engine
-from audit.sweep.interleave import Clock
+from audit.sweep.sweep import Clock
 from engine import proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt

@@ -8,7 +8,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from audit.sweep.interleave import TimedJob
+from audit.sweep.sweep import TimedJob
 from tests.audit.executors.spread_suites import spread_suite
 from tests.bench.__main__ import BENCHES, main
 from tests.bench.engines import METHODS

@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from audit.checks import load
 from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
-from audit.sweep.interleave import interleaved
-from audit.sweep.intervals import MedianInterval
+from audit.sweep.choice import MedianInterval
+from audit.sweep.sweep import interleaved
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions

@@ -20,10 +20,9 @@ from pathlib import Path
 import click
 import torch
 
-from audit.executors.cutting import decoding_pieces
 from audit.executors.job import ArmPiece, Job, WorkPart, job_of
 from audit.executors.local import LocalExecutor, LocalPool
-from audit.executors.spread import Spread
+from audit.executors.spread import Spread, decoding_pieces
 from audit.runs.prepare import PreparedRun, prepare, require_engines, run_start
 from audit.store import Store
 from audit.suite.allowances import NOTHING

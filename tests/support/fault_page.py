@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 
 from audit.evidence.coverage.expected import ALWAYS
-from audit.selftest.situations import by_situation, without_fault
+from audit.selftest.report import by_situation, without_fault
 from engine import faults
 from tests.audit.selftest.without_situations import WITHOUT
 

@@ -17,10 +17,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
-from audit.checks.accounting.rules import mask_faults, number_faults, row_faults, text_faults, top_faults
+from audit.checks.accounting.rules import (
+    DeclaredLengths,
+    declared,
+    length_faults,
+    mask_faults,
+    number_faults,
+    row_faults,
+    text_faults,
+    top_faults,
+)
 from audit.checks.base.interface import ByRequest, Check, Design, Params, needs_nothing
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord

@@ -32,12 +32,11 @@ from audit.checks.anchor.rows import (
     unanchored,
 )
 from audit.checks.base.interface import Check, Design, NoEvidence, Params
-from audit.evidence.coverage.examined import anchored
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.bounded_mean import betting_lower, betting_upper
-from audit.stats.confidence import percent
+from audit.stats.multiplicity import percent
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.wilks import covered_quantile

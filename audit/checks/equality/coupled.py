@@ -24,8 +24,7 @@ from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.checks.base.plans import at_least
 from audit.checks.equality.greedy import beyond_rounding
 from audit.checks.equality.triage import Instrument, judge_equality
-from audit.evidence.coverage.examined import until_parted
-from audit.evidence.coverage.groups import EVERY_GROUP
+from audit.evidence.coverage.examined import EVERY_GROUP, until_parted
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord

@@ -27,7 +27,7 @@ from audit.checks.base.plans import plan_law
 from audit.checks.law.battery import ComponentTest, battery
 from audit.checks.law.sums import LawSums, LeakSums
 from audit.checks.law.table import LawPart, LawTable, Tabulation, moments_of, part_of
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.reading import RequestReading
@@ -35,8 +35,7 @@ from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.anytime.alternatives import ranking
 from audit.stats.anytime.scores import ScoreSums, leak_estimate_of
-from audit.stats.confidence import percent
-from audit.stats.multiplicity import holm
+from audit.stats.multiplicity import holm, percent
 from engine.core.types import Floats
 
 POOLED = "all requests"

@@ -7,28 +7,49 @@ differ; any is a fault. Effect and bound: the share of differing decisions and i
 the engine used. Cannot see: whether the recorded rows belong to the prefix, or
 anything that the engine did not record. Shares `engine.sampling.transforms` and
 `engine.sampling.rng` with the engine, so it cannot see a fault in those two.
+
+Compare the recorded digests of a trace with its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design, Params
 from audit.checks.base.plans import plan_replay
-from audit.checks.replay.digest import digest_faults
 from audit.checks.replay.full import replay_full
 from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.structure import Violation
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.confidence import percent
+from audit.stats.multiplicity import percent
 from engine.core.types import RecordLevel
+from engine.record.row_digests import digests
+from engine.record.trace import Trace
+
+
+def digest_faults(trace: Trace) -> Iterator[Violation]:
+    """A violation for each row with another digest; the trace's columns are well-formed.
+
+    Traces of version 1 have no digests; below `full` there are no rows to compare.
+    """
+    found, tokens = trace.logits_digest, len(trace.token)
+    if len(found) not in (0, tokens):
+        yield Violation(0, f"column logits_digest has {len(found)} entries for {tokens} tokens")
+    elif trace.header.level is RecordLevel.FULL and len(found):
+        ends = np.cumsum(trace.n_emitted, dtype=np.int64)
+        for at in np.flatnonzero(found != digests(trace.logits, trace.header.digest_kind)):
+            step = int(np.searchsorted(ends, at, side="right"))
+            yield Violation(step, f"token {int(trace.token[at])}: the recorded row does not have the recorded digest")
+
 
 NO_KEPT = KeptCheck(0, 0, ())
 LOSSY = "the verifier declares itself lossy; no protocol to replay"

@@ -25,8 +25,7 @@ from audit.checks.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_t
 from audit.checks.law.check import GREEDY
 from audit.checks.law.table import moments_of
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
-from audit.evidence.coverage.examined import anchored
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.decisions import unreadable
 from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import seed_of, shared_numbers
@@ -34,9 +33,8 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
-from audit.stats.confidence import percent
 from audit.stats.events import EventDeviation, event_deviation, radius
-from audit.stats.multiplicity import holm
+from audit.stats.multiplicity import holm, percent
 from audit.stats.power import POWER, detectable_shift
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part

@@ -30,8 +30,7 @@ from audit.checks.q_contract import check as q_contract
 from audit.checks.replay import check as replay
 from audit.checks.rng_streams import check as rng_streams
 from audit.checks.transcript import statement as statement
-from audit.evidence.coverage.examined import anchored
-from audit.evidence.coverage.groups import Group
+from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord

@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.evidence.records import ArmRecord
 from audit.stats.certificate import Certificate, Observation
-from audit.stats.confidence import percent
+from audit.stats.multiplicity import percent
 
 ASSUMPTIONS: Final = (
     "A1: random numbers are independent, of the rows and of each other, between purposes and requests",

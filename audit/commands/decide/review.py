@@ -28,8 +28,7 @@ from audit.gate.waivers import self_approved
 from audit.store import Store
 from audit.store.base import keys
 from audit.terminal.completion import complete_runs
-from audit.terminal.deadline import deadline
-from audit.terminal.options import store_option
+from audit.terminal.options import deadline, store_option
 from audit.text.documents import quoted
 from audit.text.printer import echo
 

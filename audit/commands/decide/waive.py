@@ -19,8 +19,7 @@ from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.base import keys
 from audit.terminal.completion import complete_runs
-from audit.terminal.deadline import deadline
-from audit.terminal.options import store_option
+from audit.terminal.options import deadline, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import quoted
 from audit.text.printer import echo, note

@@ -8,16 +8,15 @@ from typing import Any
 import click
 
 from audit.attest.statement import SHORT
-from audit.report.tables.estimates import ArmEstimates, contradiction_lines
+from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
-from audit.report.tables.record_levels import record_lines
 from audit.report.tables.results import Results, SignedEntry, results
-from audit.report.tables.verdicts import account_lines, faults_of, marked
+from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import DraftCounts
-from audit.store.writing.withheld import withholds
+from audit.store.writing.contents import withholds
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows

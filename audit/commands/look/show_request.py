@@ -10,7 +10,7 @@ from audit.evidence.records import ArmKind, RequestRecord
 from audit.report.requests.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
 from audit.report.requests.pieces import Pieces, pieces_of
 from audit.store import Store, StoredRun
-from audit.store.base.request_names import requests_named
+from audit.store.base.values import requests_named
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import Painted, echo, echo_painted, painted_lines
 

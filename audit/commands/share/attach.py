@@ -82,7 +82,7 @@ def _attach(store: Store, run: str, order: AttachOrder) -> Attached:
     target = mlflow_run.parse(str(order.report))
     if target is None:
         return attach(store, run, order, datetime.now(UTC))
-    from audit.attach.mlflow_bind import attach_mlflow
+    from audit.attach.mlflow_run import attach_mlflow
 
     return attach_mlflow(store, run, target, order, datetime.now(UTC))
 

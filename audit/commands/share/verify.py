@@ -15,7 +15,7 @@ from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
 from audit.attach.words import evidence_lines
 from audit.attest.envelope import is_envelope
-from audit.attest.trust import TrustOptions
+from audit.attest.verify import TrustOptions
 from audit.errors import UserError
 from audit.terminal.options import store_option
 from audit.terminal.tables import cell

@@ -23,8 +23,7 @@ from audit.attest.statement import (
     InToto,
     StatementSubject,
 )
-from audit.attest.trust import TrustOptions
-from audit.attest.verify import EnvelopeResult, Trust, moment_of, verify_envelope
+from audit.attest.verify import EnvelopeResult, Trust, TrustOptions, moment_of, verify_envelope
 from audit.attest.waivers import Unmet
 from audit.errors import CannotDecide, UserError
 from audit.gate.subjects import parse_subject

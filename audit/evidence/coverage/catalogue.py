@@ -8,6 +8,8 @@ backend records yet.
 
 To add a situation, add one function, one entry here and one page in
 docs/situations.
+
+Situations of what reads the text: tool calls that the engine found, and tokens on which a filter decided.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from audit.evidence.coverage import context, drafting, ends, events
-from audit.evidence.coverage.groups import Group
+import numpy as np
+
+from audit.evidence.coverage import context, drafting, ends
+from audit.evidence.coverage.examined import Group
 from audit.evidence.coverage.view import Mask, RequestView
+from audit.evidence.streams import stream_of
+from audit.evidence.tool_calls import spans_of, unread_reason
 
 Recogniser = Callable[[RequestView], Mask | None]
 
@@ -92,10 +98,32 @@ def _entries() -> tuple[Situation, ...]:
         Situation("unlikely_token", c, context.unlikely_token, "raise the temperature, or add samples"),
         Situation("near_tie", c, context.near_tie, PROMPTS),
         Situation("grammar", v, ends.grammar, "set structured, or give prompts a grammar"),
-        Situation("tool_call", v, events.tool_call, "add prompts with tools that the model calls"),
-        Situation("filter", v, events.filtered, "add filters, with rules that the answers meet"),
+        Situation("tool_call", v, tool_call, "add prompts with tools that the model calls"),
+        Situation("filter", v, filtered, "add filters, with rules that the answers meet"),
     )
 
 
 CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({each.name: each for each in _entries()})
 """Situations by name, in the order in which they are reported."""
+
+
+def tool_call(view: RequestView) -> Mask | None:
+    """Tokens of tool calls in steps with a draft; None if the request offers tools and nothing reads its calls."""
+    if unread_reason(view.request) is not None:
+        return None
+    inside = view.nothing()
+    for span in spans_of(view.request):
+        inside[span.start : span.stop] = True
+    return np.asarray(inside & (view.drafted[view.step] > 0))
+
+
+def filtered(view: RequestView) -> Mask | None:
+    """Tokens with which a filter decided to redact, stop or refuse; None if no stream is recorded."""
+    stream = stream_of(view.trace.header)
+    if stream is None:
+        return None
+    mask = view.nothing()
+    for each in stream.decisions:
+        if 0 <= each.token < len(mask):
+            mask[each.token] = True
+    return mask

@@ -8,11 +8,11 @@ from datetime import datetime
 
 from audit.attest.statement import SHORT
 from audit.attest.waivers import ReviewOutcome, SignedReview
-from audit.gate.authority import expiry, moment, newest_by_key, problem_of, spoken
 from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import ReviewRule, TrustedKeys
+from audit.gate.waivers import expiry, moment, newest_by_key, problem_of, spoken
 
 REVIEWS = "reviews"
 

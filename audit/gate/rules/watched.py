@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from audit.gate.authority import moment
 from audit.gate.decision import Reason, blocked, undecided
 from audit.gate.facts import RunFacts, WatchedSeries, WatchFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import WatchRule
+from audit.gate.waivers import moment
 from audit.stats.acceptance.watching import ChangeDirection
 from audit.store.reading.watches import WatchReading
 from audit.text.durations import CLOCK_SKEW, duration

@@ -2,6 +2,8 @@
 
 It holds the numbers of the record and derives none but probabilities from recorded scores. What the record does not
 hold is None, and `lacking` says so in words.
+
+What happened on the line of a request: where its grammar, its tool calls and its filters acted, by token.
 """
 
 from __future__ import annotations
@@ -16,11 +18,64 @@ from audit.evidence.records import RequestRecord
 from audit.report.requests.alternatives import Alternative, Alternatives
 from audit.report.requests.choice import NamedFinding
 from audit.report.requests.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
-from audit.report.requests.line_marks import LineMark, marks_of
 from audit.report.requests.pieces import Pieces
 from audit.text.unsafe import shortened
 from engine.core.types import Role
 from engine.record.trace import Trace
+
+NAME: Final = 60
+"""Most characters of a name on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineMark:
+    """An event before a token: `kind` is grammar, tool, filter or error."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineMarks:
+    """The events before each emitted token, and those behind the last."""
+
+    before: tuple[tuple[LineMark, ...], ...]
+    end: tuple[LineMark, ...]
+
+
+def marks_of(record: RequestRecord) -> LineMarks:
+    """The events of a request by token; one at a place that the record lacks stands at the end."""
+    count = len(record.trace.token)
+    before: list[tuple[LineMark, ...]] = [()] * count
+    end: tuple[LineMark, ...] = ()
+    for at, mark in _placed(record):
+        if 0 <= at < count:
+            before[at] = (*before[at], mark)
+        else:
+            end = (*end, mark)
+    return LineMarks(tuple(before), end)
+
+
+def _placed(record: RequestRecord) -> Iterator[tuple[int, LineMark]]:
+    facts = record.trace.header.facts
+    count = len(record.trace.token)
+    refused = facts.get("constraint", {}).get("refused")
+    if refused is not None:
+        yield int(refused), LineMark("grammar", "the grammar forbids the next token")
+    tools = facts.get("tools", {})
+    for call, span in zip(tools.get("calls", []), tools.get("spans", []), strict=False):
+        name = shortened(str(call.get("name")), NAME)
+        yield int(span[0]), LineMark("tool", f"tool call {name} begins")
+        yield int(span[1]), LineMark("tool", f"tool call {name} ends")
+    for decision in facts.get("stream", {}).get("decisions", []):
+        words = shortened(f"filter {decision['filter']}: {decision['action']} {decision['category']}", NAME)
+        yield (
+            int(decision["token"]),
+            LineMark("filter", f"{words}, characters {decision['start']} to {decision['end']}"),
+        )
+    if error := facts.get("error"):
+        yield count, LineMark("error", shortened(f"error: {error['kind']}", NAME))
+
 
 MOST_TOKENS: Final = 320
 """Most emitted tokens of a request that a page draws."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.attest.statement import REVIEW, WAIVER
-from audit.report.tables.estimates import ArmEstimates, run_estimates
+from audit.report.tables.acceptance import ArmEstimates, run_estimates
 from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 from audit.store.base.canonical import jsonable
 from audit.store.reading.attestations import StoredAttestation

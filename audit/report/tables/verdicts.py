@@ -1,8 +1,11 @@
-"""The verdict table and the arm table of a run, as rows."""
+"""The verdict table and the arm table of a run, as rows.
+
+The record levels of a run's candidates: in effect, and as the suite requested them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
@@ -102,3 +105,13 @@ def conclusion(exit_code: int | None) -> str:
         1: "FAIL: at least one claim is broken",
         3: "UNDECIDED: at least one check or arm has too little evidence; that is not a pass",
     }.get(exit_code if exit_code is not None else -1, "UNFINISHED: the run has not ended")
+
+
+def record_lines(arms: Iterable[StoredArm]) -> Iterator[str]:
+    """A line for each pair of levels, with its arms; arms that got the level that they requested have none."""
+    pairs: dict[str, list[str]] = {}
+    for arm in arms:
+        requested = arm.spec.get("requested_record")
+        if requested:
+            pairs.setdefault(f"{arm.effective.record}, requested {requested}", []).append(arm.name)
+    yield from (f"{levels}: {', '.join(names)}" for levels, names in pairs.items())

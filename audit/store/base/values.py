@@ -1,17 +1,20 @@
 """Frozen values that the store accepts and returns.
 
 Moments are aware datetimes in UTC, digests hex SHA-256.
+
+Finds requests of a run by the names that findings and people use.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import LACKING, CheckResult, Finding, Verdict
@@ -361,3 +364,16 @@ class Attachment:
     location: str
     statement: Json
     created_at: datetime
+
+
+def requests_named(run: str, keys: Sequence[RequestKey], name: str) -> list[RequestKey]:
+    """The requests named ARM/CASE#SAMPLE, or CASE#SAMPLE in any arm, in the order of `keys`.
+
+    Raises:
+        UserError: none has that name.
+    """
+    found = [key for key in keys if name in (key.name, key.short)]
+    if not found:
+        first = keys[0].name if keys else "none"
+        raise UserError(f"run {run} has no request {name!r}; write one as findings do, such as {first}")
+    return found

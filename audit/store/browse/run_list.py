@@ -18,10 +18,9 @@ from sqlalchemy.orm import Session, aliased
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store.base.values import RunStatus
-from audit.store.tables.attest_models import AttestationRow
 from audit.store.tables.content import ErasureRow
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
-from audit.store.tables.verdicts import AttachmentRow, CheckRow, GateDecisionRow, JudgementRow
+from audit.store.tables.verdicts import AttachmentRow, AttestationRow, CheckRow, GateDecisionRow, JudgementRow
 from audit.store.writing.writer import find_run
 
 MODELS: Final = ("target", "draft")

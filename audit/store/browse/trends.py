@@ -13,7 +13,7 @@ from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store.browse import run_list
 from audit.store.browse.run_list import RunFilter
-from audit.store.sums import kept_sums, sums
+from audit.store.sums import sums
 from audit.store.sums.accounts import reports_steps
 from audit.store.sums.sums import DomainCounts
 from audit.store.tables.runs import ArmRow, RunRow
@@ -70,7 +70,7 @@ def arm_sums(session: Session, ulid: str) -> tuple[ArmSums, ...]:
         ArmRow.run_id == run.id, ArmRow.kind == ArmKind.CANDIDATE.value
     )
     names = {row.id: row.name for row in session.execute(query) if reports_steps(Effective.from_json(row.effective))}
-    kept = kept_sums.stored(session, run)
+    kept = sums.stored(session, run)
     counts = sums.domains(session, ulid) if kept is None else kept.domains
     made = (_arm_sums(name, [one for one in counts if one.arm == name]) for _, name in sorted(names.items()))
     return tuple(one for one in made if one.drafted)

@@ -1,9 +1,13 @@
-"""Copies one run from a store to another: same id, other keys, one transaction."""
+"""Copies one run from a store to another: same id, other keys, one transaction.
+
+A finished run as a bundle.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Table, func, insert, select, text
@@ -11,13 +15,15 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.base.canonical import to_json
+from audit.store.bundle.archive import LOG, part_name, writing
+from audit.store.bundle.inclusion import inclusion_of
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import Row, encoded, natural_key, parents
 from audit.store.ledger import log
 from audit.store.ledger.covered import COVERED
 from audit.store.ledger.entries import STATE
-from audit.store.sums import kept_sums
-from audit.store.tables.runs import RunEventRow, RunRow
+from audit.store.sums import sums
+from audit.store.tables.runs import REVISION, RunEventRow, RunRow
 from audit.store.writing.integrity import broken_places
 
 IMPORTED: Final = "imported from bundle sha256:"
@@ -45,7 +51,7 @@ def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
     _copy(RunRows(source, given.id), target)
     run = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
     target.add(RunEventRow(run_id=run.id, status=run.status, at=datetime.now(UTC), detail=f"{IMPORTED}{digest}"))
-    kept_sums.keep(target, run)
+    sums.keep(target, run)
     for broken in broken_places(target, run):
         raise UserError(f"run {ulid}: {broken.place}: {broken.message}; nothing was imported")
     return True
@@ -123,3 +129,22 @@ def _digest(rows: RunRows, table: Table) -> str:
         names = kept if rows.is_owned(table) else natural_key(table)
         total.update(to_json({name: kept[name] for name in names}).encode("ascii") + b"\n")
     return total.hexdigest()
+
+
+def write_bundle(session: Session, run: RunRow, path: Path) -> None:
+    """Write all rows of a finished run to a zip file; equal rows and checkpoints give equal bytes.
+
+    Raises:
+        UserError: the run is not finished, or the file cannot be written.
+        CannotDecide: a row is not as it was logged.
+    """
+    if run.record_root is None:
+        raise UserError(f"run {run.ulid} is {run.status}; only a finished run has a record root and can be exported")
+    rows = RunRows(session, run.id)
+    with writing(path) as writer:
+        for table in rows.tables:
+            writer.part(part_name(table.name), (encoded(table, row) for row in rows.of(table)))
+        proven = inclusion_of(session, run)
+        if proven is not None:
+            writer.part(LOG, (proven,))
+        writer.manifest(run.ulid, run.record_root, REVISION)

@@ -22,9 +22,9 @@ from audit.store.ledger import entries, log_scan, notes
 from audit.store.ledger.checkpoints import TreeHead
 from audit.store.ledger.covered import COVERED, RUN_STATE
 from audit.store.ledger.entries import STATE
-from audit.store.tables.attest_models import RegistrationRow
 from audit.store.tables.log import CheckpointRow
 from audit.store.tables.runs import ArtifactRow, Base, RunRow
+from audit.store.tables.verdicts import RegistrationRow
 
 VERSION: Final = 1
 REGISTERED: Final = 2

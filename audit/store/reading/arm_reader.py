@@ -19,9 +19,9 @@ from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, Requ
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
-from audit.store.writing import contents, integrity, withheld
+from audit.store.writing import contents, integrity
+from audit.store.writing.contents import WithheldContent
 from audit.store.writing.request_writer import NewRequest
-from audit.store.writing.withheld import WithheldContent
 from audit.store.writing.writer import find_arm, find_run
 from engine.core.errors import TraceError
 from engine.record.effective import Effective
@@ -210,8 +210,8 @@ def _absence(session: Session, row: RequestRow) -> str:
     erasure = contents.erasure_of(session, row.id)
     if erasure is None:
         return "the content is missing from the store"
-    if erasure.reason == withheld.REASON:
-        return withheld.ABSENCE
+    if erasure.reason == contents.REASON:
+        return contents.ABSENCE
     return f"the content was erased on {erasure.created_at:%Y-%m-%d} ({erasure.reason})"
 
 

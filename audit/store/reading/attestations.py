@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import jsonable, storable
 from audit.store.base.values import StoredDecision
-from audit.store.tables.attest_models import AttestationRow, RegistrationRow
 from audit.store.tables.log import LogEntryRow
 from audit.store.tables.runs import ArtifactRow, RunRow
+from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
 from audit.store.writing.writer import find_run
 

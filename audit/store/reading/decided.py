@@ -31,10 +31,9 @@ from audit.store.base.values import RunStatus
 from audit.store.ledger import entries, log_scan, notes
 from audit.store.ledger.covered import COVERED
 from audit.store.reading import outcomes
-from audit.store.tables.attest_models import AttestationRow
 from audit.store.tables.log import CheckpointRow, LogEntryRow
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow
-from audit.store.tables.verdicts import CheckRow, GateDecisionRow
+from audit.store.tables.verdicts import AttestationRow, CheckRow, GateDecisionRow
 
 KIND: Final = "gate_decision"
 

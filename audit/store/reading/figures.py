@@ -11,9 +11,8 @@ from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
 from audit.store.base.values import RequestKey
-from audit.store.sums import kept_sums
-from audit.store.sums.drafts import ArmDraftSums, run_draft_sums
-from audit.store.sums.request_drafts import ArmDrafts, arm_drafts
+from audit.store.sums import sums
+from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, arm_drafts, run_draft_sums
 from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples
 from audit.store.tables.runs import ArmRow, RequestRow, RunRow
 from audit.store.writing.writer import find_run
@@ -83,7 +82,7 @@ class Figures:
 
         def work(session: Session) -> RunSums:
             row = find_run(session, run)
-            return kept_sums.stored(session, row) or run_sums(session, run)
+            return sums.stored(session, row) or run_sums(session, run)
 
         made: RunSums = self._read(work)
         return made
@@ -92,7 +91,7 @@ class Figures:
         """The sums of the drafts of each candidate whose engine reports its steps: those kept, else summed now."""
 
         def work(session: Session) -> tuple[ArmDraftSums, ...]:
-            kept = kept_sums.stored(session, find_run(session, run))
+            kept = sums.stored(session, find_run(session, run))
             return run_draft_sums(session, run) if kept is None else kept.drafts
 
         made: tuple[ArmDraftSums, ...] = self._read(work)
@@ -102,7 +101,7 @@ class Figures:
         """At least `most` sampled requests of each arm, or all of them."""
 
         def work(session: Session) -> tuple[ArmSample, ...]:
-            kept = kept_sums.stored(session, find_run(session, run))
+            kept = sums.stored(session, find_run(session, run))
             if kept is not None and all(sample.holds(most) for sample in kept.samples):
                 return kept.samples
             return samples(session, run, most)

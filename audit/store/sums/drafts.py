@@ -1,12 +1,18 @@
 """Drafts of an arm's requests as the engine's own steps give them, and their sums, which the store keeps.
 
-Endpoints report no steps: `audit.store.sums.request_drafts` reads their accounts, which go when a trace is erased.
+Endpoints report no steps: `audit.store.sums.drafts` reads their accounts, which go when a trace is erased.
+
+Drafts of each request of an arm, in the order in which requests finished, and what a server's counters say.
+
+An engine's own steps give them where they are on record, else the account in each answer (`audit.store.sums.accounts`).
+
+Counts of the versions of drafts that learn, from the steps on record.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,9 +21,10 @@ from sqlalchemy.orm import Session
 
 from audit.evidence.records import ArmKind
 from audit.stats.acceptance.estimators import DraftSums, DraftTotals, contradiction, draft_sums
-from audit.store.base.values import RequestKey
-from audit.store.sums.accounts import reports_steps
+from audit.store.base.values import CountSource, DraftCounts, RequestKey
+from audit.store.sums.accounts import ANSWERED, COUNTED, counted, facts_of, reports_steps
 from audit.store.tables.runs import ArmRow, RequestRow, RequestStepsRow, RunRow
+from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 MOST: Final = 3
@@ -96,3 +103,103 @@ def requests_of(arm: ArmRow) -> Any:
     counts = (RequestRow.n_drafted, RequestRow.n_accepted, RequestStepsRow.steps)
     query = select(*columns, *counts).outerjoin(RequestStepsRow, RequestStepsRow.request_id == RequestRow.id)
     return query.where(RequestRow.arm_id == arm.id).order_by(RequestRow.id)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterGrowth:
+    """Growth of a server's counters over a run; `steps` with a draft, None if it does not count them."""
+
+    steps: int | None
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArmDrafts:
+    """Requests whose drafts are known. `uncounted` is the number of answered ones whose drafts nobody counted."""
+
+    requests: tuple[RequestDrafts, ...]
+    counters: CounterGrowth | None = None
+    uncounted: int = 0
+
+
+def arm_drafts(session: Session, ulid: str, arm: str) -> ArmDrafts:
+    """The drafts of an arm's requests; empty without such an arm."""
+    query = select(ArmRow).where(ArmRow.run_id == find_run(session, ulid).id, ArmRow.name == arm)
+    row = session.scalars(query).one_or_none()
+    if row is None:
+        return ArmDrafts(())
+    effective = Effective.from_json(row.effective)
+    if reports_steps(effective):
+        return ArmDrafts(tuple(recorded_drafts(session, row)))
+    return _answered(session, row, effective)
+
+
+def _answered(session: Session, arm: ArmRow, effective: Effective) -> ArmDrafts:
+    facts = dict(facts_of(session, arm))
+    growth = counted(effective, list(facts.values()))
+    counters = None
+    if growth.source is CountSource.COUNTERS and growth.drafted is not None and growth.accepted is not None:
+        counters = CounterGrowth(_drafts(facts.values()), growth.drafted, growth.accepted)
+    known, uncounted = [], 0
+    for number, case, sample, domain, emitted, *_ in session.execute(requests_of(arm)):
+        told = facts.get(number, {})
+        if "error" in told:
+            continue
+        found = _account(RequestKey(arm.name, case, sample), domain, emitted, told.get(ANSWERED))
+        known += [] if found is None else [found]
+        uncounted += found is None
+    return ArmDrafts(tuple(known), counters, uncounted)
+
+
+def _account(key: RequestKey, domain: str, emitted: int, account: Any) -> RequestDrafts | None:
+    if not isinstance(account, Mapping):
+        return None
+    drafted, accepted, steps = (account.get(name) for name in ("drafted", "accepted", "steps"))
+    if not isinstance(drafted, int) or not isinstance(accepted, int):
+        return None
+    each, kept = (account.get(name) for name in ("per_step_drafted", "per_step_accepted"))
+    plan: Sequence[tuple[int, int]] = ()
+    if isinstance(each, Sequence) and isinstance(kept, Sequence) and len(each) == len(kept):
+        plan = [(many, few) for many, few in zip(each, kept, strict=True) if many]
+        steps = len(plan)
+    return RequestDrafts(
+        key, domain, emitted, steps if isinstance(steps, int) else None, drafted, accepted, tuple(plan)
+    )
+
+
+def _drafts(facts: Any) -> int | None:
+    """Growth of the counter of drafts that vLLM and llama.cpp have."""
+    grown = [
+        value
+        for each in facts
+        if COUNTED in each
+        for name, value in each[COUNTED].get("samples", {}).items()
+        if name.endswith("spec_decode_num_drafts_total")
+    ]
+    return int(sum(grown)) if grown else None
+
+
+def draft_versions(session: Session, ulid: str) -> tuple[DraftCounts, ...]:
+    """The versions of drafts that learn, arms in the suite's order; empty if none does."""
+    rows = session.execute(
+        select(ArmRow.id, ArmRow.name, RequestStepsRow.steps, RequestStepsRow.draft_versions)
+        .join(RequestRow, RequestRow.id == RequestStepsRow.request_id)
+        .join(ArmRow, ArmRow.id == RequestRow.arm_id)
+        .where(RequestRow.run_id == find_run(session, ulid).id, RequestStepsRow.draft_versions.is_not(None))
+    ).all()
+    sums: dict[tuple[int, str, int, str], list[int]] = {}
+    for arm, name, steps, versions in rows:
+        for drafted, accepted, version, digest in _learnt(steps, versions or "{}"):
+            counts = sums.setdefault((arm, name, version, digest), [0, 0, 0])
+            counts[:] = [counts[0] + 1, counts[1] + drafted, counts[2] + accepted]
+    return tuple(DraftCounts(*key[1:], *sums[key]) for key in sorted(sums))
+
+
+def _learnt(steps: str, versions: str) -> Iterator[tuple[int, int, int, str]]:
+    """Drafted and accepted tokens, number and digest of the version of each step that has one."""
+    digests = json.loads(versions)
+    for step in json.loads(steps):
+        digest = digests.get(str(step[6]))
+        if digest is not None:
+            yield step[1], step[2], step[6], digest

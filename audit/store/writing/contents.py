@@ -2,15 +2,20 @@
 
 Content that is missing must be named by an erasure. Cannot see: content of record version 1 that was erased, because
 nothing but its request's record hash covered it.
+
+Runs with `text: off`: their content never reaches the database, which gets commitments and erasures in its place.
+
+The process that runs them keeps the content until the run is finished, because checks read it. Nothing can read it
+later: such a run cannot be resumed, judged again, or replayed. Cannot see: what the engine itself writes elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -177,3 +182,26 @@ def intact(payload: bytes, sha256: str) -> envelope.Opened | None:
 def tokens_hash(tokens: Iterable[int]) -> str:
     """Hex SHA-256 of token ids as little-endian 64-bit integers."""
     return hashlib.sha256(commitments.token_bytes(tokens)).hexdigest()
+
+
+KEY: Final = "text"
+"""Key of an arm's specification."""
+OFF: Final = "off"
+REASON: Final = "text: off"
+"""Reason of the erasures that stand for content which was never written."""
+ABSENCE: Final = "the content was never written (text: off)"
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldContent:
+    """Content of one request that stays in memory: its trace with the digest, the answer, and its tokens' digest."""
+
+    payload: bytes
+    sha256: str
+    text: str
+    output_sha256: str
+
+
+def withholds(spec: Mapping[str, Any]) -> bool:
+    """True if an arm with this specification keeps its content out of the database."""
+    return bool(spec.get(KEY) == OFF)

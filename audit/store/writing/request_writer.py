@@ -20,8 +20,8 @@ from audit.store.base.values import RunStatus
 from audit.store.ledger import log
 from audit.store.tables.content import CONTENT, ErasureRow
 from audit.store.tables.runs import ArmRow, Base, RequestRow, RunRow
-from audit.store.writing import contents, events, integrity, withheld
-from audit.store.writing.withheld import WithheldContent
+from audit.store.writing import contents, events, integrity
+from audit.store.writing.contents import WithheldContent
 from audit.store.writing.writer import find_arm, find_run, now
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
             session, name, [{"request_id": number, **event} for number, row in writing for event in row.events[name]]
         )
     left_out = {number: _withheld(row) for number, row in numbered_rows if row.withheld}
-    shared: dict[str, Any] = {"run_id": run.id, "reason": withheld.REASON, "actor": run.actor, "created_at": now()}
+    shared: dict[str, Any] = {"run_id": run.id, "reason": contents.REASON, "actor": run.actor, "created_at": now()}
     session.add_all(ErasureRow(request_id=number, what=CONTENT, **shared) for number in left_out)
     return left_out
 
@@ -158,7 +158,7 @@ def _row(
     payload, emitted = new.generation.trace, counts["n_output"]
     stored = {"format": read.number, "n_events": emitted, "sha256": read.digest, "payload": payload}
     happened = events.rows_of(read.held.header.facts)
-    return _Made(row, content, steps, tokens, stored, happened, withheld.withholds(arm.spec))
+    return _Made(row, content, steps, tokens, stored, happened, contents.withholds(arm.spec))
 
 
 def _request_values(run_id: int, arm_id: int, new: NewRequest, counts: Mapping[str, int]) -> dict[str, Any]:

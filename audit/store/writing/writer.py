@@ -30,7 +30,7 @@ from audit.store.base.values import (
     StoredDecision,
 )
 from audit.store.ledger import log
-from audit.store.sums import kept_sums
+from audit.store.sums import sums
 from audit.store.tables.content import FINDING, ErasureRow, FindingRow
 from audit.store.tables.runs import (
     ArmRow,
@@ -43,7 +43,7 @@ from audit.store.tables.runs import (
     RunRow,
 )
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
-from audit.store.writing import integrity, withheld
+from audit.store.writing import contents, integrity
 
 if TYPE_CHECKING:
     pass
@@ -173,7 +173,7 @@ def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
 def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
     """Change a run's status and add an event with the reason; sums of an earlier end no longer hold."""
     run = find_run(session, ulid)
-    kept_sums.drop(session, run)
+    sums.drop(session, run)
     run.status = status.value
     _event(session, run, status, detail)
 
@@ -188,7 +188,7 @@ def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int, c
     run.finished_at = now()
     run.exit_code = exit_code
     set_status(session, ulid, status, f"exit code {exit_code}")
-    kept_sums.keep(session, run)
+    sums.keep(session, run)
 
 
 def add_check(session: Session, ulid: str, check: NewCheck) -> None:
@@ -233,8 +233,8 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
     )
     session.add(row)
     session.flush()
-    if finding is not None and withheld.withholds(arm.spec):
-        shared: dict[str, Any] = {"run_id": run.id, "reason": withheld.REASON, "actor": run.actor, "created_at": now()}
+    if finding is not None and contents.withholds(arm.spec):
+        shared: dict[str, Any] = {"run_id": run.id, "reason": contents.REASON, "actor": run.actor, "created_at": now()}
         session.add(ErasureRow(check_result_id=row.id, what=FINDING, **shared))
     elif finding is not None:
         session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))

@@ -1,5 +1,8 @@
 """The card of a bundled draft head: digests, its target, its recipe. Its acceptance is measured together with all
 proposers'.
+
+The card of the target with early exits: digests, recipe, and its exits' acceptance compared with the untrained
+target's.
 """
 
 from __future__ import annotations
@@ -10,9 +13,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from transformers import LlamaForCausalLM
+
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.native import NativeBackend, open_models
+from engine.core.types import Protocol, RecordLevel
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
-from engine.train import recipe
+from engine.train import corpus, recipe, trainer
+from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
 
 TRAININGS: Final[Mapping[str, Any]] = {
     "dflash": recipe.DFLASH_HEAD,
@@ -47,3 +57,41 @@ def write_head_card(folder: Path, target: Path, manifest: Mapping[str, Any]) -> 
         "corpus": manifest,
     }
     (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_exit_card(work: Path, name: str) -> None:
+    """Write `card.json` into the model's folder in `work`, measured against the target from which it began."""
+    folders = {"trained": work / name, "untrained": work / "target"}
+    shops = {key: open_models({"target": ModelSource(str(folder))}) for key, folder in folders.items()}
+    facts = shops["trained"].models()[0]
+    text = corpus.load(work / "corpus")
+    card = {
+        "format": 1,
+        "name": name,
+        "model_sha256": facts.sha256,
+        "tokenizer_sha256": facts.tokenizer_sha256,
+        "files": {file: each["sha256"] for file, each in facts.manifest["files"].items()},
+        "began_as": {"target": shops["untrained"].models()[0].sha256},
+        "training": asdict(recipe.EARLY_EXIT),
+        "corpus": json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8")),
+        "held_out_loss": {key: _losses(folder, text) for key, folder in folders.items()},
+        "acceptance": {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH}
+        | {key: _by_exit(shop) for key, shop in shops.items()},
+    }
+    (work / name / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+
+
+def _losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
+    """Held-out cross-entropy in nats per token by domain."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {domain: round(loss, 4) for domain, loss in trainer.held_out_loss(model, text).items()}
+
+
+def _by_exit(shop: NativeBackend) -> dict[str, Any]:
+    """Acceptance of the proposer at temperature 0, by exit and domain."""
+    found = {}
+    for layer in range(1, recipe.TARGET_MODEL.layers):
+        options = {"exit_layer": layer}
+        plan = EngineSpec(Protocol.GREEDY, "early_exit", GAMMA, options=options, level=RecordLevel.TOKENS)
+        found[f"exit after layer {layer}"] = by_domain(shop.arm(plan), 0.0)
+    return found

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from engine.train.corpus import Corpus, most_frequent
 from engine.train.heads.head_layer import Teacher
 from engine.train.heads.head_stage import HeadStage
-from engine.train.held_out import held_out_windows
+from engine.train.passes import held_out_windows
 from engine.train.recipe import MEDUSA_HEADS, MedusaRecipe
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from audit.checks.accounting.check import CHECK
-from audit.checks.accounting.lengths import DeclaredLengths, declared, length_faults
+from audit.checks.accounting.rules import DeclaredLengths, declared, length_faults
 from audit.checks.base.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict

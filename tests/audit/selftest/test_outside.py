@@ -6,7 +6,7 @@ import pytest
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.selftest import battery
-from audit.selftest.outside import from_outside
+from audit.selftest.detect import from_outside
 from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import suite_of
 from engine import faults

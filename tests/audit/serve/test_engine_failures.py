@@ -58,10 +58,10 @@ class Harness:
     """The parts of a server without HTTP; its loop begins with `start`."""
 
     def __init__(self, **options):
-        from audit.serve.engine_thread import EngineThread
         from audit.serve.meters import ServeMeters
         from audit.serve.running_batch import RunningBatch
         from audit.serve.served_model import ServedModel
+        from audit.serve.serving_run import EngineThread
 
         inner = open_models({"target": ModelSource("scripted:1")}).arm(
             EngineSpec(Protocol.GUMBEL, rows=2, level=RecordLevel.TOKENS)

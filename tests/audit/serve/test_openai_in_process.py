@@ -21,10 +21,10 @@ LIMITS = ServeLimits(context=256, tokens=256)
 @pytest.fixture(scope="module")
 def app():
     from audit.serve.app import ApiServer, application
-    from audit.serve.engine_thread import EngineThread
     from audit.serve.meters import ServeMeters
     from audit.serve.running_batch import RunningBatch
     from audit.serve.served_model import ServedModel
+    from audit.serve.serving_run import EngineThread
 
     models = open_models({"target": ModelSource("scripted:1"), "draft": ModelSource("scripted:2")})
     spec = EngineSpec(Protocol.GUMBEL, "draft_model", 3, "draft", rows=4, level=RecordLevel.TOKENS)

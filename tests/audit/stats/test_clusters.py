@@ -12,7 +12,7 @@ from audit.stats.clusters import (
     ratio_interval,
     speed_up,
 )
-from audit.sweep.intervals import median_interval
+from audit.sweep.choice import median_interval
 from tests.support.tiers import fast_first
 
 PROMPTS, PER_PROMPT = 40, 25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from audit.runs.interim_looks import share
-from audit.stats.confidence import percent
+from audit.stats.multiplicity import percent
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, NewCheck, NewJudgement, RunReason, RunStatus, Store, StoredDecision, migrate
 from audit.store.base.connection import open_engine, parse_url
-from audit.store.writing.withheld import KEY, OFF
+from audit.store.writing.contents import KEY, OFF
 from engine.core.types import RecordLevel
 from tests.audit.store.build import COUNTS, RESULT, generation, start
 

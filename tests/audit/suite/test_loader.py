@@ -469,7 +469,7 @@ class TestSharedNumbers:
         assert "\n" not in str(refused.value)
 
     def test_requests_of_one_stream_are_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("audit.suite.streams.stream_of", lambda name: len(name))
+        monkeypatch.setattr("audit.suite.prompts.stream_of", lambda name: len(name))
         with pytest.raises(UserError, match=r"tools/a#0 and tools/a#1 would share seed 7 and stream 9; give one"):
             load_suite(write_suite(tmp_path))
 

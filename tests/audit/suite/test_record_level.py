@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from audit.report.tables.record_levels import record_lines
+from audit.report.tables.verdicts import record_lines
 from audit.runs.arms import plan_arms
 from audit.runs.prepare import _spec
 from audit.suite.loader import load_suite

@@ -11,12 +11,10 @@ import pytest
 from audit.errors import UserError
 from audit.suite.loader import load_suite
 from audit.suite.spec import Case
-from audit.sweep.choice import Advice, Recommendation, advise, alike, fastest
-from audit.sweep.interleave import interleaved
-from audit.sweep.intervals import MedianInterval, coverage, median_interval
+from audit.sweep.choice import Advice, MedianInterval, Recommendation, advise, alike, coverage, fastest, median_interval
 from audit.sweep.ranges import parse_gammas
 from audit.sweep.report import recommendation
-from audit.sweep.sweep import PLAIN, SweepOptions, TimedRun, point_of, sweep, thinned
+from audit.sweep.sweep import PLAIN, SweepOptions, TimedRun, interleaved, point_of, sweep, thinned
 from engine.record.cost import Costs, StepTimes
 from engine.record.metrics import Acceptance
 from tests.audit.invoke import invoke

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.terminal.layout import INDENT, lines
+from audit.terminal.tables import INDENT, lines
 from tests.audit.invoke import invoke
 from tests.audit.store.build import made_store
 

@@ -16,7 +16,7 @@ from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.loading import load_model
 from engine.record.trace import COLUMNS, decode
 from engine.train import recipe, trainer
-from engine.train.tokenizer import train_tokenizer
+from engine.train.corpus import train_tokenizer
 from tests.support.tiers import slow_unless
 
 VOCABULARY = 300

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.models.numerics.exact_sums.exact import VALUE_BITS, ExactNumerics, weighted_sum
-from engine.models.numerics.exact_sums.fixed_point import (
+from engine.models.numerics.exact_sums.exact_functions import (
     SMALLEST_PEAK,
     factor_bits,
     gridded,
@@ -14,7 +14,7 @@ from engine.models.numerics.exact_sums.fixed_point import (
     power_of_two,
     row_unit,
 )
-from engine.models.numerics.exact_sums.fixed_point import sum_of_squares as squares
+from engine.models.numerics.exact_sums.exact_functions import sum_of_squares as squares
 from engine.models.numerics.interface import Affine, HeadSizes
 
 

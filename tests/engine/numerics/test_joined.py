@@ -9,8 +9,7 @@ from engine.core.types import Tree
 from engine.models.decoder.layers import SeparateLayers
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
 from engine.models.numerics.ordered import joined, joined_code, ordered_code, panels
-from engine.models.numerics.ordered.int8 import Int8Numerics
-from engine.models.numerics.ordered.ordered import OrderedNumerics
+from engine.models.numerics.ordered.ordered import Int8Numerics, OrderedNumerics
 from engine.models.placement import Placed, accepted_columns, place
 
 from .exact_models import make, some_tokens

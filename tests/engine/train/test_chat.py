@@ -6,8 +6,8 @@ import random
 import pytest
 
 from engine.train import chat
+from engine.train.corpus import train_tokenizer
 from engine.train.dialogues import GENERATORS, draw, tool_schema
-from engine.train.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from audit.report.html.charts import SERIES, Chart, longest
 from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.tables.acceptance import ArmAcceptance, RunAcceptance, run_acceptance
-from audit.report.tables.estimates import ArmEstimates
+from audit.report.tables.acceptance import ArmAcceptance, ArmEstimates, RunAcceptance, run_acceptance
 
 DRAWN: Final = 12
 """Most arms of a chart; the tables have all."""

@@ -20,7 +20,7 @@ from engine.core.errors import ModelError
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache
 from engine.models.interface import Placement
 from engine.models.numerics.exact_sums import exact_functions
-from engine.models.numerics.exact_sums.fixed_point import (
+from engine.models.numerics.exact_sums.exact_functions import (
     SIGNIFICAND,
     SMALLEST_WEIGHT_PEAK,
     factor_bits,

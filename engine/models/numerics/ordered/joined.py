@@ -26,8 +26,7 @@ from engine.models.numerics.ordered.joined_code import (
 )
 from engine.models.numerics.ordered.machine_code import Code
 from engine.models.numerics.ordered.ordered_code import attention_code, rows_code
-from engine.models.numerics.ordered.ordered_norm import OrderedNorm
-from engine.models.numerics.ordered.ordered_plan import OrderedLayout
+from engine.models.numerics.ordered.ordered_plan import OrderedLayout, OrderedNorm
 from engine.models.numerics.ordered.panels import Panels
 
 

@@ -12,8 +12,7 @@ from audit.report.requests import alternatives
 from audit.report.requests import explored as module
 from audit.report.requests.alternatives import Alternatives
 from audit.report.requests.choice import NamedFinding
-from audit.report.requests.explored import anchor_of, explored
-from audit.report.requests.line_marks import marks_of
+from audit.report.requests.explored import anchor_of, explored, marks_of
 from audit.report.requests.pieces import Pieces
 from engine.core.types import FinishReason, RecordLevel, Role
 from engine.record.trace import decode

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from audit.evidence.records import ArmKind, Level
-from audit.report.tables.estimates import arm_estimates, run_estimates
+from audit.report.tables.acceptance import arm_estimates, run_estimates
 from audit.store import NewArm, NewRequest, RunStatus
-from audit.store.sums.request_drafts import ArmDrafts, CounterGrowth
+from audit.store.sums.drafts import ArmDrafts, CounterGrowth
 from engine.record.effective import Effective
 from tests.audit.invoke import invoke
 from tests.audit.store.build import generation, start

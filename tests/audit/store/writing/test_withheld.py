@@ -13,7 +13,7 @@ from audit.evidence.records import Level
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.store import RunStatus, Store
-from audit.store.writing.withheld import ABSENCE, KEY, OFF
+from audit.store.writing.contents import ABSENCE, KEY, OFF
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file

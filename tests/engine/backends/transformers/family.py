@@ -7,7 +7,7 @@ from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.train import recipe, trainer
-from engine.train.tokenizer import train_tokenizer
+from engine.train.corpus import train_tokenizer
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]

@@ -20,8 +20,7 @@ from engine.train.corpus import Corpus
 from engine.train.heads import eagle, eagle3
 from engine.train.heads.head_layer import UnrolledCache
 from engine.train.heads.head_stage import HeadStage
-from engine.train.held_out import held_out_windows
-from engine.train.passes import PositionLogits, agreements, weighted_loss
+from engine.train.passes import PositionLogits, agreements, held_out_windows, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
 
 TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
