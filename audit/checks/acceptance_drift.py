@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.checks.base.ranges import CONFIDENCE
 from audit.errors import UserError
+from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance.drift import (
     Alarm,
     RateChange,

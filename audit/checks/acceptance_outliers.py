@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance.outliers import AcceptanceChance, AcceptanceFit, Plan, fit, judged
 from engine.backends.evidence import Part
 from engine.core.types import Role

@@ -19,12 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, not_run
+from audit.checks.base.interface import Check, Design, not_run
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import Group, read_again
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
+from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
 from engine.core.types import RecordLevel
@@ -32,8 +33,6 @@ from engine.record.effective import EffectiveNumerics
 from engine.record.trace import Trace
 from engine.sampling.transforms import softmax
 
-PROMISES: Final = ("none", "chain", "tree", "everywhere")
-"""Weakest promise first; each includes the ones before it."""
 MAX_FINDINGS: Final = 20
 NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
 NO_REREAD: Final = NoEvidence("there is no reread arm: the backend cannot read the emitted text again as it decodes")
@@ -174,12 +173,6 @@ def _no_promise(candidate: ArmRecord, others: Mapping[str, ArmRecord], forced: b
             why = f": {numerics.reason}" if numerics.reason else ""
             return f"numerics {numerics.mode} promises {numerics.promises}, a {shape} proposer needs {needed}{why}"
     return None
-
-
-def keeps(promises: str | None, shape: str) -> bool:
-    """True if the promise covers passes with drafts of that shape."""
-    needed = "tree" if shape == "tree" else "chain"
-    return promises in PROMISES and PROMISES.index(promises) >= PROMISES.index(needed)
 
 
 def _compare_arms(candidate: ArmRecord, reread: ArmRecord, baseline: ArmRecord | None) -> _Compared | str:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.records import ArmRecord, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.record.effective import Effective, LoopOwner
 from engine.record.requests import account_of
 

@@ -16,31 +16,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import Group
+from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.record.entries import numbered
 from engine.record.trace import Trace
 
-FACT: Final = "constraint"
 MAX_FINDINGS: Final = 20
-NO_GRAMMAR: Final = "no request has a grammar"
 ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one account only"
-
-
-def constrained(evidence: Evidence) -> bool:
-    """True if a request of the candidate has a grammar."""
-    return any(each.trace.header.sampling.structured is not None for each in evidence.candidate.requests)
-
-
-def account_of(trace: Trace) -> Mapping[str, Any] | None:
-    """The second account of a request's masks; None if the backend made none."""
-    found = trace.header.facts.get(FACT)
-    return found if isinstance(found, Mapping) and isinstance(found.get("masks"), list) else None
 
 
 def unread_of(trace: Trace) -> str | None:

@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.examined import Group, redrafted
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import zero_need
 from audit.stats.sample_size import SampleSize

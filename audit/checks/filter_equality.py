@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, stream_of
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.core.errors import EngineError

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, evaluate, needs_nothing
-from audit.checks.equality.rerun import Rerun, compare
-from audit.checks.law import check as law
+from audit.checks import load
+from audit.checks.base.interface import Check, Design, evaluate, needs_nothing
+from audit.evidence.divergence.rerun import Rerun, compare
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import t_sf
@@ -119,7 +119,7 @@ def _judge_law(evidence: Evidence, params: Params) -> CheckResult:
     companion = evidence.companions[ArmKind.OTHER_GAMMA]
     alpha = float(params["alpha"])
     result = evaluate(
-        law.CHECK,
+        load("law"),
         Evidence(companion),
         {"alpha": alpha, **{key: params[key] for key in ("leak_margin", "min_tokens", "confidence")}},
     )

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize

@@ -16,19 +16,25 @@ tokens that were not emitted, and faults that the reference shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import Group, anchored_or_until_parted
-from audit.evidence.pairing import Divergence, Pair, agreeing, pair_arms
+from audit.evidence.logprob_changes import (
+    FLOOR_TIMES,
+    OF_PROMPT,
+    LogprobChanges,
+    _of_prompt,
+    changes,
+)
+from audit.evidence.pairing import Divergence
 from audit.evidence.random_numbers import seed_of
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
 from audit.stats.power import detectable_shift
@@ -36,30 +42,6 @@ from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
-OF_PROMPT = "prompt_logprobs"
-"""Of a record's facts: the log-probability of each token of the prompt, None for the first."""
-FLOOR_TIMES = 10.0
-"""Factor on the largest difference between two plain runs, the limit of a single difference."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogprobChanges:
-    """[n] at equal prefixes; `pair` and `index` locate each, `prompt` is the cluster."""
-
-    reference: str
-    ours: Floats
-    theirs: Floats
-    pair: NDArray[np.int64]
-    index: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    pairs: tuple[Pair, ...]
-    part: str = "token"
-    """Of what the index counts tokens."""
-
-    @property
-    def value(self) -> Floats:
-        """[n] candidate minus reference."""
-        return self.ours - self.theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,50 +83,6 @@ def _foresee(params: Params, design: Design) -> str | None:
 def _equal_tokens(evidence: Evidence) -> bool:
     headers = [request.trace.header for request in evidence.candidate.requests]
     return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """[t] log-probabilities of the same tokens."""
-
-    ours: Floats
-    theirs: Floats
-
-
-def _of_answer(pair: Pair) -> _Sides:
-    """Those of the tokens before the pair diverges."""
-    left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
-    shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
-    return _Sides(left[:shared], right[:shared])
-
-
-def _of_prompt(pair: Pair) -> _Sides:
-    """Those of the prompt's tokens; the first has none."""
-    sides = (each.trace.header.facts.get(OF_PROMPT) or () for each in (pair.candidate, pair.baseline))
-    left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
-    shared = min(len(left), len(right))
-    return _Sides(left[:shared], right[:shared])
-
-
-def changes(
-    ours: ArmRecord, theirs: ArmRecord, reference: str, sides: Callable[[Pair], _Sides] = _of_answer
-) -> LogprobChanges:
-    """Differences at equal prefixes; places without a reference number are left out."""
-    pairs = pair_arms(ours, theirs).pairs
-    cases = sorted({pair.candidate.case_id for pair in pairs})
-    left, right = [np.empty(0)], [np.empty(0)]
-    owner, index, prompt = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
-    for i, pair in enumerate(pairs):
-        both = sides(pair)
-        kept = np.flatnonzero(np.isfinite(both.theirs))
-        left.append(both.ours[kept])
-        right.append(both.theirs[kept])
-        owner.append(np.full(len(kept), i))
-        index.append(kept)
-        prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
-    at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
-    part = "prompt token" if sides is _of_prompt else "token"
-    return LogprobChanges(reference, np.concatenate(left), np.concatenate(right), at, place, cluster, pairs, part)
 
 
 def _prompt_changes(evidence: Evidence) -> list[LogprobChanges]:

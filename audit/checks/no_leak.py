@@ -15,11 +15,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.core.types import FinishReason

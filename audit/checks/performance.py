@@ -17,17 +17,16 @@ spent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.pairing import Pairing, pair_arms
-from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.records import Evidence, Level, RequestRecord, _steps, _tokens, tokens_per_forward
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
 from engine.core.types import Floats
@@ -87,21 +86,6 @@ def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> ArmTiming
         np.array([_steps(each) for each in requests], dtype=np.float64),
         prompt,
     )
-
-
-def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
-    """Emitted tokens per target step, by the jackknife over prompts."""
-    cases = np.unique([each.case_id for each in requests], return_inverse=True)[1].astype(np.int64)
-    tokens, steps = ([float(count(each)) for each in requests] for count in (_tokens, _steps))
-    return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
-
-
-def _tokens(request: RequestRecord) -> int:
-    return len(request.tokens)
-
-
-def _steps(request: RequestRecord) -> int:
-    return request.trace.steps
 
 
 def _timings(side: ArmTimings) -> Timings:

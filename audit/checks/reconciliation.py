@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
 
 WHOLE_ARM = "the arm"

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import EVERY_GROUP, until_parted
-from audit.evidence.excerpts import parting
+from audit.evidence.divergence.excerpts import parting
 from audit.evidence.pairing import Divergence, Pairing, compared, divergence, pair_arms
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.laws import binomial_sf
 from engine.core.types import Protocol

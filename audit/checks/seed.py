@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, NoEvidence, Params, needs_nothing
-from audit.checks.equality.rerun import KINDS, RequestDifference, Rerun, compare
+from audit.checks.base.interface import Check, needs_nothing
 from audit.errors import UserError
+from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Verdict
+from audit.evidence.verdicts import CheckResult, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import stream_of
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part

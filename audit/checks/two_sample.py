@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, needs_nothing
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import EVERY_GROUP
 from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.multiplicity import holm
 from audit.stats.power import detectable_shift

@@ -235,3 +235,8 @@ def _q_cells(trace: Trace, found: DraftPlaces) -> Floats:
     if trace.header.coupled_draft:
         rows[found.kind == QKind.ONE_HOT] = np.nan
     return rows
+
+
+def steps_by_token(trace: Trace) -> list[int]:
+    """[E] index of the step that emitted each token."""
+    return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, overload
 
+import numpy as np
+
+from audit.stats.clusters import ClusterInterval, ratio_interval
 from engine.record.effective import Effective, LoopOwner
 
 if TYPE_CHECKING:
@@ -167,3 +170,18 @@ class Evidence:
     def controls(self) -> tuple[ArmRecord, ...]:
         """Every repeated run of the baseline."""
         return self.noise if self.control is None else (self.control, *self.noise)
+
+
+def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
+    """Emitted tokens per target step, by the jackknife over prompts."""
+    cases = np.unique([each.case_id for each in requests], return_inverse=True)[1].astype(np.int64)
+    tokens, steps = ([float(count(each)) for each in requests] for count in (_tokens, _steps))
+    return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
+
+
+def _tokens(request: RequestRecord) -> int:
+    return len(request.tokens)
+
+
+def _steps(request: RequestRecord) -> int:
+    return request.trace.steps

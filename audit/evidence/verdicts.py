@@ -61,3 +61,15 @@ class CheckResult:
     def lacking(self) -> bool:
         """True if the check is `not_run` for want of evidence; False where its claim does not exist for the arm."""
         return bool(self.details.get(LACKING))
+
+
+Params = Mapping[str, Any]
+
+
+class NoEvidence(str):
+    """Why a check lacks its evidence: it ends `not_run` and leaves its arm undecided.
+
+    A plain text instead says why the claim does not exist for the arm, which leaves nothing to decide.
+    """
+
+    __slots__ = ()

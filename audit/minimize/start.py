@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from audit.checks import load
-from audit.checks.equality.triage import MIN_NOISE_POSITIONS
 from audit.errors import UserError
+from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
 from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun

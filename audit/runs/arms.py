@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.checks import load
-from audit.checks.bitwise import keeps
+from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.suite.prompts import RequestSlot
 from audit.suite.spec import CandidateSpec, Suite, sources

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from audit.checks.bitwise import keeps
 from audit.evidence.pairing import agreeing
+from audit.evidence.promises import keeps
 from audit.evidence.records import ArmRecord
 from audit.runs.prepare import PreparedArm, effective_config
 from audit.store import RequestKey

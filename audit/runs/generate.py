@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from audit.checks.bitwise import keeps
+from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, RequestRecord
 from audit.runs.prepare import PreparedArm
 from engine.backends.interface import Anchoring, Engine, Redrafting, Rereading

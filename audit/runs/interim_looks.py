@@ -19,7 +19,8 @@ from audit.store import StoredEvent, StoredRun
 
 if TYPE_CHECKING:
     # `audit show` imports this module too, and no check
-    from audit.checks.base.interface import Check, Params
+    from audit.checks.base.interface import Check
+    from audit.evidence.verdicts import Params
 
 UNTIL: Final = "decided"
 SCHEDULE: Final = "6 / (pi^2 k^2)"

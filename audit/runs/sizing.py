@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks import load
-from audit.checks.base.interface import Check, Design, NoEvidence, PlanAssumptions, foreseen
+from audit.checks.base.interface import Check, Design, PlanAssumptions, foreseen
 from audit.errors import UserError
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level
+from audit.evidence.verdicts import NoEvidence
 from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from audit import checks
 from audit.checks.base.interface import evaluate
-from audit.checks.performance import tokens_per_forward
-from audit.evidence.records import Evidence, Level
+from audit.evidence.records import Evidence, Level, tokens_per_forward
 from audit.evidence.verdicts import CheckResult, Verdict
 
 DRIFT: Final = "acceptance_drift"

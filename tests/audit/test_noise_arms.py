@@ -2,7 +2,7 @@
 
 import pytest
 
-from audit.checks.equality.greedy import margins
+from audit.evidence.divergence.greedy import margins
 from audit.evidence.pairing import measure_noise
 from audit.evidence.records import ArmKind
 from audit.runs import arms

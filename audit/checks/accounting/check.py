@@ -27,13 +27,13 @@ from audit.checks.accounting.rules import (
     text_faults,
     top_faults,
 )
-from audit.checks.base.interface import ByRequest, Check, Design, Params, needs_nothing
+from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
 from audit.evidence.coverage.examined import Group
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.structure import Violation
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part

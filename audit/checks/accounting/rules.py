@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
+from audit.evidence.decisions import steps_by_token
 from audit.evidence.records import RequestRecord
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, same
@@ -36,11 +37,6 @@ from engine.record.effective import Effective
 from engine.record.entries import numbered
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp, transform
-
-
-def steps_by_token(trace: Trace) -> list[int]:
-    """[E] index of the step that emitted each token."""
-    return np.repeat(np.arange(trace.steps), trace.n_emitted).tolist()
 
 
 def text_faults(request: RequestRecord) -> Iterator[Violation]:

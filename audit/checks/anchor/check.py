@@ -17,76 +17,19 @@ no emitted token, or wrong files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-
-from audit.checks.anchor.rows import (
-    ReferenceComparison,
-    ReferenceNoise,
-    by_case,
-    compare_arms,
-    noise_between,
-    unanchored,
+from audit.checks.base.interface import Check, Design
+from audit.evidence.anchor.judgement import (
+    DEFAULTS,
+    NO_ANCHOR,
+    anchored_rows,
+    judge_rows,
 )
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
 from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.stats.bounded_mean import betting_lower, betting_upper
-from audit.stats.multiplicity import percent
+from audit.evidence.verdicts import CheckResult, Params
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
-from audit.stats.wilks import covered_quantile
 from engine.backends.evidence import Part
-from engine.core.errors import EngineError
-from engine.core.types import Floats
-
-NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorLimits:
-    """Beyond `distance` (total variation) or `lead` (scores, greedy only) a single position is a fault.
-
-    The limits come from `measured` positions of correct passes; 0 means fixed limits.
-    """
-
-    distance: float
-    lead: float
-    measured: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorResult:
-    """Complete result of the row comparison; check `transcript` uses it too."""
-
-    requests: tuple[ReferenceComparison, ...]
-    units: Floats
-    """[C] mean distance per prompt."""
-    findings: tuple[Finding, ...]
-    limits: AnchorLimits
-    floor: ReferenceNoise
-    """Noise of the engine without speculation against itself."""
-    reference: ReferenceNoise
-    """Noise of the engine without speculation against the reference."""
-
-    @property
-    def truncated(self) -> bool:
-        """Distances are after all transforms."""
-        return all(each.truncated for each in self.requests)
-
-    @property
-    def positions(self) -> int:
-        """Number of compared positions."""
-        return sum(len(each.law) for each in self.requests)
-
-    @property
-    def floor_mean(self) -> float | None:
-        """Mean distance of the engine from itself; None if not measured."""
-        return float(np.mean(self.floor.law)) if len(self.floor.law) else None
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -98,132 +41,14 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
-def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
-    """Compare the candidate with the anchor arm, which must exist; a text says why they cannot be compared."""
-    anchor = evidence.companions[ArmKind.ANCHOR]
-    reason = unanchored(evidence.candidate, anchor)
-    if reason is not None:
-        return reason
-    try:
-        requests = compare_arms(evidence.candidate, anchor)
-        floor, reference = noise_between(evidence.control, evidence.baseline), noise_between(evidence.baseline, anchor)
-    except EngineError as error:
-        return f"a row gives no distribution ({error}); see the replay check"
-    limits = _limits(floor, reference, params)
-    greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
-    findings = tuple(finding for each in requests for finding in _positions(each, limits, greedy))
-    return AnchorResult(requests, by_case(requests), findings, limits, floor, reference)
-
-
-def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) -> AnchorLimits:
-    plain, lead = (np.concatenate(parts) for parts in ((floor.plain, reference.plain), (floor.lead, reference.lead)))
-    if len(plain) < int(params["min_noise"]):
-        return AnchorLimits(float(params["position_margin"]), float(params["lead_margin"]), 0)
-    lead_noise = float(lead.max()) if len(lead) else 0.0
-    return AnchorLimits(
-        distance=max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max())),
-        lead=max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise),
-        measured=len(plain),
-    )
-
-
-def _positions(each: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
-    """A finding for each position beyond the noise limits."""
-    for i in range(len(each.law)):
-        step, where = int(each.step[i]), f"token {i + 1}"
-        if each.plain[i] > limits.distance:
-            message = f"the row of {where} is {each.plain[i]:.3g} in total variation from the reference's"
-            yield Finding(each.request, step, f"{message}, noise allows {limits.distance:.3g}")
-        elif greedy and each.lead[i] < -limits.lead:
-            message = f"{where} is behind the reference's best one by {-each.lead[i]:.3g}"
-            yield Finding(each.request, step, f"{message}, noise allows {limits.lead:.3g}")
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     return judge_rows(anchored_rows(evidence, params), params)
-
-
-def judge_rows(found: AnchorResult | str, params: Params) -> CheckResult:
-    """The check's result from compared rows."""
-    if isinstance(found, str):
-        return CheckResult(Verdict.INCONCLUSIVE, found)
-    margin, confidence = float(params["margin"]), float(params["confidence"])
-    low = betting_lower(found.units, 1.0 - float(params["alpha"]))
-    high, best = betting_upper(found.units, confidence), betting_upper(np.zeros(len(found.units)), confidence)
-    verdict = _verdict(found, low, high, margin)
-    return CheckResult(
-        verdict=verdict,
-        summary=_summary(found, low, high, params),
-        n=len(found.units),
-        statistic=float(max(np.max(each.law) for each in found.requests)),
-        effect=float(np.mean(found.units)),
-        bound=high,
-        margin=margin,
-        detectable=best,
-        findings=found.findings[: int(params["max_findings"])],
-        details={"lower_bound": low, "positions": found.positions, **numbers(found)},
-    )
-
-
-def numbers(found: AnchorResult) -> dict[str, Any]:
-    """JSON-able: the noise and the limits for a single position."""
-    return {
-        "requests": len(found.requests),
-        "prompts": len(found.units),
-        "positions_beyond_noise": len(found.findings),
-        "after_truncation": found.truncated,
-        "position_limit": found.limits.distance,
-        "lead_limit": found.limits.lead,
-        "noise_positions": found.limits.measured,
-        "noise_quantile": covered_quantile(found.limits.measured),
-        "floor": found.floor_mean,
-        "baseline_from_reference": float(np.mean(found.reference.law)) if len(found.reference.law) else None,
-    }
-
-
-def _verdict(found: AnchorResult, low: float, high: float, margin: float) -> Verdict:
-    if found.findings or low > margin:
-        return Verdict.FAULT
-    return Verdict.CERTIFIED if found.truncated and high <= margin else Verdict.INCONCLUSIVE
-
-
-def _summary(found: AnchorResult, low: float, high: float, params: Params) -> str:
-    margin, units = float(params["margin"]), len(found.units)
-    mean = float(np.mean(found.units))
-    if found.findings:
-        first = found.findings[0]
-        share = f"{len(found.findings)} of {found.positions} positions are further from the reference than noise"
-        return f"{share}; first in {first.request}, step {first.step}: {first.message}"
-    bound = f"mean total variation {mean:.3g} per token over {units} prompts"
-    if low > margin:
-        return f"{bound}, at least {low:.3g}: above {margin:g}"
-    bound = f"{bound}, at most {high:.3g} ({percent(float(params['confidence']))})"
-    if not found.truncated:
-        return f"{bound}, before top-k, top-p and min-p: these need whole rows (record: full)"
-    if high > margin:
-        least = betting_upper(np.zeros(units), float(params["confidence"]))
-        return f"{bound}, above {margin:g}; this many prompts can show {least:.3g} at best"
-    return bound
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:
     del design
     return bound_need(float(params["margin"]), 0.0, 1.0 - float(params["confidence"]), unit="prompts")
 
-
-DEFAULTS: dict[str, Any] = {
-    "margin": 0.05,
-    "confidence": 0.995,
-    "alpha": 0.001,
-    "distance_factor": 10.0,
-    "lead_factor": 2.0,
-    "least_distance": 1e-3,
-    "least_lead": 1e-3,
-    "min_noise": 100,
-    "position_margin": 0.5,
-    "lead_margin": 2.0,
-    "max_findings": 20,
-}
 
 CHECK = Check(
     name="anchor",

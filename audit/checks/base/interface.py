@@ -6,13 +6,13 @@ result. It never loads a model and never reads a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from audit.evidence.coverage.examined import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import LACKING, CheckResult, Verdict
+from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core import types
@@ -23,18 +23,8 @@ from engine.stream.interface import StreamSpec
 if TYPE_CHECKING:
     from audit.evidence.reading import RequestReading
 
-Params = Mapping[str, Any]
 P = TypeVar("P")
 P_contra = TypeVar("P_contra", contravariant=True)
-
-
-class NoEvidence(str):
-    """Why a check lacks its evidence: it ends `not_run` and leaves its arm undecided.
-
-    A plain text instead says why the claim does not exist for the arm, which leaves nothing to decide.
-    """
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

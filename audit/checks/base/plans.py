@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from audit.checks.base.interface import Design, Params
+from audit.checks.base.interface import Design
+from audit.evidence.verdicts import Params
 from audit.stats.power import MOST, POWER, replay_effect, replay_need, score_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Protocol, RecordLevel

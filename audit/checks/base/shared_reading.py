@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import ByRequest, Check, Params, excuse, not_run
+from audit.checks.base.interface import ByRequest, Check, excuse, not_run
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult
+from audit.evidence.verdicts import CheckResult, Params
 
 Parts = Sequence[Any]
 """One request's parts, in the order of the checks."""

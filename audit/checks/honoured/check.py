@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.checks.honoured.causes import cause
 from audit.checks.honoured.rows import TokenComparison, compared_rows
 from audit.evidence.coverage.examined import Group
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize

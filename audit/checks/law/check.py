@@ -22,40 +22,24 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, Design, Params
+from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.base.plans import plan_law
-from audit.checks.law.battery import ComponentTest, battery
-from audit.checks.law.sums import LawSums, LeakSums
-from audit.checks.law.table import LawPart, LawTable, Tabulation, moments_of, part_of
 from audit.evidence.coverage.examined import Group
 from audit.evidence.decisions import EMPTY
+from audit.evidence.law.battery import ComponentTest, battery
+from audit.evidence.law.leak import GREEDY, Leak, leak_of
+from audit.evidence.law.sums import LawSums
+from audit.evidence.law.table import LawPart, Tabulation, part_of
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.alternatives import ranking
-from audit.stats.anytime.scores import ScoreSums, leak_estimate_of
 from audit.stats.multiplicity import holm, percent
 from engine.core.types import Floats
 
 POOLED = "all requests"
 MAX_FINDINGS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """Total variation per emitted token towards `direction`."""
-
-    direction: str
-    share: float
-    effect: float
-    bound: float
-    error: float
-    """Standard error of the effect; infinite if p and q do not differ."""
-    detectable: float
-
-
-GREEDY = "at temperature 0 there is no law to test; see greedy_equality"
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -132,32 +116,6 @@ def _result(law: LawSums, generator: np.random.Generator, params: Params) -> Che
         margin=float(params["leak_margin"]),
         findings=tuple(findings[:MAX_FINDINGS]),
         details=_details(law, lumping, components, adjusted, leak),
-    )
-
-
-def estimate_leak(table: LawTable, confidence: float = 0.99) -> Leak:
-    """Estimate the leak towards q if any q is known, else towards the argmax of p."""
-    known = table.known
-    columns, distance = (table.leak[known], table.distance[known, 0]) if known.any() else (table.argmax, None)
-    sums = LeakSums(
-        ScoreSums.of(columns[:, 0], moments_of(columns)),
-        float(np.sum(columns[:, 4] - columns[:, 1])),
-        float(np.sum(table.distance[:, 1] if distance is None else distance)),
-    )
-    return leak_of(sums, len(known), bool(known.any()), confidence)
-
-
-def leak_of(sums: LeakSums, tokens: int, known: bool, confidence: float) -> Leak:
-    """The leak behind the sums over those of `tokens` tokens whose q is known, or over all if none is."""
-    total = sums.distance / tokens
-    estimate = leak_estimate_of(sums.scores, sums.span, confidence)
-    return Leak(
-        direction="q" if known else "argmax of p",
-        share=estimate.share,
-        effect=estimate.share * total,
-        bound=min(1.0, max(0.0, estimate.high)) * total,
-        error=estimate.error * total if total else 0.0,
-        detectable=min(1.0, estimate.detectable) * total,
     )
 
 

@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params, examine_all
+from audit.checks.base.interface import Check, Design, examine_all
 from audit.checks.long_context.buckets import Bucket, buckets_up_to, contexts_of, longest, maximum_of
 from audit.checks.long_context.measures import Kind, Measure, acceptance, all_greedy, equality, kinds_of, law
 from audit.evidence.coverage.examined import Examined, Group, until_parted
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.multiplicity import holm
 from audit.stats.power import POWER, replay_effect
 from audit.stats.sample_size import SampleSize

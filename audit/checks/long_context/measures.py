@@ -10,14 +10,14 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.acceptance_theory import expected_acceptance
-from audit.checks.equality import coupled, greedy
-from audit.checks.equality.triage import Instrument, triage
-from audit.checks.law.battery import ComponentTest, token_tests
-from audit.checks.law.check import estimate_leak
-from audit.checks.law.table import LawTable, tabulate
 from audit.checks.long_context.buckets import Bucket, contexts_of
+from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions
+from audit.evidence.divergence import coupled, greedy
+from audit.evidence.divergence.triage import Instrument, triage
+from audit.evidence.law.battery import ComponentTest, token_tests
+from audit.evidence.law.leak import estimate_leak
+from audit.evidence.law.table import LawTable, tabulate
 from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import Finding

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, Params
+from audit.checks.base.interface import Check, Design
 from audit.checks.prefix_measurable.table import ORDERS, THRESHOLDS, KeptTokens, kept_tokens, never_examined
 from audit.evidence.coverage.examined import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.acceptance.expected import bernoulli_test
 from audit.stats.anytime.scores import Moments, score_test
 from audit.stats.laws import normal_isf

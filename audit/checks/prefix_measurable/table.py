@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.q_contract.draws import DraftDraw, draft_draws, target_row
+from audit.evidence.draft_draws import DraftDraw, draft_draws, target_row
 from audit.evidence.records import RequestRecord
 from audit.stats.anytime.scores import moments
 from audit.stats.pit import pit

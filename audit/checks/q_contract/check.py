@@ -21,17 +21,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, Design, Params
+from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
-from audit.checks.q_contract.draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.checks.q_contract.kept import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
 from audit.evidence.coverage.examined import Group
 from audit.evidence.decisions import EMPTY
+from audit.evidence.draft_draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, intervals, smooth_test

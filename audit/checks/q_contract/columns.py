@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.q_contract.draws import SINGLE_PRECISION
 from audit.evidence.cells import cells_beside
+from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind
 from engine.record.entries import EntryIndex, entries_before, numbered

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.q_contract.draws import DraftDraw, contract_fault, drawn_again, draws_from
+from audit.evidence.draft_draws import DraftDraw, contract_fault, drawn_again, draws_from
 from engine.core.types import Floats
 from engine.record.lumping import PAD
 from engine.record.trace import Trace

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.q_contract.columns import SUMS
-from audit.checks.q_contract.draws import SINGLE_PRECISION
 from audit.evidence.decisions import lumped_decisions
+from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.records import RequestRecord
 from audit.evidence.tally import TOLERANCE, same

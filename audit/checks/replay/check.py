@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design, Params
+from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design
 from audit.checks.base.plans import plan_replay
 from audit.checks.replay.full import replay_full
 from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
@@ -28,7 +28,7 @@ from audit.evidence.coverage.examined import Group
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.structure import Violation
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import percent
 from engine.core.types import RecordLevel

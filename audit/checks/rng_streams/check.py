@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.base.interface import NO_KEY, Check, Design, Params
+from audit.checks.base.interface import NO_KEY, Check, Design
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.checks.rng_streams.uniformity import (
     MIN_FOR_PRECISION,
@@ -36,7 +36,7 @@ from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.shape import shape_fault
 from audit.evidence.tally import identical
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect, zero_need

@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, Params, needs_nothing
-from audit.checks.constraint_replay import FACT, NO_GRAMMAR, constrained
+from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.examined import Group
+from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.core.structured import ConstraintSpec

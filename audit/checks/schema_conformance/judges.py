@@ -2,43 +2,22 @@
 
 JSON: Python's own reader without NaN and with control characters refused, then jsonschema; alone or in structural
 tags. Regular expressions: Python's `re`. Choices: comparison. Grammars in Lark: the other library, byte by byte.
-
-JSON read strictly: no NaN, no control characters in strings, repeated keys noted.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from jsonschema import Draft202012Validator
 
+from audit.checks.schema_conformance.strict_json import strict_decoder
 from audit.checks.schema_conformance.tags import TagReader
 from engine.core.errors import InvalidRequest
 from engine.core.structural_tag import read_tags
 from engine.core.structured import ConstraintKind, ConstraintSpec
-
-
-def strict_decoder(repeated: list[str]) -> json.JSONDecoder:
-    """A decoder that adds to `repeated` the keys that an object has twice.
-
-    It raises ValueError for text that is no JSON.
-    """
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in items]
-        repeated.extend(name for name in set(names) if names.count(name) > 1)
-        return dict(items)
-
-    return json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=pairs)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
 
 QUOTED: Final = 40
 OTHER: Final = {"llguidance": "xgrammar", "xgrammar": "llguidance"}

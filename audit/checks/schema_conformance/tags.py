@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonschema import Draft202012Validator
 
-from audit.checks.schema_conformance.judges import strict_decoder
+from audit.checks.schema_conformance.strict_json import strict_decoder
 from engine.core.structural_tag import TagGrammar
 
 

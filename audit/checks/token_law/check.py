@@ -19,18 +19,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.anchor.check import NO_ANCHOR
-from audit.checks.base.interface import Check, Design, Params
-from audit.checks.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
-from audit.checks.law.check import GREEDY
-from audit.checks.law.table import moments_of
+from audit.checks.base.interface import Check, Design
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
+from audit.evidence.anchor.judgement import NO_ANCHOR
 from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.decisions import unreadable
+from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
+from audit.evidence.law.leak import GREEDY
+from audit.evidence.law.table import moments_of
 from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
 from audit.stats.events import EventDeviation, event_deviation, radius

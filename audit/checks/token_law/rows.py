@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.anchor.rows import row_at
-from audit.checks.law.cells import exact_of, previous_at, top_of
-from audit.checks.law.table import LawTable, table_of
+from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
+from audit.evidence.law.cells import exact_of, previous_at, top_of
+from audit.evidence.law.table import LawTable, table_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats.anytime.token_mixture import NO_TOKEN, TokenRows, log_ratios

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from audit.checks.equality.coupled import INSTRUMENT as COUPLED
-from audit.checks.equality.greedy import INSTRUMENT as GREEDY
-from audit.checks.equality.triage import Instrument, triage
+from audit.evidence.divergence.coupled import INSTRUMENT as COUPLED
+from audit.evidence.divergence.greedy import INSTRUMENT as GREEDY
+from audit.evidence.divergence.triage import Instrument, triage
 from audit.evidence.pairing import MarginNoise, Pair, divergence, measure_noise
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.tool_calls import (
@@ -33,7 +33,7 @@ class JudgedAnswer:
     misread: how the engine's calls differ from those in its own text, or in a stream of the same tokens as the
         baseline's do not; None if they agree, or nobody can tell.
     apart: how its calls differ from the baseline's; None if they are equal.
-    kind: of such a difference, as `audit.checks.equality.triage.KINDS`; empty where the arms are independent.
+    kind: of such a difference, as `audit.evidence.divergence.triage.KINDS`; empty where the arms are independent.
     ours, theirs: why the candidate's and the baseline's answer is not valid; None if it is.
     passed, baseline_passed: the answer is valid and has the calls that were asked for.
     """

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, NoEvidence, Params
+from audit.checks.base.interface import Check, Design
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
 from audit.evidence.coverage.examined import Examined, Group
 from audit.evidence.coverage.view import Mask
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.tool_calls import answered, offers_tools, spans_of, unread_reason
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.paired import PairCounts, mcnemar, tango_lower, tango_upper
 from audit.stats.power import POWER, non_inferiority_need, replay_effect

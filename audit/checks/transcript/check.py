@@ -20,21 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.accounting import check as accounting
-from audit.checks.anchor import check as anchor
-from audit.checks.anchor.check import AnchorResult, anchored_rows, numbers
-from audit.checks.base.interface import Check, Design, Params, evaluate
-from audit.checks.law.table import tabulate
-from audit.checks.prefix_measurable import check as prefix_measurable
-from audit.checks.q_contract import check as q_contract
-from audit.checks.replay import check as replay
-from audit.checks.rng_streams import check as rng_streams
+from audit.checks import load
+from audit.checks.base.interface import Check, Design, evaluate
 from audit.checks.transcript import statement as statement
+from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, AnchorResult, anchored_rows, judge_rows, numbers
 from audit.evidence.coverage.examined import Group, anchored
 from audit.evidence.decisions import decisions, unreadable
+from audit.evidence.law.table import tabulate
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import LOG_FLOOR
 from audit.stats.binomial import upper_bound
 from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
@@ -42,8 +37,8 @@ from audit.stats.distance import Binned, WitnessEstimate, binned, witness
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
 
-EXACT = (replay.CHECK, accounting.CHECK)
-TESTED = (q_contract.CHECK, rng_streams.CHECK, prefix_measurable.CHECK)
+EXACT = ("replay", "accounting")
+TESTED = ("q_contract", "rng_streams", "prefix_measurable")
 """Parts with statistical tests; they and the anchor share the error probability."""
 EVERY = 2**31
 WITNESS_SHARE = 0.5
@@ -110,13 +105,13 @@ def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
     share = float(params["alpha"]) / (len(TESTED) + 1)
     overrides = {"max_findings": EVERY}
     # only the combined bound decides here: each part's own margin matters only to that check
-    results = {each.name: evaluate(each, evidence, overrides) for each in EXACT}
-    results |= {each.name: evaluate(each, evidence, overrides | {"alpha": share}) for each in TESTED}
-    rows: AnchorResult | str = anchor.NO_ANCHOR
+    results = {name: evaluate(load(name), evidence, overrides) for name in EXACT}
+    results |= {name: evaluate(load(name), evidence, overrides | {"alpha": share}) for name in TESTED}
+    rows: AnchorResult | str = NO_ANCHOR
     if ArmKind.ANCHOR in evidence.companions:
-        own = {**anchor.DEFAULTS, **overrides, "alpha": share, "margin": params["margin"]}
+        own = {**DEFAULTS, **overrides, "alpha": share, "margin": params["margin"]}
         rows = anchored_rows(evidence, own)
-        results[anchor.CHECK.name] = anchor.judge_rows(rows, own)
+        results["anchor"] = judge_rows(rows, own)
     return TranscriptParts(results, rows)
 
 
@@ -219,7 +214,7 @@ def _summary(
 def _observed(evidence: Evidence, params: Params) -> CheckResult:
     """Result for evidence without random numbers: contradictions and lower bounds."""
     arm = evidence.candidate
-    plain = evaluate(accounting.CHECK, evidence, {})
+    plain = evaluate(load("accounting"), evidence, {})
     found = observation(arm, float(params["confidence"]))
     sentence = statement.observation_sentence(found, arm)
     fault = plain.verdict is Verdict.FAULT

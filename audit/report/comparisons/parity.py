@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.equality.rerun import Rerun, compare
-from audit.checks.equality.triage import MIN_NOISE_POSITIONS
-from audit.checks.logprob_closeness import FLOOR_TIMES, changes
 from audit.errors import UserError
+from audit.evidence.divergence.rerun import Rerun, compare
+from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
+from audit.evidence.logprob_changes import FLOOR_TIMES, changes
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.evidence.verdicts import Verdict
 from audit.report.comparisons.begun_order import BegunOrder, in_begun_order

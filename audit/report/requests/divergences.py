@@ -1,7 +1,7 @@
 """The first divergences of a run from its baselines, one by one, with the triage of the check that judged them.
 
 Only arms with an equality check have divergences: where a rule draws independently of the baseline, other tokens are
-no fault. A divergence is triaged as `audit.checks.equality.triage` does it, against the noise bound that the stored
+no fault. A divergence is triaged as `audit.evidence.divergence.triage` does it, against the noise bound that the stored
 result states, so that a page and its check agree. At most `MOST` per arm are shown; `Choice` says which.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from audit.checks.equality import coupled, greedy
-from audit.checks.equality.triage import Instrument, TriagedDivergence, baseline_fault, triage
 from audit.errors import CannotDecide
+from audit.evidence.divergence import coupled, greedy
+from audit.evidence.divergence.triage import Instrument, TriagedDivergence, baseline_fault, triage
 from audit.evidence.pairing import Divergence, MarginNoise, Pair, divergence
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict

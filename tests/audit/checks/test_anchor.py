@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.anchor import rows as anchor_rows
 from audit.checks.anchor.check import CHECK
-from audit.checks.anchor.rows import row_at
 from audit.checks.base.interface import evaluate
+from audit.evidence.anchor import rows as anchor_rows
+from audit.evidence.anchor.rows import row_at
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from audit.stats.distance import distances

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from audit.checks.acceptance_theory import CHECK as ACCEPTANCE
-from audit.checks.acceptance_theory import expected_acceptance
 from audit.checks.base.interface import evaluate
-from audit.checks.law.cells import previous_at
 from audit.checks.law.check import CHECK as LAW
-from audit.checks.law.table import tabulate
 from audit.checks.replay.check import CHECK as REPLAY
+from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions
+from audit.evidence.law.cells import previous_at
+from audit.evidence.law.table import tabulate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role

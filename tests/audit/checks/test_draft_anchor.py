@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from audit import checks
-from audit.checks.base.interface import NoEvidence, evaluate
+from audit.checks.base.interface import evaluate
 from audit.checks.draft_anchor import Likeness, compare
 from audit.evidence.records import ArmKind, Evidence
-from audit.evidence.verdicts import LACKING, Verdict
+from audit.evidence.verdicts import LACKING, NoEvidence, Verdict
 from audit.selftest.default_suite import default_suite
 from audit.selftest.run_arm import gather
 from engine import faults

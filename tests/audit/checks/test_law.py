@@ -5,10 +5,11 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks.base.interface import evaluate
-from audit.checks.law.battery import battery
-from audit.checks.law.check import CHECK, estimate_leak
-from audit.checks.law.sums import LawSums
-from audit.checks.law.table import request_by_request, tabulate
+from audit.checks.law.check import CHECK
+from audit.evidence.law.battery import battery
+from audit.evidence.law.leak import estimate_leak
+from audit.evidence.law.sums import LawSums
+from audit.evidence.law.table import request_by_request, tabulate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel

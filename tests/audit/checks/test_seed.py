@@ -5,7 +5,7 @@ import pytest
 
 from audit.checks import seed
 from audit.checks.base.interface import evaluate
-from audit.checks.equality.rerun import compare, offer
+from audit.evidence.divergence.rerun import compare, offer
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine.backends.engine_spec import EngineSpec

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from audit.checks.law.table import TabulatedRequest, request_by_request
 from audit.errors import CannotDecide
 from audit.evidence.decisions import unreadable
+from audit.evidence.law.table import TabulatedRequest, request_by_request
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from audit.checks.law.table import tabulate
+from audit.evidence.law.table import tabulate
 from audit.evidence.random_numbers import seed_of
 from audit.report.html.section import Nothing, source_of
 from audit.report.html.sections import law

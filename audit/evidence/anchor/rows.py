@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.accounting.rules import steps_by_token
-from audit.evidence.decisions import deciding_row, deciding_rows
+from audit.evidence.decisions import deciding_row, deciding_rows, steps_by_token
 from audit.evidence.pairing import Pair, agreeing, compared, pair_arms
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.evidence.shape import shape_fault

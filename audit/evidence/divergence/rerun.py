@@ -18,10 +18,10 @@ from functools import cache
 
 import numpy as np
 
-from audit.checks.equality import coupled as coupled_equality
-from audit.checks.equality import greedy as greedy_equality
-from audit.checks.equality.triage import MIN_NOISE_POSITIONS, Instrument
 from audit.evidence.decisions import deciding_row
+from audit.evidence.divergence import coupled as coupled_equality
+from audit.evidence.divergence import greedy as greedy_equality
+from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS, Instrument
 from audit.evidence.pairing import Divergence, Pair, agreeing, compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
 from audit.evidence.shape import shape_fault

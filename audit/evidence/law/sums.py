@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.law.table import LawTable, TabulatedRequest
+from audit.evidence.law.table import LawTable, TabulatedRequest
 from audit.evidence.verdicts import Finding
 from audit.stats.acceptance.expected import BernoulliTest, bernoulli_test_of
 from audit.stats.anytime import alternatives

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import Params
-from audit.evidence.excerpts import parting
+from audit.evidence.divergence.excerpts import parting
 from audit.evidence.origin import names_its_ends
 from audit.evidence.pairing import (
     Divergence,
@@ -33,7 +32,7 @@ from audit.evidence.pairing import (
     pair_arms,
 )
 from audit.evidence.records import Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.record.trace import steps_of
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.law.sums import BONUS, EVERY, LAST_DEPTH, LawSums, TokenStratum
-from audit.checks.law.table import LawTable, moments_of
+from audit.evidence.law.sums import BONUS, EVERY, LAST_DEPTH, LawSums, TokenStratum
+from audit.evidence.law.table import LawTable, moments_of
 from audit.stats.anytime.alternatives import ranking, summary
 from audit.stats.anytime.scores import LOG_FLOOR, ScoreSums, score_test_of
 from audit.stats.pit import SmoothSums, smooth_test_of

@@ -1,0 +1,1 @@
+"""Rows beside those of an independent reference."""

@@ -1,0 +1,1 @@
+"""Where two arms part, and whether rounding explains it."""

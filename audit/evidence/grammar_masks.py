@@ -1,0 +1,25 @@
+"""Requests with a grammar, and the second account of their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from audit.evidence.records import Evidence
+from engine.record.trace import Trace
+
+FACT: Final = "constraint"
+
+
+NO_GRAMMAR: Final = "no request has a grammar"
+
+
+def constrained(evidence: Evidence) -> bool:
+    """True if a request of the candidate has a grammar."""
+    return any(each.trace.header.sampling.structured is not None for each in evidence.candidate.requests)
+
+
+def account_of(trace: Trace) -> Mapping[str, Any] | None:
+    """The second account of a request's masks; None if the backend made none."""
+    found = trace.header.facts.get(FACT)
+    return found if isinstance(found, Mapping) and isinstance(found.get("masks"), list) else None

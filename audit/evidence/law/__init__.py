@@ -1,0 +1,1 @@
+"""Emitted tokens beside the laws on record: rows, sums and tests."""

@@ -1,0 +1,84 @@
+"""Log-probabilities of equal tokens in two arms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.evidence.pairing import Pair, agreeing, pair_arms
+from audit.evidence.records import ArmRecord
+from engine.core.types import Floats
+
+OF_PROMPT = "prompt_logprobs"
+"""Of a record's facts: the log-probability of each token of the prompt, None for the first."""
+
+
+FLOOR_TIMES = 10.0
+"""Factor on the largest difference between two plain runs, the limit of a single difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobChanges:
+    """[n] at equal prefixes; `pair` and `index` locate each, `prompt` is the cluster."""
+
+    reference: str
+    ours: Floats
+    theirs: Floats
+    pair: NDArray[np.int64]
+    index: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    pairs: tuple[Pair, ...]
+    part: str = "token"
+    """Of what the index counts tokens."""
+
+    @property
+    def value(self) -> Floats:
+        """[n] candidate minus reference."""
+        return self.ours - self.theirs
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """[t] log-probabilities of the same tokens."""
+
+    ours: Floats
+    theirs: Floats
+
+
+def _of_answer(pair: Pair) -> _Sides:
+    """Those of the tokens before the pair diverges."""
+    left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
+    shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
+    return _Sides(left[:shared], right[:shared])
+
+
+def _of_prompt(pair: Pair) -> _Sides:
+    """Those of the prompt's tokens; the first has none."""
+    sides = (each.trace.header.facts.get(OF_PROMPT) or () for each in (pair.candidate, pair.baseline))
+    left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
+    shared = min(len(left), len(right))
+    return _Sides(left[:shared], right[:shared])
+
+
+def changes(
+    ours: ArmRecord, theirs: ArmRecord, reference: str, sides: Callable[[Pair], _Sides] = _of_answer
+) -> LogprobChanges:
+    """Differences at equal prefixes; places without a reference number are left out."""
+    pairs = pair_arms(ours, theirs).pairs
+    cases = sorted({pair.candidate.case_id for pair in pairs})
+    left, right = [np.empty(0)], [np.empty(0)]
+    owner, index, prompt = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
+    for i, pair in enumerate(pairs):
+        both = sides(pair)
+        kept = np.flatnonzero(np.isfinite(both.theirs))
+        left.append(both.ours[kept])
+        right.append(both.theirs[kept])
+        owner.append(np.full(len(kept), i))
+        index.append(kept)
+        prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
+    at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
+    part = "prompt token" if sides is _of_prompt else "token"
+    return LogprobChanges(reference, np.concatenate(left), np.concatenate(right), at, place, cluster, pairs, part)
