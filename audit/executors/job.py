@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.evidence.environment import Environment
-from audit.runs.prepare import PreparedRun, artifacts, effective_config
+from audit.runs.prepare import PreparedRun, artifacts
 from audit.runs.surroundings import differences
 from audit.store import NewRequest, RequestKey
 from audit.suite.allowances import Allowances
@@ -42,7 +42,7 @@ def identity_of(prepared: PreparedRun) -> RunIdentity:
     return RunIdentity(
         digests={used.role: used.sha256 for used in artifacts(prepared)},
         environment=prepared.environment,
-        arms={arm.planned.name: effective_config(arm).to_json() for arm in prepared.arms},
+        arms={arm.planned.name: arm.effective.to_json() for arm in prepared.arms},
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from audit.checks import load
 from audit.errors import UserError
 from audit.runs.continuity import starts_again
-from audit.runs.prepare import PreparedArm, PreparedRun, effective_config
+from audit.runs.prepare import PreparedArm, PreparedRun
 from audit.runs.shard import Shard
 from audit.store import RequestKey
 from engine.record.effective import LoopOwner
@@ -71,7 +71,7 @@ def require_joinable(prepared: PreparedRun) -> None:
 
 def divisible(prepared: PreparedRun, arm: PreparedArm) -> bool:
     """True if the requests of an arm may be decoded by several processes, with the content of a local run."""
-    effective = effective_config(arm)
+    effective = arm.effective
     if arm.planned.kind.reads:
         return True
     if effective.decoder is not LoopOwner.OWN or effective.origin is not None or starts_again(arm):

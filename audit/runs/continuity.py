@@ -14,7 +14,7 @@ from itertools import chain
 from audit.evidence.pairing import agreeing
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmRecord
-from audit.runs.prepare import PreparedArm, effective_config
+from audit.runs.prepare import PreparedArm
 from audit.store import RequestKey
 from engine.core.errors import EngineError
 from engine.core.types import Generation, Request
@@ -57,7 +57,7 @@ def remaining(arm: PreparedArm, finished: frozenset[RequestKey], load_arm: Calla
 
 def starts_again(arm: PreparedArm) -> bool:
     """True if the missing requests depend on more than themselves."""
-    effective = effective_config(arm)
+    effective = arm.effective
     if arm.planned.kind.reads or effective.decoder is not LoopOwner.OWN or effective.origin is not None:
         return False
     if arm.engine.memory() is not None or effective.draft_version is not None:

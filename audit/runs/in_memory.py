@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.runs.arms import evidence_for
 from audit.runs.generate import generations
-from audit.runs.prepare import PreparedArm, arm_level, effective_config
+from audit.runs.prepare import PreparedArm
 from audit.store import RequestKey
 from engine.core.types import FinishReason, Generation
 from engine.record.trace import decode
@@ -63,11 +63,11 @@ def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:
     lost = {each.request_id for each in (*failed, *refused)}
     answered = tuple(each for each in records if each.request_id not in lost)
     planned, level = arm.planned, _level(arm, answered)
-    return ArmRecord(planned.name, planned.kind, level, effective_config(arm), answered, failed, refused)
+    return ArmRecord(planned.name, planned.kind, level, arm.effective, answered, failed, refused)
 
 
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
-    return min([arm_level(arm), *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
+    return min([arm.level, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
 
 
 def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:

@@ -46,6 +46,18 @@ class PreparedArm:
     domains: Mapping[str, str]
     """Domain by case id."""
 
+    @property
+    def effective(self) -> Effective:
+        """The effective configuration of the engine's decoding, or of its pass over given tokens."""
+        kind = self.planned.kind
+        return reading(kind, self.engine).config() if kind.reads else self.engine.effective_config()
+
+    @property
+    def level(self) -> Level:
+        """The evidence level of the records; reading samples nothing, so it shows rows but no random numbers."""
+        level = Level(self.engine.capabilities().level)
+        return min(Level.L2, level) if self.planned.kind.reads else level
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
@@ -91,7 +103,7 @@ def require_engines(prepared: PreparedRun, say: Callable[[str], None] = lambda _
             engine = arm.engine.starts() if isinstance(arm.engine, Starting) else None
             if engine is not None:
                 say(f"starting {engine} for arm {arm.planned.name}")
-            effective_config(arm)
+            _ = arm.effective
 
 
 def build_arms(suite: Suite, backend: Backend, earlier: ReusedRun | None = None) -> tuple[PreparedArm, ...]:
@@ -142,18 +154,6 @@ def _can_run(suite: Suite, planned: Arm, engine: Engine) -> bool:
     # `numerics: auto` may end with a mode that promises less than the backend declares
     forced = any(compares_anyway(spec) for spec in suite.arms if spec.name == planned.of)
     return planned.kind is not ArmKind.REREAD or forced or promises_chains(reading(planned.kind, engine).config())
-
-
-def effective_config(arm: PreparedArm) -> Effective:
-    """The effective configuration of the engine's decoding, or of its pass over given tokens."""
-    kind = arm.planned.kind
-    return reading(kind, arm.engine).config() if kind.reads else arm.engine.effective_config()
-
-
-def arm_level(arm: PreparedArm) -> Level:
-    """The evidence level of the arm's records; reading samples nothing, so it shows rows but no random numbers."""
-    level = Level(arm.engine.capabilities().level)
-    return min(Level.L2, level) if arm.planned.kind.reads else level
 
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
@@ -228,13 +228,13 @@ def model_artifacts(models: Iterable[ModelFacts]) -> Iterator[ArtifactRef]:
 
 
 def _arm_start(arm: PreparedArm, rule: RunStopRule | None, shard: Shard | None, *, text: bool) -> NewArm:
-    planned, effective = arm.planned, effective_config(arm)
+    planned, effective = arm.planned, arm.effective
     terms = ({} if rule is None else {STOP_RULE: rule.document()}) | ({} if text else {KEY: OFF})
     part = {} if shard is None else {SHARD: shard.document(planned.name)}
     return NewArm(
         name=planned.name,
         kind=planned.kind,
-        level=arm_level(arm),
+        level=arm.level,
         spec=_spec(planned) | terms | part,
         effective=effective,
         lossless=bool(effective.lossless),

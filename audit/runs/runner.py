@@ -18,7 +18,7 @@ from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judge
-from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, effective_config, run_start
+from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
 from audit.runs.surroundings import resumed
@@ -142,7 +142,7 @@ def _require_same_numerics(prepared: PreparedRun, record: StoredRun) -> None:
     """Reject another numerics mode: an arm with requests from two modes would be comparable with neither."""
     before = {arm.name: _mode(arm.effective) for arm in record.arms}
     for arm in prepared.arms:
-        name, now = arm.planned.name, _mode(effective_config(arm))
+        name, now = arm.planned.name, _mode(arm.effective)
         if before.get(name, now) != now:
             raise UserError(
                 f"run {record.ulid}: arm {name} began with numerics {before[name]}, here it would go on with {now}; "
