@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.base.plans import plan_acceptance
 from audit.evidence.acceptance import expected_acceptance
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY, Decisions
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level

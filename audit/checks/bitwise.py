@@ -21,7 +21,8 @@ import numpy as np
 
 from audit.checks.base.interface import Check, Design, not_run
 from audit.checks.base.plans import at_least
-from audit.evidence.coverage.examined import Group, read_again
+from audit.evidence.coverage.examined import read_again
+from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict

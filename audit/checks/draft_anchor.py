@@ -22,7 +22,8 @@ from typing import Final
 import numpy as np
 
 from audit.checks.base.interface import Check, Design
-from audit.evidence.coverage.examined import Group, redrafted
+from audit.evidence.coverage.examined import redrafted
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, stream_of

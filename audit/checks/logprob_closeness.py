@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.coverage.examined import Group, anchored_or_until_parted
+from audit.evidence.coverage.examined import anchored_or_until_parted
+from audit.evidence.coverage.groups import Group
 from audit.evidence.logprob_changes import (
     FLOOR_TIMES,
     OF_PROMPT,

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.coverage.examined import EVERY_GROUP
+from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord

@@ -40,7 +40,7 @@ def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -
         UserError: the bundle is refused.
     """
     # imported late: few decisions are on bundles
-    from audit.store.bundle.verify import file_digest, opened
+    from audit.store.verified_bundle import file_digest, opened
 
     with opened(path) as bundle:
         broken = tuple(f"{place.place}: {place.message}" for place in bundle.broken)

@@ -11,7 +11,7 @@ from audit.attest.envelope import SignedStatement
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
-from audit.gate.rego.module import RegoModule
+from audit.gate.rego_modules import RegoModule
 from audit.gate.subjects import Subject
 from audit.store import StoredDecision, StoredRun
 from audit.store.base.keys import PrivateKey

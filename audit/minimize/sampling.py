@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from audit.minimize.steps import fewest
+from audit.minimize.shrink import fewest
 from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
 

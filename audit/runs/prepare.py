@@ -16,8 +16,8 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
 from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots
-from audit.runs.generate import can_read, promises_chains, reading
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
+from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.recorded_arms import JUDGED
 from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.runs.shard import SHARD, Shard

@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from audit.store.base.values import RunStatus
+from audit.store.base.violations import IntegrityViolation
 from audit.store.ledger import log_check, log_scan, trigger_texts
 from audit.store.sums import sums
 from audit.store.tables import view_texts
 from audit.store.tables.runs import RunRow
 from audit.store.writing import integrity
-from audit.store.writing.contents import IntegrityViolation
 
 
 def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:

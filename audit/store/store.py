@@ -38,6 +38,7 @@ from audit.store.base.values import (
     StoredJudgement,
     StoredRun,
 )
+from audit.store.base.violations import IntegrityViolation
 from audit.store.ledger import checkpoints, log, proof
 from audit.store.ledger.checkpoints import TreeHead
 from audit.store.reading import arm_reader, outcomes, reader
@@ -46,8 +47,9 @@ from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
 from audit.store.tables import odd_rows
+from audit.store.tables.lookup import find_run
 from audit.store.writing import erasing, integrity, request_writer, token_pieces, writer
-from audit.store.writing.contents import IntegrityViolation, WithheldContent, withholds
+from audit.store.writing.contents import WithheldContent, withholds
 from audit.store.writing.erasing import ErasurePlan, StoredErasure
 from audit.store.writing.request_writer import NewRequest
 
@@ -242,7 +244,7 @@ class Store:
 
     def broken_places(self, run: str) -> tuple[IntegrityViolation, ...]:
         """Places where a run changed after it finished; empty if none."""
-        return self._read(lambda session: tuple(integrity.broken_places(session, writer.find_run(session, run))))
+        return self._read(lambda session: tuple(integrity.broken_places(session, find_run(session, run))))
 
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
         """Damage of the store: triggers, references, the log, and the named or all runs."""
@@ -301,7 +303,7 @@ class Store:
 
     def ending_entry(self, run: str) -> int | None:
         """The place in the log of the run's last state; None if the log has none."""
-        return self._read(lambda session: log.last_state(session, writer.find_run(session, run).id))
+        return self._read(lambda session: log.last_state(session, find_run(session, run).id))
 
     def prove(self, run: str) -> dict[str, Any]:
         """The proof that a run's ending and results are in the log of the newest checkpoint.
@@ -310,7 +312,7 @@ class Store:
             UserError: no checkpoint covers them.
             CannotDecide: they are not as they were logged.
         """
-        return self._read(lambda session: proof.prove(session, writer.find_run(session, run)), steady=True)
+        return self._read(lambda session: proof.prove(session, find_run(session, run)), steady=True)
 
     @property
     def attestations(self) -> Attestations:
@@ -345,7 +347,7 @@ class Store:
         # imported late, as below: few commands need bundles
         from audit.store.bundle.transfer import write_bundle
 
-        self._read(lambda session: write_bundle(session, writer.find_run(session, run), path))
+        self._read(lambda session: write_bundle(session, find_run(session, run), path))
 
     def import_run(self, source: Store, run: str, digest: str) -> bool:
         """Copy a run from the verified store of a bundle, in one transaction; `digest` is the bundle's SHA-256.

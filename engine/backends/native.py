@@ -29,9 +29,9 @@ from engine.heads.loading import load_model_or_head
 from engine.models.interface import SlotCache
 from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO, DRAFTING, ROUNDED
-from engine.models.numerics.probe.choose import ModelWithNumerics
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
+from engine.models.probe.choose import ModelWithNumerics
 from engine.proposers.interface import Proposer
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request
-from engine.models.numerics.probe.choose import ModelWithNumerics
+from engine.models.probe.choose import ModelWithNumerics
 from engine.proposers.interface import ProposerFacts
 from engine.verify.interface import VerifierFacts
 

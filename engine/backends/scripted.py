@@ -16,8 +16,8 @@ from engine.backends.native import NativeEngine
 from engine.backends.tokenizer import PromptTokenizer
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
-from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
 from engine.models.passes.reference_pass import ScriptedReference
+from engine.models.probe.choose import ModelWithNumerics, scripted
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"

@@ -41,7 +41,7 @@ TRIMMED_BY_OWN_PROBABILITY = proposer_fault(
 )
 """A draft is cut before the first token that the draft model itself considered unlikely.
 
-The tokens that are cut never reach the record. `engine.proposers.draft_model.confidence` explains why the law breaks.
+The tokens that are cut never reach the record. `engine.proposers.confidence` explains why the law breaks.
 """
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from engine.heads.checkpoint import TensorSpec
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.decoder.layers import SeparateLayers
-from engine.models.decoder.lean_weights import LeanConfig, rope_frequencies
 from engine.models.interface import Placement
+from engine.models.lean_weights import LeanConfig, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, ForwardContext, HeadSizes, LayerBody, Matrix, Norm

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at
-from engine.models.decoder.lean_weights import LeanConfig, rope_frequencies
 from engine.models.interface import Placement
+from engine.models.lean_weights import LeanConfig, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, HeadSizes, Matrix, Norm, RopeTables

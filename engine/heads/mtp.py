@@ -15,8 +15,8 @@ from torch import Tensor
 
 from engine.heads.decoder import Decoder, LayerForm
 from engine.models.cache import TensorSlotCache
-from engine.models.decoder.lean_weights import LeanConfig, LeanWeights
 from engine.models.interface import Placement
+from engine.models.lean_weights import LeanConfig, LeanWeights
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.layouts import flat

@@ -17,7 +17,6 @@ import torch
 from engine.core.errors import ModelError
 from engine.core.registry import LOADERS, resolve
 from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
-from engine.models.decoder.lean_weights import check_tensors, read_config
 from engine.models.files.bundled import bundled_folder
 from engine.models.files.folder import (
     TOKENIZER_PATTERNS,
@@ -31,9 +30,10 @@ from engine.models.files.folder import (
 )
 from engine.models.files.pinned import pinned
 from engine.models.interface import TargetModel
+from engine.models.lean_weights import check_tensors, read_config
 from engine.models.numerics.devices import CPU, ask_for_stable_kernels, usable_device
-from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
-from engine.models.numerics.probe.model_parts import ModelParts, parts_of
+from engine.models.probe.choose import ModelWithNumerics, NumericsFacts, foreign, require_known
+from engine.models.probe.model_parts import ModelParts, parts_of
 
 __all__ = [
     "LoadedModel",

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
 from engine.core.options import ChoiceOption, NumberListOption, OptionType, ScalarOption, numbers, read_options
-from engine.proposers.draft_model.confidence import STOP_BELOW
-from engine.proposers.draft_model.tree_planning import ROUNDING, TreeShape
+from engine.proposers.confidence import STOP_BELOW
+from engine.proposers.tree_planning import ROUNDING, TreeShape
 from engine.sampling.draw import Siblings
 
 MATCHING: Final = "matching"

@@ -34,7 +34,7 @@ from engine.heads.formats.mimo import BEFORE_NORM, LAYER, WHOLE, mimo_slots, swa
 from engine.heads.formats.mtp import COUNT, FAMILY
 from engine.heads.loading import load_head
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import LayerWeights, LeanConfig, read_config
+from engine.models.lean_weights import LayerWeights, LeanConfig, read_config
 from engine.models.loading import LoadedModel, load_model
 from engine.models.numerics.interface import Affine
 

@@ -17,7 +17,7 @@ import numpy as np
 from engine.backends.interface import Engine
 from engine.core.errors import InvalidRequest
 from engine.core.types import Floats, Request
-from engine.proposers.draft_model.tree_planning import PlanningCosts, TreeShape, chain_shape, k_ary_shape
+from engine.proposers.tree_planning import PlanningCosts, TreeShape, chain_shape, k_ary_shape
 from engine.record.trace import StepView, Trace, decode, steps_of
 
 Drafting = Callable[[TreeShape | None], Engine]

@@ -1,7 +1,7 @@
 """``python -m engine.tools.plan_tree``: the best tree for `sequoia` on a pair, prompts, temperature and machine.
 
 Measures acceptance and times (`engine.tools.measure_acceptance`), plans
-(`engine.proposers.draft_model.tree_planning`), and compares the chosen tree with
+(`engine.proposers.tree_planning`), and compares the chosen tree with
 chains and complete k-ary trees.
 """
 
@@ -19,7 +19,7 @@ from engine.backends.interface import Engine, Prompt
 from engine.backends.native import open_models
 from engine.core.errors import EngineError, InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
-from engine.proposers.draft_model.tree_planning import (
+from engine.proposers.tree_planning import (
     PlanningCosts,
     Rates,
     TreeShape,

@@ -18,7 +18,7 @@ from engine.backends.engine_spec import ModelSource
 from engine.backends.interface import Engine, Prompt
 from engine.backends.native import open_models
 from engine.core.types import Request, SamplingParams
-from engine.proposers.draft_model.tree_planning import (
+from engine.proposers.tree_planning import (
     Rates,
     TreeShape,
     best_shape,

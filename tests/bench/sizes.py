@@ -20,13 +20,13 @@ import torch
 from engine.core.types import Generation, Request, SamplingParams
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import read_config
 from engine.models.decoder.step_graphs import graphs_on
+from engine.models.lean_weights import read_config
 from engine.models.loading import DTYPES
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.ordered.panels import panels
-from engine.models.numerics.probe.choose import choose
-from engine.models.numerics.probe.model_parts import parts_of
+from engine.models.probe.choose import choose
+from engine.models.probe.model_parts import parts_of
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.bench.engines import draft_constantly

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engine.proposers.draft_model.tree_planning import best_shape, chain_shape, expected_tokens, k_ary_shape
 from engine.proposers.options import OPTIONS, rates_of
+from engine.proposers.tree_planning import best_shape, chain_shape, expected_tokens, k_ary_shape
 from tests.bench.sequoia import PAGE, Arm, Ran, difference, main
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from engine.core.errors import EngineError
 from engine.heads.loading import load_model_or_head
-from engine.models.decoder.lean_weights import expected_shapes, read_config
+from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.loading import LoadOptions
 from tests.fuzz.contract import Violation
 from tests.fuzz.edits import Edit, as_text, edited_bytes

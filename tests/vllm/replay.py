@@ -5,8 +5,8 @@ import torch
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.heads.mtp import MtpModule
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.lean_weights import read_config
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.fitted_head import fitted_head

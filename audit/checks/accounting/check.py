@@ -28,7 +28,7 @@ from audit.checks.accounting.rules import (
     top_faults,
 )
 from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.origin import foreign_tokens
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord

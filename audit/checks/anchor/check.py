@@ -24,7 +24,8 @@ from audit.evidence.anchor.judgement import (
     anchored_rows,
     judge_rows,
 )
-from audit.evidence.coverage.examined import Group, anchored
+from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Params
 from audit.stats.power import bound_need

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from audit.evidence.coverage.examined import Examined, Group
+from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
 from audit.stats.sample_size import SampleSize

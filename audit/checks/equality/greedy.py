@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
-from audit.evidence.coverage.examined import EVERY_GROUP, until_parted
+from audit.evidence.coverage.examined import until_parted
+from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.greedy import (
     INSTRUMENT,
 )

@@ -24,7 +24,7 @@ import numpy as np
 from audit.checks.base.interface import Check, Design
 from audit.checks.honoured.causes import cause
 from audit.checks.honoured.rows import TokenComparison, compared_rows
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound

@@ -24,7 +24,7 @@ import numpy as np
 
 from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.base.plans import plan_law
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.law.battery import ComponentTest, battery
 from audit.evidence.law.leak import GREEDY, Leak, leak_of

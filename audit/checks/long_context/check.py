@@ -23,7 +23,8 @@ import numpy as np
 from audit.checks.base.interface import Check, Design, examine_all
 from audit.checks.long_context.buckets import Bucket, buckets_up_to, contexts_of, longest, maximum_of
 from audit.checks.long_context.measures import Kind, Measure, acceptance, all_greedy, equality, kinds_of, law
-from audit.evidence.coverage.examined import Examined, Group, until_parted
+from audit.evidence.coverage.examined import until_parted
+from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level

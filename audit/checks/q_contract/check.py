@@ -25,7 +25,7 @@ from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.kept import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.draft_draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
 from audit.evidence.random_numbers import seed_of

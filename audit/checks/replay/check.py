@@ -24,7 +24,7 @@ from audit.checks.replay.full import replay_full
 from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.structure import Violation

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict

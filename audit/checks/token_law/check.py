@@ -22,7 +22,8 @@ import numpy as np
 from audit.checks.base.interface import Check, Design
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
 from audit.evidence.anchor.judgement import NO_ANCHOR
-from audit.evidence.coverage.examined import Group, anchored
+from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
 from audit.evidence.law.leak import GREEDY

@@ -25,7 +25,7 @@ import numpy as np
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
-from audit.evidence.coverage.examined import Examined, Group
+from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.tool_calls import answered, offers_tools, spans_of, unread_reason

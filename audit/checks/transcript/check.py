@@ -24,7 +24,8 @@ from audit.checks import load
 from audit.checks.base.interface import Check, Design, evaluate
 from audit.checks.transcript import statement as statement
 from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, AnchorResult, anchored_rows, judge_rows, numbers
-from audit.evidence.coverage.examined import Group, anchored
+from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.law.table import tabulate
 from audit.evidence.random_numbers import seed_of

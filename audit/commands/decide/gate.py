@@ -98,7 +98,7 @@ def command(
     from audit.gate.judge import judge, judge_bundle
     from audit.gate.judgement import GateRequest
     from audit.gate.record import signer_of
-    from audit.gate.rego.module import read_modules
+    from audit.gate.rego_modules import read_modules
 
     if summary_file is not None:
         require_writable(summary_file)

@@ -30,7 +30,7 @@ from audit.terminal.tables import echo_json, echo_rows
 from engine.core.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.models.numerics.probe.model_parts import ModelParts
+    from engine.models.probe.model_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
 EXTRAS: Final = MappingProxyType(
@@ -193,7 +193,7 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
 
 def _numerics_rows(parts: ModelParts, name: str) -> Iterator[Probe]:
     from engine.models import numerics
-    from engine.models.numerics.probe.probe import probe
+    from engine.models.probe.probe import probe
 
     reports = {mode: probe(parts, numerics.load(mode)) for mode in numerics.REGISTRY}
     for mode, report in reports.items():

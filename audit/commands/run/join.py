@@ -52,7 +52,7 @@ def command(
 def _shards(names: Sequence[str], store: Store, stack: ExitStack) -> list[StoredShard]:
     """The shards in the order of their names; bundles stay open until the stack ends."""
     from audit.executors.joining import stored_shard
-    from audit.store.bundle.verify import opened
+    from audit.store.verified_bundle import opened
 
     found = []
     for name in names:

@@ -30,7 +30,7 @@ def command(run: str, out: Path, kind: str, arm: str | None, store: str) -> None
     With --format parquet, a new folder with one Parquet file per table and view, for DuckDB and pandas. With --format
     difr, prompts and answers of one arm as token ids, in the JSON that DiFR scores against a reference.
     """
-    from audit.store.bundle.verify import file_digest
+    from audit.store.verified_bundle import file_digest
 
     if (kind == "difr") != (arm is not None):
         raise UserError("--arm and --format difr belong together: name the arm whose answers DiFR scores")
@@ -63,7 +63,7 @@ def _parquet(run: str, folder: Path, store: str) -> None:
 
 
 def _difr(run: str, arm: str, out: Path, store: str) -> None:
-    from audit.store.bundle.difr_file import write_difr
+    from audit.report.difr_file import write_difr
 
     with Store.open(store, create=False, read_only=True) as opened:
         name = opened.resolve(run)

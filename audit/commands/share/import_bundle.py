@@ -36,7 +36,7 @@ def command(bundle: Path, kind: str, as_json: bool, store: str) -> None:
         return
     if as_json:
         raise UserError("--json belongs to --format aiperf; audit show --json prints an imported run")
-    from audit.store.bundle.verify import file_digest, opened
+    from audit.store.verified_bundle import file_digest, opened
 
     with opened(bundle) as source:
         for broken in source.broken[:1]:

@@ -9,7 +9,7 @@ from typing import Final
 from audit.errors import CannotDecide
 from audit.store.base.keys import read_public
 from audit.store.bundle.inclusion import BundleInclusion
-from audit.store.bundle.verify import OpenBundle, file_digest, opened
+from audit.store.verified_bundle import OpenBundle, file_digest, opened
 from audit.text.printer import echo, note
 
 PROVED: Final = (

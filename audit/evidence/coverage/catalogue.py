@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from audit.evidence.coverage import context, drafting, ends
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.evidence.coverage.view import Mask, RequestView
 from audit.evidence.streams import stream_of
 from audit.evidence.tool_calls import spans_of, unread_reason

@@ -15,7 +15,7 @@ import numpy as np
 from audit.evidence.coverage.batch import Stay, batches, stay_of
 from audit.evidence.coverage.catalogue import CATALOGUE, Recogniser
 from audit.evidence.coverage.context import PREFIX
-from audit.evidence.coverage.examined import Examined, Group
+from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
 

@@ -1,17 +1,13 @@
-"""Which of a candidate's tokens a check examines, for checks that compare two arms.
-
-The themes of situations, and what a check examines; free of numpy, because every command knows the checks.
-"""
+"""Which of a candidate's tokens a check examines, for checks that compare two arms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audit.evidence.coverage.count import every_token, no_token
+from audit.evidence.coverage.groups import Examined
 from audit.evidence.coverage.view import Mask
 from audit.evidence.pairing import Pair, compared
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
@@ -19,25 +15,6 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
 if TYPE_CHECKING:
     from audit.evidence.coverage.view import Mask
     from audit.evidence.records import RequestRecord
-
-Examined: TypeAlias = "Callable[[RequestRecord], Mask]"
-"""[E] the emitted tokens of a candidate's request that a check examines."""
-
-
-class Group(StrEnum):
-    """A theme of situations; a check's claim covers whole groups."""
-
-    DRAFTING = "drafting"
-    ENDS = "ends"
-    PARAMETERS = "parameters"
-    BATCH = "batch"
-    PROMPTS = "prompts"
-    TREES = "trees"
-    CONTEXTS = "contexts"
-    EVENTS = "events"
-
-
-EVERY_GROUP: Final = frozenset(Group)
 
 
 def until_parted(evidence: Evidence) -> Examined:

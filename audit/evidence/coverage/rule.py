@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import ArmCoverage, steps_known
-from audit.evidence.coverage.examined import Group
 from audit.evidence.coverage.expected import ONCE, PARTS, often, once
+from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmRecord
 from audit.evidence.verdicts import SHORT_OF, CheckResult, Verdict
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from audit.gate.rego.module import RegoModule
+from audit.gate.rego_modules import RegoModule
 
 POLL_S: Final = 0.01
 MEMORY_BYTES: Final = 2**29

@@ -10,7 +10,7 @@ from audit.gate.facts import RunFacts
 from audit.gate.judgement import GateRequest
 from audit.gate.rego.document import facts_document
 from audit.gate.rego.engine import RegoAnswer, RegoFailure, evaluate
-from audit.gate.rego.module import RegoModule
+from audit.gate.rego_modules import RegoModule
 
 REGO: Final = "rego"
 MOST_REASONS: Final = 50

@@ -19,9 +19,9 @@ from audit.store.base.values import RequestKey
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums.accounts import reports_steps
 from audit.store.tables.content import ContentRow, FindingRow
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RequestRow, RunRow
 from audit.store.tables.verdicts import CheckRow
-from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 MOST_FOUND: Final = 2000

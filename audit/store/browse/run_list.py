@@ -19,9 +19,9 @@ from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store.base.values import RunStatus
 from audit.store.tables.content import ErasureRow
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import AttachmentRow, AttestationRow, CheckRow, GateDecisionRow, JudgementRow
-from audit.store.writing.writer import find_run
 
 MODELS: Final = ("target", "draft")
 """Kinds of artifacts that a reader looks for."""

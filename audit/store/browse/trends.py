@@ -16,8 +16,8 @@ from audit.store.browse.run_list import RunFilter
 from audit.store.sums import sums
 from audit.store.sums.accounts import reports_steps
 from audit.store.sums.sums import DomainCounts
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RunRow
-from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 

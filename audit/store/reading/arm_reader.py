@@ -18,11 +18,11 @@ from audit.errors import CannotDecide
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
+from audit.store.tables.lookup import find_arm, find_run
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
 from audit.store.writing import contents, integrity
 from audit.store.writing.contents import WithheldContent
 from audit.store.writing.request_writer import NewRequest
-from audit.store.writing.writer import find_arm, find_run
 from engine.core.errors import TraceError
 from engine.record.effective import Effective
 

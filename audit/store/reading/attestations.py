@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from audit.store.base.canonical import jsonable, storable
 from audit.store.base.values import StoredDecision
 from audit.store.tables.log import LogEntryRow
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArtifactRow, RunRow
 from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
-from audit.store.writing.writer import find_run
 
 T = TypeVar("T")
 

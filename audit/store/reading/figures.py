@@ -14,8 +14,8 @@ from audit.store.base.values import RequestKey
 from audit.store.sums import sums
 from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, arm_drafts, run_draft_sums
 from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RequestRow, RunRow
-from audit.store.writing.writer import find_run
 
 PAIRS: Final = """
 SELECT COUNT(*),

@@ -14,9 +14,9 @@ from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store.base.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
 from audit.store.tables.content import FindingRow
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, EnvironmentRow
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
-from audit.store.writing.writer import find_run
 
 
 def latest_checks(run_id: int) -> Any:

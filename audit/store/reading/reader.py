@@ -27,10 +27,10 @@ from audit.store.base.values import (
 )
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums import accounts
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import CheckRow
 from audit.store.writing import integrity
-from audit.store.writing.writer import find_run
 from engine.record.effective import Effective
 
 SUGGESTED: Final = 3

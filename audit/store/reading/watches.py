@@ -11,9 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import storable
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RequestRow, RunRow
 from audit.store.tables.watches import WatchReadingRow, WatchRow
-from audit.store.writing.writer import find_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from sqlalchemy.orm import Session
 from audit.stats.acceptance.estimators import DraftSums
 from audit.store.base.canonical import to_json
 from audit.store.base.values import RequestKey
+from audit.store.base.violations import IntegrityViolation
 from audit.store.sums.drafts import ArmDraftSums, run_draft_sums
 from audit.store.tables.runs import RunRow
 from audit.store.tables.verdicts import RunSumsRow
-from audit.store.writing.contents import IntegrityViolation
 
 MOST_SPANS: Final = 24
 """Most spans of an arm."""

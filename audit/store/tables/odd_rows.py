@@ -21,8 +21,8 @@ from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
 from audit.store.base.connection import READING
 from audit.store.base.values import RunStatus
+from audit.store.base.violations import IntegrityViolation
 from audit.store.tables.runs import Base
-from audit.store.writing.contents import IntegrityViolation
 
 WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("run", "status"): frozenset(RunStatus),

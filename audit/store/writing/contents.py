@@ -21,6 +21,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from audit.store.base import commitments
+from audit.store.base.violations import IntegrityViolation
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
 from audit.store.tables.runs import (
     TOKEN_COLUMNS,
@@ -39,14 +40,6 @@ if TYPE_CHECKING:
 
 BATCH: Final = 16
 """Requests that are read at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class IntegrityViolation:
-    """One place where the store changed after the run finished."""
-
-    place: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

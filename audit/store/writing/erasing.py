@@ -18,10 +18,10 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.values import RequestKey, RunStatus, requests_named
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
 from audit.store.tables.events import ToolEventRow
+from audit.store.tables.lookup import find_run, now
 from audit.store.tables.runs import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.tables.verdicts import CheckRow
 from audit.store.writing.contents import REASON
-from audit.store.writing.writer import find_run, now
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from audit.store.base import commitments
 from audit.store.base.canonical import sha256_json
 from audit.store.base.governance import governance
 from audit.store.base.merkle import merkle_root
+from audit.store.base.violations import IntegrityViolation
 from audit.store.tables.content import ContentRow, ErasureRow
 from audit.store.tables.runs import (
     ArmRow,
@@ -36,7 +37,7 @@ from audit.store.tables.runs import (
     RunRow,
 )
 from audit.store.writing import contents, events
-from audit.store.writing.contents import IntegrityViolation, RequestParts
+from audit.store.writing.contents import RequestParts
 
 if TYPE_CHECKING:
     from engine.record import envelope

@@ -13,8 +13,8 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import storable
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import RequestRow, RequestTokensRow, RunArtifactRow, TokenPieceRow
-from audit.store.writing.writer import find_run
 
 TOKENIZER = "tokenizer"
 """Role of a run's tokenizer."""

@@ -6,14 +6,12 @@ Functions take an open session inside a transaction and never commit.
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
-from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.verdicts import CheckResult
 from audit.store.base import commitments
@@ -32,6 +30,7 @@ from audit.store.base.values import (
 from audit.store.ledger import log
 from audit.store.sums import sums
 from audit.store.tables.content import FINDING, ErasureRow, FindingRow
+from audit.store.tables.lookup import find_arm, find_run, now
 from audit.store.tables.runs import (
     ArmRow,
     ArtifactRow,
@@ -47,11 +46,6 @@ from audit.store.writing import contents, integrity
 
 if TYPE_CHECKING:
     pass
-
-
-def now() -> datetime:
-    """The current moment in UTC."""
-    return datetime.now(UTC)
 
 
 def begin_run(session: Session, start: NewRun) -> str:
@@ -143,31 +137,6 @@ def _arm(run_id: int, start: NewArm, context: dict[str, Any]) -> ArmRow:
 
 def _event(session: Session, run: RunRow, status: RunStatus, detail: str) -> None:
     session.add(RunEventRow(run_id=run.id, status=status.value, at=now(), detail=detail))
-
-
-def find_run(session: Session, ulid: str) -> RunRow:
-    """The run with exactly that ULID.
-
-    Raises:
-        UserError: the store has no such run.
-    """
-    run = session.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
-    if run is None:
-        raise UserError(f"no run {ulid} in this store; see: audit list")
-    return run
-
-
-def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
-    """A run's arm by name.
-
-    Raises:
-        UserError: the run has no such arm.
-    """
-    arm = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.name == name)).one_or_none()
-    if arm is None:
-        known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))
-        raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
-    return arm
 
 
 def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:

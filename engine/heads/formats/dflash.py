@@ -11,8 +11,8 @@ from typing import Any, Final
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
-from engine.models.decoder.lean_weights import LeanConfig, read_config
 from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.lean_weights import LeanConfig, read_config
 
 FAMILY: Final = "dflash"
 SECTION: Final = "dflash_config"

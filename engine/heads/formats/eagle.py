@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
-from engine.models.decoder.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
 from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
 
 NAMES: Final = frozenset({"EagleLlamaForCausalLM", "EagleForCausalLM"})
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, Residual, layer_slots
-from engine.models.decoder.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
 from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.lean_weights import ARCHITECTURES, DERIVED_SUFFIX, LeanConfig, read_config
 
 NAMES: Final = frozenset({"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"})
 CHUNKS: Final = ("input_layernorm", "hidden_norm")

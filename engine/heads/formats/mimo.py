@@ -17,8 +17,8 @@ from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
 from engine.heads.formats.mtp import COUNT, FAMILY, model_s_own
-from engine.models.decoder.lean_weights import LeanConfig, read_config
 from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.lean_weights import LeanConfig, read_config
 
 WHOLE: Final = "MiMoForCausalLM"
 NAMES: Final = frozenset({WHOLE, "MiMoMTPModel"})

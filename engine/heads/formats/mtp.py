@@ -17,8 +17,8 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
 from engine.heads.decoder import LayerForm, layer_slots
-from engine.models.decoder.lean_weights import DERIVED_SUFFIX, LeanConfig, read_config
 from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.lean_weights import DERIVED_SUFFIX, LeanConfig, read_config
 
 COUNT: Final = "num_nextn_predict_layers"
 FAMILY: Final = "mtp"

@@ -15,7 +15,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.models.decoder.lean_weights import LayerWeights, LeanConfig, LeanWeights
+from engine.models.lean_weights import LayerWeights, LeanConfig, LeanWeights
 from engine.models.numerics.devices import CPU
 from engine.models.numerics.interface import Affine
 from engine.models.numerics.ordered.large_pages import own_pages

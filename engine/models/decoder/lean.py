@@ -18,7 +18,10 @@ from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.decoder.fused_weights import WeightFormat, build_weights, mapped_weights
 from engine.models.decoder.layers import SeparateLayers
-from engine.models.decoder.lean_weights import (
+from engine.models.decoder.step_graphs import StepGraphs, completed_step, graphs_on, is_step
+from engine.models.files.folder import ModelFolder, read_tensors
+from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
+from engine.models.lean_weights import (
     LayerWeights,
     LeanConfig,
     LeanWeights,
@@ -26,9 +29,6 @@ from engine.models.decoder.lean_weights import (
     read_config,
     rope_frequencies,
 )
-from engine.models.decoder.step_graphs import StepGraphs, completed_step, graphs_on, is_step
-from engine.models.files.folder import ModelFolder, read_tensors
-from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import (
@@ -40,8 +40,8 @@ from engine.models.numerics.interface import (
     Numerics,
 )
 from engine.models.numerics.layouts import flat, unflat
-from engine.models.numerics.probe.choose import ModelWithNumerics, choose
-from engine.models.numerics.probe.model_parts import parts_of
+from engine.models.probe.choose import ModelWithNumerics, choose
+from engine.models.probe.model_parts import parts_of
 
 
 class LeanModel:

@@ -30,7 +30,7 @@ from engine.models.numerics.interface import (
 )
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, is_alone, padding, working_dtype
 from engine.models.numerics.ordered.panels import panels
-from engine.models.numerics.tiles.packed import can_pack, packed, plain
+from engine.models.numerics.packed import can_pack, packed, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The interface of a numerics mode: the arithmetic of one decoder, as one object.
 
 A model asks the mode for every product, norm, activation and attention, so the mode alone determines the bits of its
-logits. A mode declares its promise; `engine.models.numerics.probe.probe` tests whether this machine keeps it.
+logits. A mode declares its promise; `engine.models.probe.probe` tests whether this machine keeps it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import DraftRule, Proposal, QKind, Tree
-from engine.proposers.draft_model.confidence import unsure
+from engine.proposers.confidence import unsure
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import DraftContext, Draw, DrawRule

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from engine.core.errors import InvalidRequest
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import LayerWeights, LeanConfig, LeanWeights, rope_frequencies
 from engine.models.interface import TargetModel
+from engine.models.lean_weights import LayerWeights, LeanConfig, LeanWeights, rope_frequencies
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import Affine, RopeTables
 

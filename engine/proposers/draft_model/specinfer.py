@@ -15,10 +15,10 @@ from engine.core.options import numbers
 from engine.core.trees import ROOT
 from engine.core.types import QKind
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
-from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import ProposerFacts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
+from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import Siblings
 
 

@@ -21,9 +21,9 @@ from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import TargetModel, to_numpy
 from engine.proposers.draft_model.tree_draft import TreeLevel, TreeReader
-from engine.proposers.draft_model.tree_planning import TreeShape
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.parts import ProposerParts
+from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.core.types import StepOutcome
 from engine.heads.dflash import BlockDecoder
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import Placement, chain_placement
+from engine.models.lean_weights import read_config
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
 from engine.proposers.interface import Context

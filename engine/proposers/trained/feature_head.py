@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.heads.decoder import Decoder
 from engine.heads.formats.eagle import forms
-from engine.models.decoder.lean_weights import LeanConfig, read_config
+from engine.models.lean_weights import LeanConfig, read_config
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
 from engine.proposers.parts import ProposerParts

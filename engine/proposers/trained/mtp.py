@@ -20,8 +20,8 @@ from engine.core.errors import ModelError
 from engine.core.types import Proposal, QKind, StepOutcome
 from engine.heads.formats.mimo import BEFORE_NORM
 from engine.heads.mtp import MtpModule
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import Placement, chain_placement, to_numpy
+from engine.models.lean_weights import read_config
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.own_cache import limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
 from engine.heads.formats.dflash import SECTION
-from engine.models.decoder.lean_weights import rope_frequencies
+from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import RopeTables
 from engine.train.heads.head_layer import HeadLayer, Teacher

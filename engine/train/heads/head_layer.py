@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from engine.heads.decoder import LayerForm
-from engine.models.decoder.lean_weights import LeanConfig, read_config, rope_frequencies
+from engine.models.lean_weights import LeanConfig, read_config, rope_frequencies
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import RopeTables
 

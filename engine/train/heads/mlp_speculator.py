@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.models.decoder.lean_weights import LeanConfig
+from engine.models.lean_weights import LeanConfig
 from engine.train.heads.head_layer import Teacher
 from engine.train.heads.head_stage import HeadStage
 from engine.train.passes import PositionLogits, agreements, weighted_loss

@@ -16,8 +16,8 @@ from engine.core.types import DraftRule, Protocol, RecordLevel, Request, Samplin
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.decoder.lean import from_tensors
 from engine.models.numerics import load
-from engine.models.numerics.probe.choose import ModelWithNumerics, NumericsFacts
 from engine.models.passes.rereading import reread, rereader
+from engine.models.probe.choose import ModelWithNumerics, NumericsFacts
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer

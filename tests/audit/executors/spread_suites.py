@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.examined import Group
+from audit.evidence.coverage.groups import Group
 from audit.store import Store, StoredCoverage
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file

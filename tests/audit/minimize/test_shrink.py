@@ -3,7 +3,7 @@
 import pytest
 
 from audit.minimize.sampling import plainer
-from audit.minimize.steps import fewest, smallest
+from audit.minimize.shrink import fewest, smallest
 from engine.core.types import SamplingParams
 
 

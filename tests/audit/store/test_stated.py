@@ -22,7 +22,7 @@ from audit.attest.waivers import (
 )
 from audit.store import RunStatus, Store
 from audit.store.base.keys import PrivateKey
-from audit.store.bundle.verify import opened
+from audit.store.verified_bundle import opened
 from tests.audit.gate.runs import NOW
 from tests.audit.store.build import fill
 

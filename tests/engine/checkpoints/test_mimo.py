@@ -13,7 +13,7 @@ from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots, swapped
 from engine.heads.loading import load_head
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import expected_shapes, read_config
+from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.loading import load_model
 from engine.tools.export_mimo import combined, export, main
 from tests.engine.heads.tiny import config_of, document, mtp_head, random_tensors, whole_forward

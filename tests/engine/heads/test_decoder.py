@@ -8,8 +8,8 @@ import torch
 from engine.core.errors import CapacityError
 from engine.heads.checkpoint import take
 from engine.heads.decoder import Decoder, LayerForm, layer_slots
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import Placement, chain_placement
+from engine.models.lean_weights import read_config
 from tests.support.plain_decoder import straightforward
 
 DOCUMENT = {

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from engine.core.trees import path_tokens, require_valid
 from engine.core.types import Protocol, QKind, SamplingParams
 from engine.heads.dflash import BlockDecoder
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.lean_weights import read_config
 from engine.proposers.trained.block_draft import whole
 from engine.proposers.trained.ddtree import best_prefixes
 from engine.sampling.transforms import transform

@@ -12,8 +12,8 @@ from engine.core.errors import InvalidRequest, ModelError
 from engine.core.trees import path_tokens
 from engine.core.types import DraftRule, Protocol, QKind, SamplingParams
 from engine.heads.formats.eagle import forms
-from engine.models.decoder.lean_weights import read_config
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
+from engine.models.lean_weights import read_config
 from engine.proposers.trained.feature_draft import DynamicTreeSize, _Growing
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.feature_reader import FeatureReader

@@ -19,8 +19,8 @@ from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots
 from engine.heads.formats.mtp import deepseek_slots
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import expected_shapes, read_config
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
+from engine.models.lean_weights import expected_shapes, read_config
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
 from engine.sampling.draw import draw

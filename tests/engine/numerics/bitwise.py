@@ -20,7 +20,7 @@ from engine.models import numerics
 from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import graphs_on
 from engine.models.loading import LoadedModel, load_model, load_parts
-from engine.models.numerics.probe.choose import choose
+from engine.models.probe.choose import choose
 from engine.proposers.interface import Context, Proposer, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer

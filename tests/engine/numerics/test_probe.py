@@ -14,12 +14,12 @@ from engine.models import numerics
 from engine.models.loading import load_model, load_parts
 from engine.models.numerics.exact_sums.exact import ExactNumerics
 from engine.models.numerics.interface import Invariance
-from engine.models.numerics.probe.choose import choose, foreign
-from engine.models.numerics.probe.known_answer import ANSWERS, digest
-from engine.models.numerics.probe.model_parts import difference
-from engine.models.numerics.probe.probe import PROPERTIES, probe
-from engine.models.numerics.probe.rows import row_dependence
 from engine.models.numerics.tiles.fixed import FixedNumerics
+from engine.models.probe.choose import choose, foreign
+from engine.models.probe.known_answer import ANSWERS, digest
+from engine.models.probe.model_parts import difference
+from engine.models.probe.probe import PROPERTIES, probe
+from engine.models.probe.rows import row_dependence
 from tests.engine.numerics import broken
 from tests.support.tiers import fast_first
 
@@ -148,7 +148,7 @@ def test_another_machine_is_seen_by_its_answer(parts):
 
 
 def test_threads_decide_only_where_they_are_promised(parts, monkeypatch):
-    monkeypatch.setattr("engine.models.numerics.probe.probe.PROPERTIES", {"threads": PROPERTIES["threads"]})
+    monkeypatch.setattr("engine.models.probe.probe.PROPERTIES", {"threads": PROPERTIES["threads"]})
     assert probe(parts, broken.Threaded()).results == ()
     torch.set_num_threads(2)
     small = replace(parts, affines={"out": parts.affines["out"]}, heads=replace(parts.heads, context=64))

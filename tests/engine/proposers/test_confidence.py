@@ -7,8 +7,8 @@ import pytest
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, Protocol, SamplingParams, Tree
+from engine.proposers.confidence import unsure
 from engine.proposers.draft_model import chain_draft
-from engine.proposers.draft_model.confidence import unsure
 from engine.record.trace import decode
 from engine.sampling.draw import DraftContext
 from engine.sampling.rng import Randomness

@@ -8,8 +8,8 @@ import torch
 
 from engine.core.errors import InvalidRequest
 from engine.models.decoder.lean import from_tensors
-from engine.models.decoder.lean_weights import rope_frequencies
 from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.distilling import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import InvalidRequest
-from engine.proposers.draft_model.tree_planning import (
+from engine.proposers.tree_planning import (
     PlanningCosts,
     TreeShape,
     best_shape,

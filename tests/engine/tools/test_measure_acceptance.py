@@ -10,9 +10,10 @@ from engine.backends.native import NativeEngine
 from engine.backends.tokenizer import PromptTokenizer
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
-from engine.models.numerics.probe.choose import ModelWithNumerics, scripted
+from engine.models.probe.choose import ModelWithNumerics, scripted
 from engine.models.scripted import ScriptedModel
-from engine.proposers.draft_model.tree_planning import (
+from engine.proposers.options import rates_of
+from engine.proposers.tree_planning import (
     PlanningCosts,
     TreeShape,
     best_shape,
@@ -20,7 +21,6 @@ from engine.proposers.draft_model.tree_planning import (
     expected_tokens,
     k_ary_shape,
 )
-from engine.proposers.options import rates_of
 from engine.tools.measure_acceptance import (
     AcceptanceTrials,
     CostGrid,

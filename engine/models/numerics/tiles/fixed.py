@@ -45,9 +45,9 @@ from engine.models.numerics.layouts import (
     working_dtype,
 )
 from engine.models.numerics.ordered.panels import panels
+from engine.models.numerics.packed import packed, padded, plain
 from engine.models.numerics.tiles import constant_rows
 from engine.models.numerics.tiles.constant_rows import filled
-from engine.models.numerics.tiles.packed import packed, padded, plain
 
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""

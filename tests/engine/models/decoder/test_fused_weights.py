@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from engine.core.errors import ModelError
 from engine.models.decoder.fused_weights import WeightFormat, build_weights, mapped_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import expected_shapes, read_config
+from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.numerics.devices import CPU
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine

@@ -10,13 +10,13 @@ from engine.models import numerics
 from engine.models.decoder import step_graphs
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.decoder.lean_weights import read_config
 from engine.models.decoder.step_graphs import Recorded, StepBuffer, StepGraphs
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.numerics.probe.model_parts import difference, parts_of
-from engine.models.numerics.probe.probe import probe
+from engine.models.lean_weights import read_config
 from engine.models.numerics.tiles import constant_rows
 from engine.models.placement import Placed, completed, place
+from engine.models.probe.model_parts import difference, parts_of
+from engine.models.probe.probe import probe
 
 CPU = torch.device("cpu")
 TREE = Tree((7, 8, 9, 11), (-1, -1, 0, 2))

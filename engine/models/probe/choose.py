@@ -13,8 +13,8 @@ from engine.core.errors import InvalidRequest, ModelError, NumericsRefused
 from engine.models.interface import TargetModel
 from engine.models.numerics import AUTO, DRAFTING, FOREIGN, PREFERENCE, REGISTRY, SWIFTEST, load
 from engine.models.numerics.interface import Affine, Invariance, Numerics
-from engine.models.numerics.probe.model_parts import ModelParts
-from engine.models.numerics.probe.probe import ProbeReport, probe
+from engine.models.probe.model_parts import ModelParts
+from engine.models.probe.probe import ProbeReport, probe
 
 UNPROBED: Final = "its bits decide drafts only, so nothing was probed"
 REQUESTS: Final = (AUTO, *REGISTRY)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.models.numerics.interface import Affine, Numerics, RopeTables
-from engine.models.numerics.probe.model_parts import ModelParts, difference
+from engine.models.probe.model_parts import ModelParts, difference
 
 COUNTS = (*range(1, 17), 33, 64)
 MANY = 257

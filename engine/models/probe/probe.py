@@ -17,10 +17,10 @@ from torch import Tensor
 from engine.core.errors import EngineError
 from engine.models.numerics.devices import capability
 from engine.models.numerics.interface import Invariance, Numerics
-from engine.models.numerics.probe import attention as probe_attention
-from engine.models.numerics.probe import known_answer as probe_known
-from engine.models.numerics.probe import rows as probe_rows
-from engine.models.numerics.probe.model_parts import ModelParts, difference
+from engine.models.probe import attention as probe_attention
+from engine.models.probe import known_answer as probe_known
+from engine.models.probe import rows as probe_rows
+from engine.models.probe.model_parts import ModelParts, difference
 
 Property = Callable[[Numerics, ModelParts], str | None]
 """The first contradiction of a property; None if there is none."""

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from audit.store.base.connection import open_readonly, parse_url
 from audit.store.base.keys import PublicKey
+from audit.store.base.violations import IntegrityViolation
 from audit.store.bundle.archive import LOG, refusal
 from audit.store.bundle.inclusion import BundleInclusion, compared
 from audit.store.bundle.unpack import Unpacked, unpacked
 from audit.store.store import Store
-from audit.store.writing.contents import IntegrityViolation
-from audit.store.writing.writer import find_run
+from audit.store.tables.lookup import find_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.models.decoder.lean_weights import LeanConfig, LeanWeights, rope_frequencies
+from engine.models.lean_weights import LeanConfig, LeanWeights, rope_frequencies
 from engine.models.numerics.interface import Affine, HeadSizes
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -18,8 +18,8 @@ from engine.models.cache import CacheShape, TensorSlotCache, aim_at
 from engine.models.interface import Placement, chain_placement
 from engine.models.numerics.devices import moved
 from engine.models.numerics.interface import Numerics, RopeTables
-from engine.models.numerics.probe.model_parts import ModelParts, RowDifference, difference
 from engine.models.placement import Placed, place
+from engine.models.probe.model_parts import ModelParts, RowDifference, difference
 
 LONGEST = 9
 """Tokens of the longest drafted chain that is tried, with its root."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from audit.report.difr_file import samples_of
 from audit.store import Store
-from audit.store.bundle.difr_file import samples_of
 from tests.audit.invoke import invoke
 from tests.audit.store.build import erase_first, fill_finished
 

@@ -20,7 +20,7 @@ from engine.models.cache import CacheShape, aim_at
 from engine.models.interface import chain_placement
 from engine.models.numerics.devices import CPU, moved
 from engine.models.numerics.interface import Affine, HeadSizes, Numerics, RopeTables
-from engine.models.numerics.probe.model_parts import ModelParts
+from engine.models.probe.model_parts import ModelParts
 
 ANSWERS: Final[Mapping[str, str]] = {
     "exact": "2fc64681af246e14d6c2696a7288e6016dc1fa1ed49cb75bf8b5ee426839cefd",
