@@ -64,7 +64,7 @@ def test_a_converted_file_holds_the_weights_bit_for_bit(converted):
     # imported here, because only the environment of the engine has it
     import gguf
 
-    from engine.backends.converted.weights import weights_of
+    from engine.backends.process.convert import weights_of
 
     tensors = {each.name: each for each in gguf.GGUFReader(converted["target"].folder / "model.gguf").tensors}
     weights = weights_of(bundled_folder("bundled:target"))

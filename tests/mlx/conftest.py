@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.engine_spec import ModelSource
-from engine.backends.mlx_lm.models import MlxBackend
+from engine.backends.mlx_lm.backend import MlxBackend
 from engine.models.bundled import bundled_folder
 
 STARTUP_S = 180

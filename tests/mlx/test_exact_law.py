@@ -10,7 +10,7 @@ from audit.selftest.chain_law import ALPHA, judge_walk
 from audit.selftest.chains import FIRST, SEED, law, leaking, tables, write_chain
 from audit.selftest.engines import walk_of
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.mlx_lm.models import MlxBackend
+from engine.backends.mlx_lm.backend import MlxBackend
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
 pytestmark = pytest.mark.mlx

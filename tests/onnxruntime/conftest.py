@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from engine.backends.converted.conversion import convert
 from engine.backends.engine_spec import ModelSource
+from engine.backends.onnxruntime_genai.backend import OrtBackend
 from engine.backends.onnxruntime_genai.convert import CONVERTER
-from engine.backends.onnxruntime_genai.models import OrtBackend
+from engine.backends.process.convert import convert
 from engine.models.loading import open_source
 
 SOURCES = {"target": "bundled:target", "draft": "bundled:medium_draft"}

@@ -13,11 +13,9 @@ import numpy as np
 
 from audit.selftest.chain_law import Walk
 from audit.selftest.chains import END, FIRST, PAD, VOCABULARY
-from engine.backends.converted.processes import RestartedEngine
-from engine.backends.engine_process import Failure, Launch
-from engine.backends.onnxruntime_genai.program import PROGRAM
 from engine.backends.onnxruntime_genai.reconcile import Accounts, mismatches, speculation
-from engine.backends.onnxruntime_genai.sampling import search_options
+from engine.backends.onnxruntime_genai.settings import PROGRAM, search_options
+from engine.backends.process.engine_process import Failure, Launch, RestartedEngine
 from engine.core.types import Request, SamplingParams
 
 CONTEXT = 4096

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from engine.backends.converted.conversion import MANIFEST, digests
+from engine.backends.process.convert import MANIFEST, digests
 from tests.support.engine_suites import ROOT, silent, uncertified, verdicts
 
 pytestmark = pytest.mark.ort

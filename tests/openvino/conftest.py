@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from engine.backends.converted.conversion import convert
 from engine.backends.engine_spec import ModelSource
+from engine.backends.openvino_genai.backend import OpenVinoBackend
 from engine.backends.openvino_genai.convert import CONVERTER
-from engine.backends.openvino_genai.models import OpenVinoBackend
+from engine.backends.process.convert import convert
 from engine.models.loading import open_source
 
 SOURCES = {"target": "bundled:target", "draft": "bundled:medium_draft"}

@@ -7,10 +7,10 @@ import pytest
 from audit.selftest.chain_law import judge_walk
 from audit.selftest.chains import FIRST, SEED, law, tables, write_chain
 from audit.selftest.engines import ControlSize, controls_of, walk_of
-from engine.backends.converted.conversion import convert
 from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.openvino_genai.backend import OpenVinoBackend
 from engine.backends.openvino_genai.convert import CONVERTER
-from engine.backends.openvino_genai.models import OpenVinoBackend
+from engine.backends.process.convert import convert
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.loading import open_source
 

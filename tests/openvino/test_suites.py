@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from engine.backends.converted.conversion import MANIFEST, digests
+from engine.backends.process.convert import MANIFEST, digests
 from tests.support.engine_suites import ROOT, silent, uncertified, verdicts
 
 pytestmark = pytest.mark.openvino
@@ -103,8 +103,8 @@ def _change_weights(folder):
     # imported here, because only the environment of the engine has it
     import openvino as ov
 
-    from engine.backends.converted.weights import weights_of
     from engine.backends.openvino_genai.graph import DecoderGraph, shape_of
+    from engine.backends.process.convert import weights_of
 
     weights = weights_of(ROOT / "engine" / "bundled" / "target")
     head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])

@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 
-from engine.backends.frames import Frame, TruncatedStream, read, write
+from engine.core.child import Frame, TruncatedStream, read, write
 
 
 def written(*frames):

@@ -1,35 +1,52 @@
-"""What an arm is whose engine runs converted models in another process: its prompts, its limits, its reference pass."""
+"""One arm whose engine runs in another process: its prompts, its limits, its configuration, its reference pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from engine.backends.converted.answers import failed
-from engine.backends.converted.models import ArmModels
-from engine.backends.converted.processes import RestartedEngine
-from engine.backends.engine_process import Failure
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.frames import Frame
-from engine.backends.interface import Prompt
+from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
+from engine.backends.process.convert import Converted, WorkFolder
+from engine.backends.process.engine_process import Failure, RestartedEngine
+from engine.backends.process.record import AnswerTerms, ReadAnswer, failed
+from engine.backends.process.settings import ProcessSettings, Refusals, matching_rule, refusal
+from engine.core.child import Frame
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import Generation, Protocol, RecordLevel, Request
-from engine.record.effective import Effective
+from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign import ForeignEngine
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertedEngine:
+class ArmModels(Generic[M]):
+    """The models of one arm, in the form that its engine loads.
+
+    home: the folder of temporary models, which is removed with the last arm that uses it.
+    """
+
+    target: M
+    draft: M | None
+    home: WorkFolder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEngine(Generic[M]):
     """One arm. Its engine starts at the first request."""
 
     backend: ClassVar[str]
     """The registered name."""
+    refused: ClassVar[Refusals]
 
     plan: EngineSpec
     target: LocalTarget
     processes: RestartedEngine
+    settings: ProcessSettings
+    models: ArmModels[M]
 
     @property
     def name(self) -> str:
@@ -54,10 +71,6 @@ class ConvertedEngine:
         draft = "no draft" if self.plan.proposer is None else f"{self.plan.proposer}, {self.plan.gamma} tokens"
         return f"{self.name} ({draft})"
 
-    def problem(self, request: Request) -> str | None:
-        """The reason why this engine cannot serve a request, with the fix; None if it can."""
-        raise NotImplementedError
-
     def require(self, requests: Sequence[Request]) -> None:
         """Check parameters, token ids and lengths.
 
@@ -66,7 +79,7 @@ class ConvertedEngine:
             CapacityError: a request does not fit the target's context.
         """
         for request in requests:
-            problem = self.problem(request)
+            problem = refusal(self.refused, request.sampling)
             if problem is not None:
                 raise InvalidRequest(f"request {request.id}: {problem}")
             if self.plan.proposer is not None and self.plan.protocol is Protocol.GREEDY and not request.sampling.greedy:
@@ -91,12 +104,8 @@ class ConvertedEngine:
         """A request as the driver reads it."""
         raise NotImplementedError
 
-    def observed(self) -> ForeignEngine:
-        """What its records say of the engine."""
-        raise NotImplementedError
-
-    def answered(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> Generation:
-        """The record of an answer to a message."""
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+        """Read an answer to a message, after its accounts are compared."""
         raise NotImplementedError
 
     @property
@@ -115,27 +124,71 @@ class ConvertedEngine:
             elif not answer.header["tokens"]:
                 yield failed(request, Failure("malformed", "the engine ended without a token"), self.observed())
             else:
-                yield self.answered(request, answer, message)
+                terms = AnswerTerms(self.observed(), self.settings, self.target)
+                read = self.read(request, answer, message, terms)
+                yield read.generation(request, terms, answer.header["latency_us"])
 
-    def foreign(self, rule: Protocol, level: RecordLevel) -> ForeignEngine:
-        """The engine in the words of a record."""
+    @property
+    def rule(self) -> Protocol:
+        """The rule that verifies."""
+        return matching_rule(self.plan.protocol)
+
+    @property
+    def level(self) -> RecordLevel:
+        """The level of its records."""
+        return RecordLevel.TOKENS
+
+    @property
+    def evidence_level(self) -> int:
+        """The evidence level of its records."""
+        raise NotImplementedError
+
+    def capabilities(self) -> Capabilities:
+        """The evidence that its records support."""
+        return Capabilities(self.evidence_level)
+
+    def observed(self) -> ForeignEngine:
+        """What its records say of the engine."""
         return ForeignEngine(
             vocabulary=self.target.vocabulary,
             eos_ids=self.target.eos_ids,
-            protocol=rule,
+            protocol=self.rule,
             proposer=self.plan.proposer or "plain",
-            level=level,
+            level=self.level,
         )
 
-    def identity(self, models: ArmModels) -> dict[str, Any]:
-        """The part of an effective configuration that names the models and the running engine."""
-        return {
+    def effective_config(self) -> Effective:
+        """The effective configuration, with the facts of the running engine."""
+        raise NotImplementedError
+
+    def configured(self, settings: Mapping[str, Any], **more: Any) -> Effective:
+        """An effective configuration.
+
+        Args:
+            settings: what was `requested` and is `effective`, and what else the engine states.
+            more: values of this engine that stand in place of the usual ones.
+        """
+        document = {
             "backend": self.backend,
             "target": dict(self.target.facts("target").manifest["facts"]),
-            "converted": models.target.identity(),
-            "converted_draft": None if models.draft is None else models.draft.identity(),
+            **self.identity(),
             "engine": dict(self.processes.facts()),
+            "proposer": self.settings.kind or "plain",
+            "gamma": self.settings.gamma,
+            "protocol": self.rule.value,
+            "lossless": True,
+            "rows": self.rows,
+            "record": self.level.value,
+            "fault": None,
+            **settings,
+            "evidence": {"level": self.evidence_level, "problems": []},
+            **more,
         }
+        return stated(LoopOwner.FOREIGN, document)
+
+    def identity(self) -> dict[str, Any]:
+        """The part of an effective configuration that names the models that the engine loads."""
+        raise NotImplementedError
 
     def anchor_config(self) -> Effective:
         """The teacher-forced pass of `engine.models.reference_pass`; opens the reference."""
@@ -144,3 +197,19 @@ class ConvertedEngine:
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
         return self.target.anchor(request, tokens, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedEngine(ProcessEngine[Converted]):
+    """One arm on converted models."""
+
+    def identity(self) -> dict[str, Any]:
+        """The converted models."""
+        models = self.models
+        draft = None if models.draft is None else models.draft.identity()
+        return {"converted": models.target.identity(), "converted_draft": draft}
+
+    def stated(self, requested: Mapping[str, Any], effective: Mapping[str, Any], **more: Any) -> Effective:
+        """The effective configuration. The record has no steps of the engine's, so counts are facts of the requests."""
+        shared = {"threads": self.settings.threads, "server_counters": False}
+        return self.configured({**shared, "requested": requested, "effective": effective}, **more)

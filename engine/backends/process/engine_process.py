@@ -1,7 +1,8 @@
 """The parent's side of an engine that runs in a process of its own: start it, send it messages, detect its death.
 
 The child has its own session, so ending it ends exactly the engine's processes. Its output goes to a file; if the
-engine dies, the message quotes its last error line. The child speaks frames (`engine.backends.frames`).
+engine dies, the message quotes its last error line. The requests in flight are those that fail; `RestartedEngine`
+starts the engine again for the next ones, a limited number of times.
 """
 
 from __future__ import annotations
@@ -11,18 +12,16 @@ import os
 import queue
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import engine
-from engine.backends.frames import Frame, TruncatedStream, read, write
+from engine.core.child import Frame, end, frames, spawn, write
 from engine.core.errors import EngineError, ModelError
 
 ERROR_LINE: Final = re.compile(r"([A-Za-z_.]*(Error|Exception|Killed)\b.*)")
@@ -53,7 +52,7 @@ class Launch:
     """Most seconds until it is ready."""
     silence_s: float
     """Seconds of silence after which it counts as hung."""
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,9 @@ class EngineProcess:
         return self._launch.job
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = with_project(self._launch.environment)
         with self._log.open("wb") as log:
             try:
-                return subprocess.Popen(
-                    [self._launch.python, "-m", self._program.module],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
+                return spawn([self._launch.python, "-m", self._program.module], self._launch.environment, log)
             except OSError as error:
                 shutil.rmtree(self.home, ignore_errors=True)
                 raise ModelError(
@@ -119,8 +110,8 @@ class EngineProcess:
 
     def _listen(self) -> None:
         assert self._child.stdout is not None
-        with contextlib.suppress(TruncatedStream, ValueError):
-            while (frame := read(self._child.stdout)) is not None:
+        with contextlib.suppress(ValueError):
+            for frame in frames(self._child.stdout):
                 self._answers.put(frame)
         self._answers.put(None)
 
@@ -204,27 +195,97 @@ class EngineProcess:
         self._end()
 
 
+class RestartedEngine:
+    """The process of one arm's engine, started at its first use and again after a death.
+
+    Args:
+        program: the driver.
+        launch: its start.
+        restarts: most deaths that it recovers from.
+    """
+
+    def __init__(self, program: EngineProgram, launch: Launch, restarts: int) -> None:
+        self.program = program
+        self._launch, self._restarts = launch, restarts
+        self._running: EngineProcess | None = None
+        self._facts: Mapping[str, Any] | None = None
+        self._deaths: list[str] = []
+
+    @property
+    def started(self) -> bool:
+        """True if the engine has been started before."""
+        return self._facts is not None
+
+    def facts(self) -> Mapping[str, Any]:
+        """The engine's facts from its first start; starts it if it never ran."""
+        if self._facts is None:
+            self._facts = self._engine().facts
+        return self._facts
+
+    def _engine(self) -> EngineProcess:
+        if self._running is None:
+            self._running = EngineProcess(self.program, self._launch)
+        return self._running
+
+    def options(self, speculative: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The engine's options of speculation after these were set.
+
+        Raises:
+            ModelError: the engine refuses them or died.
+        """
+        name = self.program.name
+        try:
+            answer, _done = self._engine().frames({"op": "options", "speculative": dict(speculative)})
+        except EngineDied as error:
+            self.close()
+            raise ModelError(f"{name} died: {error}") from error
+        if answer.header["op"] == "refused":
+            raise ModelError(f"{name} refuses {dict(speculative)}: {answer.header['message']}")
+        kept: Mapping[str, Any] = answer.header["kept"]
+        return kept
+
+    def answers(self, messages: Sequence[Mapping[str, Any]], rows: int = 1) -> Iterator[Frame | Failure]:
+        """One answer or failure for every request, in their order; `rows` requests run at a time.
+
+        Raises:
+            EngineError: the engine cannot be started again.
+        """
+        for start in range(0, len(messages), rows):
+            yield from self._answers(messages[start : start + rows])
+
+    def _answers(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Frame | Failure]:
+        if len(self._deaths) > self._restarts:
+            died = f"the engine died {len(self._deaths)} times, the last time of: {self._deaths[-1]}"
+            yield from [Failure("not_tried", f"not tried: {died}")] * len(messages)
+            return
+        answers: dict[str, Frame] = {}
+        failure = Failure("malformed", "the engine gave no answer")
+        try:
+            for frame in self._engine().frames({"op": "generate", "requests": list(messages)}):
+                if frame.header["op"] != "done":
+                    answers[frame.header["id"]] = frame
+        except EngineDied as error:
+            self._deaths.append(str(error))
+            self.close()
+            failure = Failure("timeout" if error.timeout else "engine_died", str(error))
+        for message in messages:
+            yield _outcome(answers[message["id"]]) if message["id"] in answers else failure
+
+    def close(self) -> None:
+        """End the process."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+
 def _end(child: subprocess.Popen[bytes], home: Path) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
+    end(child)
     shutil.rmtree(home, ignore_errors=True)
 
 
 def _says(line: str) -> bool:
     """True if a line with an error's name reports the error and does not just name a file or class."""
     return bool(re.match(r"[A-Za-z_.]*(Error|Exception)(: .+)?$", line))
-
-
-def with_project(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of this process and `more`, in which another Python finds this project."""
-    root = str(Path(engine.__file__).parents[1])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, **more, "PYTHONPATH": path}
 
 
 def interpreter(python: str, name: str) -> str:
@@ -237,3 +298,7 @@ def interpreter(python: str, name: str) -> str:
     if path is None:
         raise EngineError(f"engine.python: there is no interpreter {python}; give the path of one that has {name}")
     return path
+
+
+def _outcome(frame: Frame) -> Frame | Failure:
+    return Failure("refused", frame.header["message"]) if frame.header["op"] == "refused" else frame

@@ -1,20 +1,26 @@
-"""The settings that every engine in a process of its own takes, validated before anything runs.
+"""The settings that engines in a process of their own share, validated before anything runs, and their evidence.
 
-Options of a proposer keep the engine's names.
+Options of a proposer keep the engine's names. Imports neither torch nor any engine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import schemas
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.evidence import Part, Shown, levels
 from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.core.errors import InvalidRequest
 from engine.core.options import OptionType, read_options
+from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+
+Refusals: TypeAlias = "Mapping[str, Callable[[SamplingParams], bool]]"
+"""Parameters that an engine lacks: the message with the fix, and the test of a request's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,42 @@ def _speculative(plan: EngineSpec, words: EngineWords) -> dict[str, Any]:
     return {words.width: plan.gamma, **read_options(name, plan.options, words.kinds[plan.proposer])}
 
 
-def outside_of(engine: Mapping[str, Any], folders: str) -> tuple[OutsideAccess, ...]:
-    """The interpreter and the converted folders that an arm's engine settings name."""
-    named = engine.get(folders, {}).items()
-    accesses = [OutsideAccess(OutsideKind.FILE, str(folder), f"engine.{folders}.{name}") for name, folder in named]
-    if "python" in engine:
-        accesses.append(OutsideAccess(OutsideKind.PROGRAM, str(engine["python"]), "engine.python"))
-    return tuple(accesses)
+def outside_of(words: EngineWords) -> Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[OutsideAccess, ...]]:
+    """The function that lists the interpreter and the converted folders that an arm's engine settings name."""
+
+    def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
+        named = engine.get(words.folders, {}).items()
+        key = f"engine.{words.folders}"
+        accesses = [OutsideAccess(OutsideKind.FILE, str(folder), f"{key}.{name}") for name, folder in named]
+        if "python" in engine:
+            accesses.append(OutsideAccess(OutsideKind.PROGRAM, str(engine["python"]), "engine.python"))
+        return tuple(accesses)
+
+    return outside
+
+
+def refusal(refused: Refusals, sampling: SamplingParams) -> str | None:
+    """The reason why a request cannot be served, or None."""
+    return next((message for message, holds in refused.items() if holds(sampling)), None)
+
+
+DECODED: Final = frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.REFERENCE, Part.ACCOUNTS))
+"""The parts of every record: a local target gives the second decoding and the reference pass."""
+SCORED: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (1, DECODED | {Part.LOGPROBS}),
+        **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
+    }
+)
+"""The evidence of an engine that reports log-probabilities and no rows."""
+
+
+def matching_rule(asked: Protocol) -> Protocol:
+    """The rule that verifies where drafts are matched with draws from p, which is the chain rule for one-hot q."""
+    return Protocol.GREEDY if asked is Protocol.GREEDY else Protocol.CHAIN
+
+
+def seed_of(request: Request) -> int:
+    """A request's own seed, in [0, 2^31): a digest of seed and stream."""
+    text = f"{request.sampling.seed} {request.stream}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

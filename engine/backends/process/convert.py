@@ -10,23 +10,39 @@ import hashlib
 import json
 import shutil
 import subprocess
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from engine.backends.engine_process import EngineProgram, with_project
+from engine.backends.process.engine_process import EngineProgram
+from engine.core.child import with_project
 from engine.core.errors import ModelError
 from engine.models.loading import OpenedSource
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MANIFEST: Final = "conversion.json"
 VERSION: Final = 1
 UNROUNDED: Final = "none: float32 holds every weight of the source"
 """The rounding of float32: it holds every float32, bfloat16 and float16 weight exactly."""
+FAMILIES: Final = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Decoders that this project's own converters know."""
 _VERSIONS: Final = (
     "import json, sys; from importlib.metadata import version; "
     "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
 )
+
+
+class WorkFolder:
+    """A temporary folder, removed with the last object that holds it. `name` is a part of its name."""
+
+    def __init__(self, name: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=f"specaudit-{name}-"))
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,11 @@ class ModelConverter:
     rounding: str = UNROUNDED
     ours: bool = False
     backend: str = ""
+
+
+def paths_of(job: ConversionJob) -> Sequence[str]:
+    """The arguments of this project's own converters."""
+    return [str(job.source), str(job.out)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +173,38 @@ def read_converted(folder: Path) -> Converted:
         raise ModelError(f"{folder / changed[0]}: not the file that was converted; convert the model again")
     whole = hashlib.sha256(json.dumps(actual, sort_keys=True).encode()).hexdigest()
     return Converted(folder, str(source), whole, manifest)
+
+
+def require_known(opened: OpenedSource, kind: str) -> None:
+    """Refuse a model that no converter of ours knows; `kind` is the format.
+
+    Raises:
+        ModelError: as said.
+    """
+    problem = unknown(opened.folder.config)
+    if problem is not None:
+        raise ModelError(f"{opened.folder.name('config.json')}: the converter to {kind} {problem}; use another model")
+
+
+def unknown(config: Mapping[str, Any]) -> str | None:
+    """What the converters do not know in a configuration."""
+    family = (config.get("architectures") or ["none"])[0]
+    if family not in FAMILIES:
+        return f"knows {', '.join(FAMILIES)}, not {family}"
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        return f"knows plain rotary positions only, not {rope.get('rope_type', rope.get('type'))}"
+    if config.get("hidden_act", "silu") != "silu":
+        return f"knows hidden_act silu, not {config['hidden_act']}"
+    return "knows no sliding windows" if config.get("use_sliding_window") else None
+
+
+def weights_of(folder: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a folder, in float32, as this project's own converters read them in the engine's Python."""
+    from safetensors import safe_open
+
+    weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as stream:
+            weights.update({name: stream.get_tensor(name).float().numpy() for name in stream.keys()})  # noqa: SIM118
+    return weights
