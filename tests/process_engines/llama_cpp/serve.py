@@ -1,4 +1,4 @@
-"""`python -m tests.llama_cpp.serve TARGET [DRAFT]`: llama.cpp's server for GGUF files, until stdin ends.
+"""`python -m tests.process_engines.llama_cpp.serve TARGET [DRAFT]`: serves GGUF files until stdin ends.
 
 Prints its address. With a draft, it drafts four tokens at a time.
 """

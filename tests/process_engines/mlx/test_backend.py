@@ -8,47 +8,16 @@ import numpy as np
 import pytest
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Prompt
 from engine.core.errors import InvalidRequest
-from engine.core.types import FinishReason, Protocol, Request, SamplingParams
+from engine.core.types import FinishReason, Protocol, SamplingParams
 from engine.record.trace import decode
-from engine.sampling.rng import stream_of
-from engine.sampling.transforms import transform
+from tests.process_engines.engines import MLX, generated, only, requests_of, tokens_of
 
 from .planted import LEAK, planted
 
-pytestmark = pytest.mark.mlx
+pytestmark = only(MLX)
 
-TEXTS = ("def add(a, b):\n    return a + b\n\ndef add3(a, b, c):\n", '{"name": "Ada", "name": "', "one two one two one")
-ARMS = {"plain": {}, "draft": {"proposer": "draft_model", "gamma": 4, "draft": "draft"}}
 GREEDY = SamplingParams(max_new_tokens=24)
-
-
-@pytest.fixture
-def arm(backend, mlx_python):
-    def opened(name, protocol=Protocol.GREEDY, **more):
-        return backend.arm(EngineSpec(protocol, rows=1, engine={"python": mlx_python} | more, **ARMS[name]))
-
-    return opened
-
-
-def requests_of(engine, sampling):
-    return [
-        Request(f"r{at}", engine.encode(Prompt(text=text)), sampling, stream_of(str(at)))
-        for at, text in enumerate(TEXTS)
-    ]
-
-
-def generated(engine, sampling):
-    answers = list(engine.generate(requests_of(engine, sampling)))
-    assert [answer.facts.get("error") for answer in answers] == [None] * len(TEXTS)
-    accounts = [answer.facts["reconciliation"] for answer in answers]
-    assert [(account["mismatches"], account["faults"]) for account in accounts] == [([], [])] * len(TEXTS)
-    return answers
-
-
-def tokens_of(answers):
-    return [answer.tokens for answer in answers]
 
 
 def test_greedy_tokens_and_rows_are_those_of_plain_decoding_and_of_the_reference(arm):
@@ -74,28 +43,6 @@ def test_settings_are_read_back_from_the_engine(arm):
     assert engine["weights"] == {"target": ["mlx.core.float32"], "draft": ["mlx.core.float32"]}
 
 
-@pytest.mark.parametrize("name", ARMS)
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(temperature=0.7, top_k=5),
-        SamplingParams(temperature=1.0, top_p=0.6),
-        SamplingParams(temperature=1.0, min_p=0.2, top_k=8),
-        SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0, frequency_penalty=0.5, logit_bias=((69, -4.0),)),
-    ],
-    ids=["top_k", "top_p", "min_p", "penalties"],
-)
-def test_no_token_escapes_the_parameters(arm, name, sampling):
-    """Every token is possible by the raw rows, as the parameters transform them here."""
-    asked = replace(sampling, max_new_tokens=24)
-    engine = arm(name, Protocol.CHAIN)
-    for answer in generated(engine, asked):
-        history = list(answer.request.prompt)
-        for row, token in zip(decode(answer.trace).logits, answer.tokens, strict=True):
-            assert transform(row, history, len(answer.request.prompt), asked, engine.target.eos_ids).p[token] > 0
-            history.append(token)
-
-
 @pytest.mark.parametrize(
     ("given", "equal"),
     [
@@ -113,14 +60,6 @@ def test_of_the_penalties_only_repetition_differs_with_drafts(arm, given, equal)
     assert (tokens_of(generated(arm("draft"), asked)) == tokens_of(plain)) is equal
 
 
-def test_a_seed_repeats_the_tokens_of_its_own_arm(arm):
-    asked = replace(GREEDY, temperature=0.8)
-    drafted, again = (generated(arm("draft", Protocol.CHAIN), asked) for _ in range(2))
-    assert tokens_of(drafted) == tokens_of(again)
-    other = generated(arm("draft", Protocol.CHAIN), replace(asked, seed=1))
-    assert tokens_of(other) != tokens_of(drafted)
-
-
 def test_a_draft_returned_in_place_of_a_draw_is_a_fault_at_a_temperature_too(arm, mlx_python, tmp_path):
     asked = replace(GREEDY, temperature=0.8, max_new_tokens=96, ignore_eos=True)
     python = planted(tmp_path / "leak", mlx_python, LEAK)
@@ -131,13 +70,8 @@ def test_a_draft_returned_in_place_of_a_draw_is_a_fault_at_a_temperature_too(arm
     assert all(message in account["mismatches"] for account in accounts for message in account["faults"])
 
 
-@pytest.mark.parametrize("name", ARMS)
-def test_ends(arm, name):
-    tokens = generated(arm(name), GREEDY)[0].tokens
-    stop = tokens[5]
-    answer = generated(arm(name), replace(GREEDY, stop_token_ids=(stop,)))[0]
-    assert answer.tokens == tokens[: tokens.index(stop) + 1]
-    assert answer.finish_reason is FinishReason.STOP
+@pytest.mark.parametrize("name", MLX.arms)
+def test_an_ignored_end_token_ends_nothing(arm, name):
     assert all(len(each.tokens) == 24 for each in generated(arm(name), replace(GREEDY, ignore_eos=True)))
 
 

@@ -1,9 +1,11 @@
+"""Frames between processes, and scripts that are ended at their limits."""
+
 import io
 
 import numpy as np
 import pytest
 
-from engine.core.child import Frame, TruncatedStream, read, write
+from engine.core.child import ChildStopped, Frame, Script, TruncatedStream, read, run_script, write
 
 
 def written(*frames):
@@ -43,3 +45,40 @@ def test_a_stream_that_ends_inside_a_message_says_so():
 def test_a_length_that_cannot_be_is_damage():
     with pytest.raises(TruncatedStream):
         read(io.BytesIO(b"\xff" * 64))
+
+
+STUBS = {
+    "answers": "import json, sys\nprint(json.dumps([json.load(sys.stdin), sys.argv[1:]]))",
+    "sleeps": "import time\ntime.sleep(60)",
+    "grows": "held = bytearray(2**28)\nheld[::4096] = bytes([1]) * len(held[::4096])\nimport time\ntime.sleep(60)",
+    "dies": "import sys\nsys.exit(7)",
+    "babbles": "print('no document')",
+}
+
+
+@pytest.fixture
+def stub(tmp_path):
+    def made(name, **limits):
+        (tmp_path / "stub.py").write_text(STUBS[name])
+        return Script(str(tmp_path / "stub.py"), **{"seconds": 20, **limits})
+
+    return made
+
+
+def test_a_script_gets_its_job_and_gives_its_answer(stub):
+    assert run_script(stub("answers"), {"n": [1]}, "one") == [{"n": [1]}, ["one"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "ended"),
+    [
+        ("sleeps", {"seconds": 0.2}, ("time", 0)),
+        ("grows", {"memory": 2**26}, ("memory", 0)),
+        ("dies", {}, (None, 7)),
+        ("babbles", {}, (None, 0)),
+    ],
+)
+def test_a_script_without_an_answer_says_how_it_ended(stub, name, limits, ended):
+    with pytest.raises(ChildStopped) as stopped:
+        run_script(stub(name, **limits), {})
+    assert (stopped.value.limit, stopped.value.code) == ended

@@ -11,16 +11,22 @@ import yaml
 
 from engine.backends.llama_cpp.convert import MODEL
 from tests.audit.invoke import invoke
+from tests.process_engines.engines import LLAMA, only
 from tests.support.engine_suites import ROOT
 
-pytestmark = pytest.mark.llama
+pytestmark = only(LLAMA)
 PROMPTS = 12
 
 
 @contextlib.contextmanager
 def serving(folder, *models):
     """The address of a server; it ends with the block."""
-    command = [sys.executable, "-m", "tests.llama_cpp.serve", *(str(model.folder / MODEL) for model in models)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.process_engines.llama_cpp.serve",
+        *(str(model.folder / MODEL) for model in models),
+    ]
     with (folder / f"{len(models)}.log").open("wb") as log:
         server = subprocess.Popen(
             command,
@@ -39,7 +45,7 @@ def serving(folder, *models):
         server.communicate()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def servers(converted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
     with serving(folder, converted["target"]) as plain, serving(folder, *converted.values()) as drafting:

@@ -7,51 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Prompt
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
 from engine.models.bundled import bundled_folder
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
+from tests.process_engines.engines import LLAMA, generated, only
 
-pytestmark = pytest.mark.llama
+pytestmark = only(LLAMA)
 
-TEXTS = ("def add(a, b):\n    return a + b\n\ndef add3(a, b, c):\n", '{"name": "Ada", "name": "', "one two one two one")
-ARMS = {
-    "plain": {},
-    "draft": {"proposer": "draft_model", "gamma": 4, "draft": "draft"},
-    "drawn": {"proposer": "draft_model", "gamma": 4, "draft": "draft", "options": {"probabilistic": True}},
-    "simple": {"proposer": "ngram_simple", "gamma": 4, "options": {"size_n": 2}},
-    "map-k": {"proposer": "ngram_map_k", "gamma": 4, "options": {"size_n": 2}},
-    "map-k4v": {"proposer": "ngram_map_k4v", "gamma": 4, "options": {"size_n": 2}},
-    "mod": {"proposer": "ngram_mod", "gamma": 4, "options": {"n_match": 2}},
-}
-DRAFTED = tuple(name for name in ARMS if name != "plain")
-MATCHED = tuple(name for name in DRAFTED if name != "drawn")
-
-
-@pytest.fixture(scope="module")
-def arm(backend, engine_settings):
-    def opened(name, protocol=Protocol.GREEDY, rows=1, **more):
-        return backend.arm(EngineSpec(protocol, rows=rows, engine={**engine_settings, **more}, **ARMS[name]))
-
-    return opened
-
-
-def generated(engine, sampling):
-    requests = [
-        Request(f"r{at}", engine.encode(Prompt(text=text)), sampling, stream_of(str(at)))
-        for at, text in enumerate(TEXTS)
-    ]
-    answers = list(engine.generate(requests))
-    assert [answer.facts["reconciliation"]["mismatches"] for answer in answers] == [[]] * len(TEXTS)
-    return answers
-
-
-@pytest.fixture(scope="module")
-def plain(arm):
-    return generated(arm("plain"), SamplingParams(max_new_tokens=32))
+DRAFTED = tuple(name for name in LLAMA.arms if name != "plain")
 
 
 @pytest.fixture(scope="module")
@@ -127,22 +92,13 @@ def test_settings_are_read_back_from_the_server(arm):
     assert engine["installed"]["distribution"] == "xllamacpp"
 
 
-@pytest.mark.parametrize("name", MATCHED)
-def test_a_seed_gives_the_tokens_of_plain_sampling(arm, name):
-    asked = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=32)
-    drafted, undrafted = (generated(arm(each, Protocol.GUMBEL), asked) for each in (name, "plain"))
-    assert [answer.tokens for answer in drafted] == [answer.tokens for answer in undrafted]
-    other = generated(arm("plain", Protocol.GUMBEL), replace(asked, seed=1))
-    assert [answer.tokens for answer in other] != [answer.tokens for answer in undrafted]
-
-
 def test_drawn_drafts_do_not_keep_the_tokens_of_plain_sampling(arm):
     asked = SamplingParams(temperature=0.8, max_new_tokens=32)
     drawn, undrafted = (generated(arm(each, Protocol.CHAIN), asked) for each in ("drawn", "plain"))
     assert [answer.tokens for answer in drawn] != [answer.tokens for answer in undrafted]
 
 
-@pytest.mark.parametrize("name", list(ARMS))
+@pytest.mark.parametrize("name", list(LLAMA.arms))
 def test_a_stop_string_ends_the_answer_inside_a_draft(arm, plain, name):
     stop = plain[0].facts["decoded"][20:26]
     answer = generated(arm(name), SamplingParams(max_new_tokens=32, stop=(stop,)))[0]
@@ -153,14 +109,14 @@ def test_a_stop_string_ends_the_answer_inside_a_draft(arm, plain, name):
     assert decode(answer.trace).logprob.size == 0
 
 
-@pytest.mark.parametrize("name", list(ARMS))
+@pytest.mark.parametrize("name", list(LLAMA.arms))
 def test_a_forbidden_token_is_not_drafted_either(arm, plain, name):
     forbidden = plain[0].tokens[3]
     for answer in generated(arm(name), SamplingParams(max_new_tokens=32, bad_words=((forbidden,),))):
         assert forbidden not in answer.tokens
 
 
-@pytest.mark.parametrize("name", list(ARMS))
+@pytest.mark.parametrize("name", list(LLAMA.arms))
 def test_an_end_token_ends_the_answer(arm, name):
     answers = generated(arm(name), SamplingParams(max_new_tokens=32, logit_bias=((0, 7.0),)))
     ends = [each for each in answers if each.finish_reason is FinishReason.EOS]
@@ -205,9 +161,3 @@ def test_a_killed_server_is_started_again(arm, plain):
     assert (lost.finish_reason, lost.facts["error"]["kind"]) == (FinishReason.ERROR, "engine_died")
     (again,) = engine.generate([request])
     assert again.tokens == plain[0].tokens
-
-
-def test_a_folder_of_another_model_is_refused(backend, converted):
-    engine = {"gguf": {"target": str(converted["draft"].folder)}}
-    with pytest.raises(ModelError, match="converted from another model than bundled:target"):
-        backend.arm(EngineSpec(Protocol.GREEDY, engine=engine))

@@ -1,4 +1,4 @@
-"""mlx_lm over the bundled models: in process, and as servers, alone and with a draft of four tokens."""
+"""mlx_lm over the bundled models as servers, alone and with a draft of four tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.engine_spec import ModelSource
-from engine.backends.mlx_lm.backend import MlxBackend
 from engine.models.bundled import bundled_folder
 
 STARTUP_S = 180
@@ -40,20 +38,6 @@ class MlxServer:
         connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         with contextlib.closing(connection):
             return str(json.load(connection.getresponse())["choices"][0]["message"]["content"])
-
-
-@pytest.fixture(scope="session")
-def mlx_python(pytestconfig):
-    """The interpreter that has mlx_lm."""
-    return pytestconfig.getoption("--mlx-python")
-
-
-@pytest.fixture(scope="session")
-def backend():
-    """The bundled models in process."""
-    opened = MlxBackend({"target": ModelSource("bundled:target"), "draft": ModelSource("bundled:draft")})
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
