@@ -10,7 +10,7 @@ import pytest
 
 from engine.backends.interface import Prompt
 from engine.backends.process.convert import MANIFEST, digests
-from engine.core.types import Request, SamplingParams
+from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from engine.sampling.transforms import transform
@@ -169,16 +169,16 @@ def tokens_of(answers):
     return [answer.tokens for answer in answers]
 
 
-def escaped(arm, sampling):
+def escaped(arm, name, sampling):
     """Tokens of probability 0, by the engine's rows or a reference pass, as the parameters transform them here."""
-    asked, count = replace(sampling, max_new_tokens=24), 0
-    for answer in generated(arm, asked):
+    asked, count, tested = replace(sampling, max_new_tokens=24), 0, arm(name, Protocol.CHAIN)
+    for answer in generated(tested, asked):
         rows, history = decode(answer.trace).logits, list(answer.request.prompt)
         if not len(rows):
             raw = replace(answer.request, sampling=SamplingParams(max_new_tokens=24))
-            rows = decode(arm.anchor(raw, answer.tokens).trace).logits
+            rows = decode(arm(name).anchor(raw, answer.tokens).trace).logits
         for row, token in zip(rows, answer.tokens, strict=True):
-            p = transform(row, history, len(answer.request.prompt), asked, arm.target.eos_ids).p
+            p = transform(row, history, len(answer.request.prompt), asked, tested.target.eos_ids).p
             count += p[token] == 0
             history.append(token)
     return count

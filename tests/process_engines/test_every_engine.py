@@ -95,7 +95,7 @@ def test_a_stop_token_ends_the_answer(arm, plain, name):
     indirect=["engine"],
 )
 def test_no_token_escapes_the_parameters(engine, arm, name, parameters):
-    assert escaped(arm(name, Protocol.CHAIN), engine.possible[parameters]) == 0
+    assert escaped(arm, name, engine.possible[parameters]) == 0
 
 
 @pytest.mark.parametrize(("engine", "key"), cases(*CONVERTED), indirect=["engine"])

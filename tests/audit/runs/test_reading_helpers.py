@@ -155,6 +155,7 @@ with ReadingHelpers(1, least=1) as helpers:
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_leaves_no_process(number):
     root = Path(__file__).parents[3]

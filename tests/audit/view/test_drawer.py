@@ -126,6 +126,7 @@ with Drawer(print) as drawer:
 """
 
 
+@pytest.mark.medium
 def test_the_processes_end_with_a_server_that_is_killed():
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
         pids = [int(word) for word in server.stdout.readline().split()]
