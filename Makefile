@@ -153,17 +153,17 @@ test-attach: $(ATTACH_INSTALLED)  ## Attach to reports that lm-eval, Inspect and
 venv-vllm: $(VLLM_INSTALLED)  ## Install vLLM into an environment of its own.
 
 test-ort: $(ORT_INSTALLED)  ## onnxruntime-genai as a backend: packaged suites, conversions, an exactly known law.
-	$(TESTENV) $(ORT_BIN)/python -m pytest -m ort -rP $(ONLY) tests/onnxruntime
+	$(TESTENV) $(ORT_BIN)/python -m pytest -m ort -rP $(ONLY) tests/process_engines
 
 venv-ort: $(ORT_INSTALLED)  ## Install onnxruntime-genai into an environment of its own.
 
 test-openvino: $(OPENVINO_INSTALLED)  ## OpenVINO GenAI as a backend: packaged suites, conversions, an exactly known law.
-	$(TESTENV) $(OPENVINO_BIN)/python -m pytest -m openvino -rP $(ONLY) tests/openvino
+	$(TESTENV) $(OPENVINO_BIN)/python -m pytest -m openvino -rP $(ONLY) tests/process_engines
 
 venv-openvino: $(OPENVINO_INSTALLED)  ## Install OpenVINO GenAI into an environment of its own.
 
 test-llama: $(LLAMA_INSTALLED)  ## llama.cpp as a backend and over HTTP: packaged suites, conversions, audit probe.
-	$(TESTENV) $(LLAMA_BIN)/python -m pytest -m llama -rP $(ONLY) tests/llama_cpp
+	$(TESTENV) $(LLAMA_BIN)/python -m pytest -m llama -rP $(ONLY) tests/process_engines
 
 venv-llama: $(LLAMA_INSTALLED)  ## Install llama.cpp's server into an environment of its own.
 
@@ -174,7 +174,7 @@ $(MLX_INSTALLED): Makefile
 
 # mlx compiles its kernels when it runs
 test-mlx: $(INSTALLED) $(MLX_INSTALLED)  ## mlx_lm as a backend and over HTTP: packaged suites, an exactly known law, audit probe.
-	$(TESTENV) $(BIN)/python -m pytest -m mlx -rP --mlx-python $(abspath $(MLX_BIN))/python $(ONLY) tests/mlx
+	$(TESTENV) $(BIN)/python -m pytest -m mlx -rP --mlx-python $(abspath $(MLX_BIN))/python $(ONLY) tests/process_engines
 
 venv-mlx: $(MLX_INSTALLED)  ## Install mlx_lm into an environment of its own.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Final
 
 from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
 from audit.executors.worker import SuiteWorker, prepared_or_failed
+from engine.core.child import pool_worker
 
 ENDING_S: Final = 10.0
 """Seconds that a process has to end once it was asked to."""
@@ -117,10 +116,7 @@ def _ended(worker: LocalWorker) -> str:
 
 def serve_parts(pipe: connection.Connection, job: Job) -> None:
     """Answer parts until the pipe closes."""
-    # Ctrl-C reaches the coordinator too, which ends its workers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # whatever a library prints is no data of the command
-    os.dup2(2, 1)
+    pool_worker()
     worker: SuiteWorker | None = None
     # the coordinator has ended
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

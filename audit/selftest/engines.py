@@ -21,8 +21,8 @@ import numpy as np
 from audit.selftest.chain_law import ChainJudgement, Walk, judge_walk
 from audit.selftest.chains import FIRST, SEED, VOCABULARY, law, leaking, tables, write_chain
 from engine.backends import open_backend
-from engine.backends.converted.conversion import MANIFEST, ModelConverter, convert
 from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.process.convert import MANIFEST, ModelConverter, convert
 from engine.core.registry import CONVERTERS, resolve
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.models.loading import open_source

@@ -12,8 +12,7 @@ from audit.serve.asked import AskedCompletion
 from audit.serve.completion_id import request_name
 from audit.serve.limits import ServeLimits
 from audit.serve.refusals import ApiRefusal, invalid
-from engine.backends.interface import Engine, Prompt, Serving
-from engine.backends.tokenizer import PromptTokenizer
+from engine.backends.interface import Engine, Prompt, PromptTokenizer, Serving
 from engine.core.errors import CapacityError, EngineError, InvalidRequest
 from engine.core.types import Request, SamplingParams
 

@@ -6,11 +6,14 @@ they were asked for.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Final, Self
 
@@ -19,13 +22,45 @@ from markupsafe import Markup
 from audit.report.html import charts
 from audit.report.html.charts import Chart
 from audit.report.html.sections import acceptance
-from audit.view.drawing_child import DrawingChild, ProcessEnded
+from engine.core.child import end_pool, pool_worker
 
-COMMAND: Final = (sys.executable, "-P", "-m", "audit.view.drawing_process")
 PROCESSES: Final = 2
 """Charts that are drawn at the same time."""
 ROUNDS: Final = 4
 """Drawings of each example after which a process draws no faster."""
+
+
+class NotDrawn(Exception):
+    """A chart that cannot be drawn."""
+
+
+class ProcessEnded(Exception):
+    """No process can be started; the message says how it ended."""
+
+
+def draw_there(chart: Chart) -> str:
+    """In a process that draws: the drawing.
+
+    Raises:
+        NotDrawn: whatever the library raises; the next chart may be drawn.
+    """
+    try:
+        return charts.svg(chart)
+    except Exception as error:
+        raise NotDrawn(f"{type(error).__name__}: {error}") from None
+
+
+def start_there() -> None:
+    """The first call in a process that draws; the library's warnings hold texts of the store."""
+    pool_worker(quiet=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingCalls:
+    """The first call in each process, and that for a chart."""
+
+    start: Callable[[], None] = start_there
+    draw: Callable[[Chart], str] = draw_there
 
 
 class Drawer:
@@ -34,10 +69,10 @@ class Drawer:
     If one does not start, this process draws from then on, and `report` gets a line that says so.
     """
 
-    def __init__(self, report: Callable[[str], None], command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, report: Callable[[str], None], calls: DrawingCalls | None = None) -> None:
         self._report = report
-        self._children = tuple(DrawingChild(command) for _ in range(PROCESSES))
-        self._idle: SimpleQueue[DrawingChild] = SimpleQueue()
+        self._children = tuple(_DrawingChild(calls or DrawingCalls()) for _ in range(PROCESSES))
+        self._idle: SimpleQueue[_DrawingChild] = SimpleQueue()
         for child in self._children:
             self._idle.put(child)
         self._here = False
@@ -56,7 +91,7 @@ class Drawer:
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes that have begun."""
-        return tuple(child.pid for child in self._children if child.pid is not None)
+        return tuple(child.process.pid or 0 for child in self._children if child.process is not None)
 
     def begin(self, chart: Chart) -> Future[Markup]:
         """Begin a drawing, which is what `audit.report.html.charts.svg` makes; it fails with `NotDrawn`."""
@@ -74,7 +109,7 @@ class Drawer:
         finally:
             self._idle.put(child)
 
-    def _draw(self, child: DrawingChild, chart: Chart) -> Markup:
+    def _draw(self, child: _DrawingChild, chart: Chart) -> Markup:
         if not self._here:
             try:
                 return child.svg(chart)
@@ -88,6 +123,55 @@ class Drawer:
             if not self._here:
                 self._report(f"the server draws charts itself, so pages take longer: {reason}")
             self._here = True
+
+
+class _DrawingChild:
+    """A pool of one process, which one thread at a time may ask for a drawing."""
+
+    def __init__(self, calls: DrawingCalls) -> None:
+        self._calls = calls
+        self._pool: ProcessPoolExecutor | None = None
+        self.process: BaseProcess | None = None
+
+    def svg(self, chart: Chart) -> Markup:
+        """The drawing of a chart; a process that has died since its last one gets a successor.
+
+        Raises:
+            ProcessEnded: none can be started.
+            NotDrawn: the chart cannot be drawn, or ended the successor.
+        """
+        if self._pool is not None:
+            with suppress(BrokenProcessPool):
+                return Markup(self._pool.submit(self._calls.draw, chart).result())
+            self.end()
+        pool, process = self._begun()
+        try:
+            return Markup(pool.submit(self._calls.draw, chart).result())
+        except BrokenProcessPool as error:
+            raise NotDrawn(f"the drawing process {_ending(process)}") from error
+
+    def end(self) -> None:
+        """End the process."""
+        pool, self._pool, self.process = self._pool, None, None
+        if pool is not None:
+            end_pool(pool)
+
+    def _begun(self) -> tuple[ProcessPoolExecutor, BaseProcess]:
+        try:
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=self._calls.start)
+            ready = self._pool.submit(int)
+            (self.process,) = self._pool._processes.values()
+            ready.result()
+        except OSError as error:
+            raise ProcessEnded(f"does not start ({error.strerror})") from error
+        except BrokenProcessPool as error:
+            raise ProcessEnded("does not start" if self.process is None else _ending(self.process)) from error
+        return self._pool, self.process
+
+
+def _ending(process: BaseProcess) -> str:
+    process.join()
+    return f"ended with exit code {process.exitcode}"
 
 
 def examples() -> tuple[Chart, ...]:

@@ -1,12 +1,19 @@
-"""The settings that a suite may give each backend, known before any backend is imported.
+"""A backend's facts, which a suite is read by: each backend states its own once, in a `BackendKind`.
 
-Values only. A backend is added by one entry of `engine.backends.REGISTRY`.
+The module that states them imports neither torch nor the engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.evidence import Declaration
+from engine.backends.outside import OutsideAccess
+from engine.core.structured import ConstraintSpec
 
 
 class SourceKind(StrEnum):
@@ -34,29 +41,27 @@ ALL_CHOICES = (*READ_CHOICES, "required", NAMED)
 class BackendKind:
     """One backend.
 
-    open: `module:function` that opens the models of a suite.
-    evidence: `module:name` of the `engine.backends.evidence.Declaration` of the evidence in its records.
+    open: opens the models of a suite.
+    evidence: the evidence in its records.
     sources: the kinds of source that its models may have.
     proposers: the proposers that an arm may use; None allows every one in `engine.proposers.REGISTRY`.
     rules: the verification rules that an arm may request; None allows all.
     options: name of the JSON schema of the suite's `engine` mapping; None if it takes none.
     tokens: accepts prompts as token ids.
     tool_choices: the kinds of tool choice that it can carry out; NAMED for the name of one tool.
-    asked: `module:function` of `(engine settings, grammar) -> problem or None`, for a server that is asked;
-        None if it cannot be asked.
-    outside: `module:function` of `(engine settings, proposer options) -> tuple of OutsideAccess`; None if they name
-        nothing outside the suite.
+    asked: why a server with these engine settings cannot be asked for a grammar, or None; None if none can be asked.
+    outside: what engine settings and proposer options touch outside the suite; None if they name nothing there.
     ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
     """
 
-    open: str
-    evidence: str
+    open: Callable[[Mapping[str, ModelSource]], Backend]
+    evidence: Declaration
     sources: tuple[SourceKind, ...] = WEIGHTS
     proposers: tuple[str, ...] | None = None
     rules: tuple[str, ...] | None = None
     options: str | None = None
     tokens: bool = True
     tool_choices: tuple[str, ...] = ("auto",)
-    asked: str | None = None
-    outside: str | None = None
+    asked: Callable[[Mapping[str, Any], ConstraintSpec], str | None] | None = None
+    outside: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[OutsideAccess, ...]] | None = None
     ours: bool = False

@@ -6,7 +6,7 @@ difference and never downgrades silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,9 +15,12 @@ from engine.record.effective import Effective
 
 if TYPE_CHECKING:
     # commands that compute nothing import this module too
-    from engine.backends.tokenizer import PromptTokenizer
+    from engine.backends.call_grammar import Write
+    from engine.constraints.interface import TokenSpelling
     from engine.decode.arrivals import Arrivals
+    from engine.record.tool_calls import ResponseTemplate
     from engine.record.trace import Trace
+    from engine.sampling.stopping import Decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,21 @@ class Prompt:
     text: str | None = None
     tool_choice: str | Mapping[str, str] = "auto"
     """As in `engine.core.types.ToolOffer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokenizer:
+    """The part of a tokenizer that a loop needs: prompts to tokens and tokens to text."""
+
+    encode: Callable[[Prompt], Sequence[int]]
+    decode: Decode
+    template: ResponseTemplate | None = None
+    """How the family writes tool calls; None if its tokenizer does not say it."""
+    spell: Callable[[int], TokenSpelling] | None = None
+    """Size of the vocabulary -> the bytes of its tokens; None for a tokenizer that takes no grammar."""
+
+    write: Write | None = None
+    """Whole conversations as text; None without a chat template."""
 
 
 class Engine(Protocol):

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Prompt
+from engine.backends.interface import Prompt, PromptTokenizer
 from engine.backends.second_decoding import SecondDecoding, decode_after
-from engine.backends.tokenizer import PromptTokenizer, tokens_by
+from engine.backends.tokenizer import tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.files.pinned import pinned

@@ -1,4 +1,4 @@
-"""The evidence of the built-in engine, over loaded models (`native`) and over scripts (`scripted`).
+"""The facts and the evidence of the built-in engine, over loaded models (`native`) and over scripts (`scripted`).
 
 Every random number is regenerated from its key; the record level determines the rest.
 """
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from engine import verify
-from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.catalogue import ALL_CHOICES, READ_CHOICES, BackendKind, SourceKind
+from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.core.types import DraftRule, RecordLevel
 from engine.proposers.options import TOKEN_COST, TREES
@@ -112,3 +113,22 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
 
 
 DECLARED: Final = Declaration(LoopOwner.OWN, LEVELS, arm_evidence)
+
+
+def _open_native(models: Mapping[str, ModelSource]) -> Backend:
+    # imported late: the declared evidence is read without torch
+    from engine.backends.native import open_models
+
+    return open_models(models)
+
+
+def _open_scripted(models: Mapping[str, ModelSource]) -> Backend:
+    from engine.backends.scripted import open_models
+
+    return open_models(models)
+
+
+NATIVE_KIND: Final = BackendKind(_open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True)
+SCRIPTED_KIND: Final = BackendKind(
+    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True
+)

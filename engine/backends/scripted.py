@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Engine, Prompt
+from engine.backends.interface import Engine, Prompt, PromptTokenizer
 from engine.backends.native import NativeEngine
-from engine.backends.tokenizer import PromptTokenizer
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.passes.reference_pass import ScriptedReference

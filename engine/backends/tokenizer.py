@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.backends.call_grammar import Write
 from engine.backends.chat_text import chat_text
-from engine.backends.interface import Prompt
+from engine.backends.interface import Prompt, PromptTokenizer
 from engine.backends.spelling import spelling_of
-from engine.constraints.interface import TokenSpelling
 from engine.core.errors import ModelError
-from engine.record.tool_calls import ResponseTemplate
-from engine.sampling.stopping import Decode
-
-
-@dataclass(frozen=True, slots=True)
-class PromptTokenizer:
-    """The part of a tokenizer that a loop needs: prompts to tokens and tokens to text."""
-
-    encode: Callable[[Prompt], Sequence[int]]
-    decode: Decode
-    template: ResponseTemplate | None = None
-    """How the family writes tool calls; None if its tokenizer does not say it."""
-    spell: Callable[[int], TokenSpelling] | None = None
-    """Size of the vocabulary -> the bytes of its tokens; None for a tokenizer that takes no grammar."""
-
-    write: Write | None = None
-    """Whole conversations as text; None without a chat template."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:

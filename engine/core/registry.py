@@ -47,37 +47,24 @@ VERIFIERS: Final[Mapping[str, str]] = {
 """Verification rules, by `engine.core.types.Protocol`; their options are in `engine.verify.SETTINGS`."""
 
 BACKENDS: Final[Mapping[str, str]] = {
-    "native": "engine.backends.native:open_models",
-    "scripted": "engine.backends.scripted:open_models",
-    "transformers": "engine.backends.transformers:open_models",
-    "vllm": "engine.backends.vllm:open_models",
-    "openai": "engine.backends.openai:open_models",
-    "llama_cpp": "engine.backends.llama_cpp:open_models",
-    "onnxruntime_genai": "engine.backends.onnxruntime_genai:open_models",
-    "openvino_genai": "engine.backends.openvino_genai:open_models",
-    "mlx_lm": "engine.backends.mlx_lm:open_models",
+    "native": "engine.backends.native_evidence:NATIVE_KIND",
+    "scripted": "engine.backends.native_evidence:SCRIPTED_KIND",
+    "transformers": "engine.backends.transformers:KIND",
+    "vllm": "engine.backends.vllm:KIND",
+    "openai": "engine.backends.openai:KIND",
+    "llama_cpp": "engine.backends.llama_cpp:KIND",
+    "onnxruntime_genai": "engine.backends.onnxruntime_genai:KIND",
+    "openvino_genai": "engine.backends.openvino_genai:KIND",
+    "mlx_lm": "engine.backends.mlx_lm:KIND",
 }
-"""Engines to audit: functions `open_models(models)`; their facts are in `engine.backends.REGISTRY`."""
-
-EVIDENCE: Final[Mapping[str, str]] = {
-    "native": "engine.backends.native_evidence:DECLARED",
-    "scripted": "engine.backends.native_evidence:DECLARED",
-    "transformers": "engine.backends.transformers.evidence:DECLARED",
-    "vllm": "engine.backends.vllm.evidence:DECLARED",
-    "openai": "engine.backends.openai.evidence:DECLARED",
-    "llama_cpp": "engine.backends.llama_cpp.evidence:DECLARED",
-    "onnxruntime_genai": "engine.backends.onnxruntime_genai.evidence:DECLARED",
-    "openvino_genai": "engine.backends.openvino_genai.evidence:DECLARED",
-    "mlx_lm": "engine.backends.mlx_lm.evidence:DECLARED",
-}
-"""The evidence of each backend's records, by record level."""
+"""Engines to audit: the facts that each states, an `engine.backends.catalogue.BackendKind`."""
 
 CONVERTERS: Final[Mapping[str, str]] = {
     "onnx": "engine.backends.onnxruntime_genai.convert:CONVERTER",
     "gguf": "engine.backends.llama_cpp.convert:CONVERTER",
     "openvino": "engine.backends.openvino_genai.convert:CONVERTER",
 }
-"""Formats of `audit convert`: an `engine.backends.converted.conversion.ModelConverter` each."""
+"""Formats of `audit convert`: an `engine.backends.process.convert.ModelConverter` each."""
 
 GRAMMARS: Final[Mapping[str, str]] = {
     "llguidance": "engine.constraints.llguidance:LlguidanceLibrary",

@@ -14,6 +14,7 @@ from audit.suite.loader import load_suite
 from engine import backends
 from engine.backends import scripted
 from engine.backends.catalogue import BackendKind, SourceKind
+from engine.core.registry import BACKENDS
 from engine.core.types import FinishReason, Generation
 from engine.record.foreign import failed_trace
 from engine.record.trace import decode, encode
@@ -75,12 +76,12 @@ def open_models(models):
     return Backend(scripted.open_models(models))
 
 
+KIND = BackendKind(open_models, backends.declared("scripted"), (SourceKind.SCRIPTED,), ours=True)
+
+
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
-    kind = BackendKind(
-        f"{__name__}:open_models", backends.REGISTRY["scripted"].evidence, (SourceKind.SCRIPTED,), ours=True
-    )
-    monkeypatch.setitem(backends.REGISTRY, "failing", kind)
+    monkeypatch.setitem(BACKENDS, "failing", f"{__name__}:KIND")
     (tmp_path / "suite.yaml").write_text(SUITE)
     rows = [{"id": f"w{i}", "prompt": "abc" * (i + 1)} for i in range(4)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.vllm.models import VllmBackend
+from engine.backends.vllm.backend import VllmBackend
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.trace import decode, steps_of
 from engine.sampling.rng import stream_of

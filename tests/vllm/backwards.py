@@ -5,7 +5,8 @@ Run as an interpreter would be: `python -m tests.vllm.backwards -m engine.backen
 
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
-from engine.backends.vllm.driver import main
+from engine.backends.process.driver import run_driver
+from engine.backends.vllm.driver import VllmDriver
 
 GIVEN = FastIncrementalDetokenizer.update
 
@@ -20,4 +21,4 @@ def update(self, new_token_ids, stop_terminated):
 
 if __name__ == "__main__":
     FastIncrementalDetokenizer.update = update
-    main()
+    run_driver(VllmDriver)

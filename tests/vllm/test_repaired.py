@@ -7,7 +7,7 @@ import pytest
 from audit.evidence.records import Level
 from audit.gate.policy import load_policy
 from engine.backends import vllm as vllm_backend
-from engine.backends.vllm.models import VllmBackend
+from engine.backends.vllm.backend import VllmBackend
 from tests.audit.invoke import invoke
 
 from .packaged import verdicts

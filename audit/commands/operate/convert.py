@@ -26,8 +26,8 @@ def command(model: str, kind: str, out: Path, python: str | None) -> None:
     result's files, the versions, and the rounding. A suite names the folder under `engine: {FORMAT: {...}}`.
     """
     # imported late: the help imports no model code
-    from engine.backends.converted.conversion import ModelConverter, convert
-    from engine.backends.engine_process import interpreter
+    from engine.backends.process.convert import ModelConverter, convert
+    from engine.backends.process.engine_process import interpreter
     from engine.models.loading import open_source
 
     if out.exists():

@@ -8,17 +8,14 @@ nor DO nor a second statement. A superuser's SELECT could still read files of th
 from __future__ import annotations
 
 import base64
-import json
 import math
+import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, TextClause, text
@@ -28,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError, StatementError
 from audit.errors import UserError
 from audit.store.asking import query_worker
 from audit.store.base.connection import BUSY_MS, is_sqlite, open_readonly, parse_url, readonly_uri, sqlite_path
+from engine.core.child import ChildStopped, Script, run_script
 
 GRACE_S: Final = 1.0
 """Seconds beyond the timeout for starting the process, and for the database to stop by itself."""
@@ -127,21 +125,18 @@ def _ask_sqlite(url: URL, statement: TextClause, params: Mapping[str, Any], limi
 
 
 def _answer(job: Mapping[str, Any], limits: QueryLimits) -> dict[str, Any]:
-    """What the process says.
+    """The process's answer.
 
     Raises:
-        UserError: the time is over, or the process ended without a word.
+        UserError: the time is over, or the process ended without one.
     """
-    command = [sys.executable, "-I", str(Path(query_worker.__file__))]
+    script = Script(query_worker.__file__, job["seconds"] + GRACE_S, environment=os.environ)
     try:
-        done = subprocess.run(
-            command, input=json.dumps(job).encode(), capture_output=True, timeout=job["seconds"] + GRACE_S, check=False
-        )
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired as error:
-        raise UserError(_stopped(limits)) from error
-    except ValueError as error:
-        raise UserError("the query ended the process that ran it, perhaps for want of memory; narrow it") from error
+        answer: dict[str, Any] = run_script(script, job)
+    except ChildStopped as stopped:
+        if stopped.limit == "time":
+            raise UserError(_stopped(limits)) from stopped
+        raise UserError("the query ended the process that ran it, perhaps for want of memory; narrow it") from stopped
     return answer
 
 

@@ -8,21 +8,29 @@ at the first request of an arm.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from engine.backends.engine_spec import ModelSource
-
-if TYPE_CHECKING:
-    from engine.backends.llama_cpp.models import LlamaBackend
+from engine.backends.catalogue import BackendKind
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.llama_cpp.settings import DECLARED, WORDS, outside
 
 
-def open_models(models: Mapping[str, ModelSource]) -> LlamaBackend:
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
     """Find every model of a suite; they are converted and loaded later.
 
     Raises:
         ModelError: a model that cannot be found, or that the converter does not know.
     """
     # the driver imports this package and must load neither transformers nor torch
-    from engine.backends.llama_cpp.models import LlamaBackend
+    from engine.backends.llama_cpp.backend import LlamaBackend
 
     return LlamaBackend(models)
+
+
+KIND = BackendKind(
+    open=open_models,
+    evidence=DECLARED,
+    proposers=tuple(WORDS.kinds),
+    rules=("greedy", "chain", "gumbel"),
+    options=WORDS.schema,
+    outside=outside,
+)

@@ -11,10 +11,10 @@ from typing import Any, Final
 import gguf
 import numpy as np
 
-from engine.backends.converted.weights import weights_of
 from engine.backends.llama_cpp.convert import MODEL
 from engine.backends.llama_cpp.tensors import named_tensors
 from engine.backends.llama_cpp.vocabulary import GgufVocabulary, vocabulary_of
+from engine.backends.process.convert import weights_of
 
 ALL_F32: Final = 0
 """The type of a file without any rounded tensor."""

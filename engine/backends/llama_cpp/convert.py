@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.backends.converted.conversion import ConversionJob, ModelConverter
-from engine.backends.converted.families import require_known
-from engine.backends.llama_cpp.program import PROGRAM
+from engine.backends.llama_cpp.settings import PROGRAM
 from engine.backends.llama_cpp.vocabulary import vocabulary_of
+from engine.backends.process.convert import ModelConverter, paths_of, require_known
 from engine.core.errors import ModelError
 from engine.models.loading import OpenedSource
 
@@ -42,16 +41,11 @@ def beyond_gguf(config: Mapping[str, Any]) -> str | None:
     return f"knows no {biased[0]}" if biased else None
 
 
-def build_arguments(job: ConversionJob) -> Sequence[str]:
-    """Those of `build`."""
-    return [str(job.source), str(job.out)]
-
-
 CONVERTER: Final = ModelConverter(
     kind="gguf",
     program=PROGRAM,
     module="engine.backends.llama_cpp.build",
-    arguments=build_arguments,
+    arguments=paths_of,
     result=MODEL,
     packages=("gguf", "numpy"),
     require=require_convertible,

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, BinaryIO, Final
 
-from engine.backends.engine_child import ChildDriver, Inbox, one_line, run_child
 from engine.backends.installed import installed
 from engine.backends.llama_cpp.loopback import Answered, LoopbackServer, RefusedRequest
+from engine.backends.process.driver import ALIVE_EVERY, EngineDriver, microseconds, one_line, run_driver
+from engine.core.child import Inbox
 
-ALIVE_EVERY: Final = 2.0
-"""Seconds between two heartbeats while requests run; each is an answer of the server's own queue."""
 GROUPS: Final = {
     "draft-simple": "draft",
     "ngram-simple": "ngram_simple",
@@ -28,7 +27,7 @@ GROUPS: Final = {
 """The options' place in `common_params_speculative`, by way of speculating."""
 
 
-class LlamaDriver(ChildDriver):
+class LlamaDriver(EngineDriver):
     """The loop of one server."""
 
     def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
@@ -62,9 +61,8 @@ class LlamaDriver(ChildDriver):
             "synthetic": bool(speculative.synth_rates) or speculative.synth_len >= 0,
         }
 
-    def answer(self, message: Mapping[str, Any]) -> None:
-        """Run the requests of one message together."""
-        requests: Sequence[Mapping[str, Any]] = message["requests"]
+    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Run the requests of one message together; each heartbeat is an answer of the server's own queue."""
         before = self._http.counters()
         with ThreadPoolExecutor(len(requests)) as pool:
             running = [pool.submit(self._ask, request) for request in requests]
@@ -90,7 +88,7 @@ class LlamaDriver(ChildDriver):
     def _ask(self, request: Mapping[str, Any]) -> Answered:
         begun = time.perf_counter()
         body = self._http.post("/completion", request["body"])
-        return Answered(body, round((time.perf_counter() - begun) * 1e6))
+        return Answered(body, microseconds(begun))
 
     def _watch(self, running: Sequence[Future[Answered]]) -> None:
         """Say that the server lives as long as its queue moves."""
@@ -143,10 +141,5 @@ def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
     return params
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    run_child(lambda inbox, out: LlamaDriver(inbox, out).serve())
-
-
 if __name__ == "__main__":
-    main()
+    run_driver(LlamaDriver)

@@ -1,4 +1,4 @@
-"""From an answer of llama.cpp's server to a request's trace, after its accounts are compared.
+"""From an answer of llama.cpp's server to a request's record, after its accounts are compared.
 
 The server names no draft, so every token is a step of its own; the numbers of drafted and accepted tokens are facts of
 the request.
@@ -8,44 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.converted.answers import decoded_facts, end_of
-from engine.backends.converted.settings import ProcessSettings
-from engine.backends.frames import Frame
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
-from engine.backends.local_target import LocalTarget
 from engine.backends.openai.response import lead_of
-from engine.core.types import FinishReason, Generation, Request, SamplingParams
-from engine.record.foreign import ForeignEngine, ForeignRecord, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.backends.process.record import AnswerTerms, ReadAnswer, decoded_facts, end_of, single_steps
+from engine.core.child import Frame
+from engine.core.types import FinishReason, Request, SamplingParams
+from engine.record.foreign import ForeignEngine, ForeignRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReading:
-    """What reading an answer needs."""
-
-    observed: ForeignEngine
-    settings: ProcessSettings
-    target: LocalTarget
-
-
-def recorded(request: Request, frame: Frame, asked: Mapping[str, Any], reading: ServerReading) -> Generation:
-    """The generation of an answer to the message `asked`."""
+def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    """Read an answer to the message `asked`."""
     answer = frame.header["answer"]
     tokens = tuple(int(token) for token in answer["tokens"])
-    reason = reason_of(request, answer, reading.observed)
+    reason = reason_of(request, answer, terms.observed)
     facts: dict[str, Any] = {
         "reconciliation": {"sources": list(SOURCES), "mismatches": list(mismatches(asked, frame.header, reason))},
-        **decoded_facts(request, tokens, reason, reading.target),
+        **decoded_facts(request, tokens, reason, terms.target),
     }
-    if reading.settings.kind is not None:
+    if terms.settings.kind is not None:
         facts["speculation"] = speculation_of(answer)
-    header = header_of(request, reading.observed, reason, facts)
-    steps = tuple(ForeignStep((), (token,)) for token in tokens)
-    trace = observed_trace(header, ForeignRecord(steps, *_numbers(answer, request.sampling)))
-    return Generation(request, tokens, reason, trace, str(answer["content"]), frame.header["latency_us"], facts)
+    record = ForeignRecord(single_steps(tokens), *_numbers(answer, request.sampling))
+    return ReadAnswer(tokens, reason, str(answer["content"]), facts, record)
 
 
 def _numbers(answer: Mapping[str, Any], asked: SamplingParams) -> tuple[tuple[float, ...], ...]:

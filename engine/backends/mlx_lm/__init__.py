@@ -8,21 +8,29 @@ The package imports without mlx_lm and needs it at the first request of an arm.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from engine.backends.engine_spec import ModelSource
-
-if TYPE_CHECKING:
-    from engine.backends.mlx_lm.models import MlxBackend
+from engine.backends.catalogue import BackendKind
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.mlx_lm.settings import DECLARED, WORDS, outside
 
 
-def open_models(models: Mapping[str, ModelSource]) -> MlxBackend:
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
     """Find every model of a suite; the engine loads them later.
 
     Raises:
         ModelError: a model that cannot be found.
     """
     # the driver imports this package and must load neither transformers nor torch
-    from engine.backends.mlx_lm.models import MlxBackend
+    from engine.backends.mlx_lm.backend import MlxBackend
 
     return MlxBackend(models)
+
+
+KIND = BackendKind(
+    open=open_models,
+    evidence=DECLARED,
+    proposers=tuple(WORDS.kinds),
+    rules=("greedy", "chain"),
+    options=WORDS.schema,
+    outside=outside,
+)

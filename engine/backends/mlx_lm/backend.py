@@ -1,4 +1,4 @@
-"""One arm on mlx_lm: sends requests to the engine one after another, and records every answer."""
+"""mlx_lm as a backend: one arm, whose requests run one after another. It reads the models' folders as they are."""
 
 from __future__ import annotations
 
@@ -6,63 +6,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.converted.engine import ConvertedEngine
-from engine.backends.converted.settings import ProcessSettings
-from engine.backends.frames import Frame
-from engine.backends.interface import Capabilities
-from engine.backends.mlx_lm.evidence import LEVELS, rule_of
 from engine.backends.mlx_lm.rounds import keeps_draws
-from engine.backends.mlx_lm.sampling import message_of, refusal
-from engine.backends.mlx_lm.settings import arguments_of
-from engine.backends.mlx_lm.to_record import AnswerTerms, recorded
-from engine.core.types import Generation, RecordLevel, Request
+from engine.backends.mlx_lm.settings import LEVELS, PROGRAM, REFUSED, arguments_of, message_of, settings_of
+from engine.backends.mlx_lm.to_record import read
+from engine.backends.process.arm import ProcessEngine
+from engine.backends.process.backend import EngineKind, EngineWanted, ProcessBackend
+from engine.backends.process.record import AnswerTerms, ReadAnswer
+from engine.backends.process.settings import ProcessSettings
+from engine.core.child import Frame
+from engine.core.types import RecordLevel, Request
 from engine.models.loading import OpenedSource
-from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine
+from engine.record.effective import Effective
 
 
 @dataclass(frozen=True, slots=True)
-class MlxEngine(ConvertedEngine):
-    """One arm on mlx_lm, whose models need no conversion."""
+class MlxEngine(ProcessEngine[OpenedSource]):
+    """One arm on mlx_lm."""
 
     backend = "mlx_lm"
-    settings: ProcessSettings
-    draft: OpenedSource | None
+    refused = REFUSED
 
-    def capabilities(self) -> Capabilities:
+    @property
+    def level(self) -> RecordLevel:
+        """That of the plan."""
+        return self.plan.level
+
+    @property
+    def evidence_level(self) -> int:
         """Rows, drafts and the decision on each."""
-        return Capabilities(LEVELS[self.plan.level].level)
+        return LEVELS[self.level].level
+
+    def identity(self) -> dict[str, Any]:
+        """The draft."""
+        return {"draft": None if self.models.draft is None else dict(self.models.draft.facts)}
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running engine."""
-        settings = self.settings
-        document = {
-            "backend": self.backend,
-            "target": dict(self.target.facts("target").manifest["facts"]),
-            "draft": None if self.draft is None else dict(self.draft.facts),
-            "engine": dict(self.processes.facts()),
-            "proposer": settings.kind or "plain",
-            "gamma": settings.gamma,
-            "protocol": rule_of(self.plan.protocol).value,
-            "lossless": True,
-            "rows": 1,
-            "record": self.plan.level.value,
-            "fault": None,
-            "requested": {"speculation": settings.kind or "none", **arguments_of(settings)},
-            "effective": self._in_effect(),
-            "evidence": {"level": LEVELS[self.plan.level].level, "problems": []},
-        }
-        return stated(LoopOwner.FOREIGN, document)
-
-    def _in_effect(self) -> dict[str, Any]:
-        """As a generator of the engine holds them."""
         asked = arguments_of(self.settings)
         kept = self.processes.options(asked)
-        return {"speculation": kept["way"], **{name: kept[name] for name in asked}}
-
-    def problem(self, request: Request) -> str | None:
-        """A parameter that the engine lacks."""
-        return refusal(request.sampling)
+        requested = {"speculation": self.settings.kind or "none", **asked}
+        effective = {"speculation": kept["way"], **{name: kept[name] for name in asked}}
+        return self.configured({"requested": requested, "effective": effective})
 
     def message(self, request: Request) -> dict[str, Any]:
         """A request as the driver reads it."""
@@ -71,15 +55,33 @@ class MlxEngine(ConvertedEngine):
             "prompt": list(request.prompt),
             "sampling": message_of(request, self.target.vocabulary, self.target.eos_ids),
             "arguments": arguments_of(self.settings),
-            "rows": self.plan.level is not RecordLevel.TOKENS,
+            "rows": self.level is not RecordLevel.TOKENS,
         }
 
-    def observed(self) -> ForeignEngine:
-        """What its records say of the engine."""
-        return self.foreign(rule_of(self.plan.protocol), self.plan.level)
-
-    def answered(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> Generation:
-        """The record of an answer."""
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+        """Read an answer."""
         version, greedy = self.processes.facts()["installed"]["version"], request.sampling.temperature == 0
         keeps = keeps_draws(version, greedy=greedy, gamma=self.settings.gamma)
-        return recorded(request, frame, message, AnswerTerms(self.observed(), self.settings.gamma, self.target, keeps))
+        return read(request, frame, message, terms, keeps_draws=keeps)
+
+
+class MlxBackend(ProcessBackend[OpenedSource]):
+    """Arms over the same models share an engine."""
+
+    kind = EngineKind(PROGRAM, settings_of, MlxEngine, {"HF_HUB_OFFLINE": "1"})
+
+    def model(self, name: str, settings: ProcessSettings) -> OpenedSource:
+        """The folder."""
+        del settings
+        return self.opened[name]
+
+    def job(self, wanted: EngineWanted[OpenedSource]) -> dict[str, Any]:
+        """The first message to the driver."""
+        draft = None if wanted.models.draft is None else _folder(wanted.models.draft)
+        return {"target": _folder(wanted.models.target), "draft": draft}
+
+
+def _folder(opened: OpenedSource) -> dict[str, Any]:
+    """A model's folder, and the digests by which the engine's process knows its weights again."""
+    files = {file.name: file.sha256 for file in opened.folder.files}
+    return {"folder": str(opened.folder.path.resolve()), "files": files}

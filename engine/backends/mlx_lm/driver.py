@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from engine.backends.engine_child import Inbox, one_line, run_child
-from engine.backends.frames import Frame, write
 from engine.backends.installed import installed, versions
+from engine.backends.process.driver import EngineDriver, microseconds, run_driver
+from engine.core.child import Inbox
 
 PACKAGES: Final = ("mlx", "mlx-cpu", "numpy", "transformers", "tokenizers")
-ALIVE_EVERY: Final = 2.0
-"""Seconds between two heartbeats while a request runs."""
 ARGUMENTS: Final = ("max_tokens", "num_draft_tokens", "prefill_step_size")
 """Arguments of the running generator that are reported."""
 
@@ -63,39 +62,17 @@ class SeenTokens:
     finish: str | None = None
 
 
-class MlxDriver:
+class MlxDriver(EngineDriver):
     """The loop of one engine."""
 
     def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        self._inbox, self._out = inbox, out
+        super().__init__(inbox, out)
         self._target: Any = None
         self._draft: Any = None
         self._tokenizer: Any = None
-        self._reported = time.monotonic()
 
-    def say(self, arrays: Mapping[str, Any] | None = None, **header: Any) -> None:
-        """One message to the parent."""
-        self._reported = time.monotonic()
-        write(self._out, Frame(header, arrays or {}))
-
-    def serve(self) -> None:
-        """Load the models, then answer requests until stdin ends."""
-        first = self._inbox.get()
-        if first is None:
-            return
-        try:
-            self.say(op="started", facts=self._start(first.header))
-        except Exception as error:
-            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
-            return
-        for frame in iter(self._inbox.get, None):
-            if frame.header["op"] == "options":
-                self._options(frame.header["speculative"])
-            for request in frame.header.get("requests", ()):
-                self._answer(request)
-            self.say(op="done")
-
-    def _start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Load the models; the engine's facts."""
         import mlx.core as mx
         import mlx_lm
         from mlx_lm.utils import load_tokenizer
@@ -110,31 +87,27 @@ class MlxDriver:
             "weights": {"target": target, "draft": draft},
         }
 
-    def _options(self, speculative: Mapping[str, Any]) -> None:
+    def options(self, speculative: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as a generator that has not begun holds them."""
         import mlx.core as mx
 
         library, prompt = _library(), mx.array([0], mx.uint32)
-        try:
-            if self._draft is None:
-                generator = library.generate_step(prompt, self._target, **speculative)
-            else:
-                generator = library.speculative_generate_step(prompt, self._target, self._draft, **speculative)
-        except Exception as error:
-            self.say(op="refused", id="", message=f"{type(error).__name__}: {one_line(error)}")
-            return
+        if self._draft is None:
+            generator = library.generate_step(prompt, self._target, **speculative)
+        else:
+            generator = library.speculative_generate_step(prompt, self._target, self._draft, **speculative)
         held = generator.gi_frame.f_locals
         way = "none" if held.get("draft_model") is None else "draft_model"
-        self.say(op="options", kept={**{name: held.get(name) for name in speculative}, "way": way})
+        return {**{name: held.get(name) for name in speculative}, "way": way}
+
+    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Answer one request after another; the library's exceptions concern it alone."""
+        for request in requests:
+            self.guarded([request["id"]], partial(self._answer, request))
 
     def _answer(self, request: Mapping[str, Any]) -> None:
-        """One request; the library's exceptions concern it alone."""
         begun = time.perf_counter()
-        try:
-            seen = self._generate(request)
-        except Exception as error:
-            self.say(op="refused", id=request["id"], message=f"{type(error).__name__}: {one_line(error)}")
-            return
+        seen = self._seen(request)
         self.say(
             {"rows": np.stack(seen.rows)} if seen.rows else None,
             op="output",
@@ -145,10 +118,10 @@ class MlxDriver:
             text="".join(seen.text),
             finish=seen.finish,
             arguments=seen.arguments,
-            latency_us=round((time.perf_counter() - begun) * 1e6),
+            latency_us=microseconds(begun),
         )
 
-    def _generate(self, request: Mapping[str, Any]) -> SeenTokens:
+    def _seen(self, request: Mapping[str, Any]) -> SeenTokens:
         import mlx.core as mx
         from mlx_lm.sample_utils import make_sampler
 
@@ -185,8 +158,7 @@ class MlxDriver:
         log.calls.clear()
         seen.text.append(response.text)
         seen.finish = response.finish_reason
-        if time.monotonic() - self._reported > ALIVE_EVERY:
-            self.say(op="alive")
+        self.beat()
 
 
 def _library() -> Any:
@@ -255,10 +227,5 @@ def _deciding(waiting: list[Any], log: SamplerLog, *, drafted: bool) -> list[Any
     return rows[len(rows) // 2 :] if drafted else [*waiting, *rows]
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    run_child(lambda inbox, out: MlxDriver(inbox, out).serve())
-
-
 if __name__ == "__main__":
-    main()
+    run_driver(MlxDriver)

@@ -1,14 +1,40 @@
-"""An arm's settings for mlx_lm; gamma is the engine's `num_draft_tokens`."""
+"""mlx_lm's program, an arm's settings and evidence, and sampling parameters in the words of the library.
+
+gamma is the engine's `num_draft_tokens`; sampling is that of `make_sampler` and `make_logits_processors`. Parameters
+that the engine lacks, or applies in another order than this project, are refused.
+
+The engine reports every token with the target's row and states whether it was drafted. Its sampler, which the driver
+wraps, sees every drafted token. Drafts are accepted where the target's own draw is the drafted token, so q is one-hot.
+No record holds random numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engine.backends.converted.settings import EngineWords, ProcessSettings, outside_of, process_settings
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.outside import OutsideAccess
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.process.engine_process import EngineProgram
+from engine.backends.process.settings import (
+    DECODED,
+    EngineWords,
+    ProcessSettings,
+    Refusals,
+    matching_rule,
+    outside_of,
+    process_settings,
+    seed_of,
+)
+from engine.core.types import RecordLevel, Request, SamplingParams
+from engine.record.effective import LoopOwner
 
+PROGRAM: Final = EngineProgram(
+    module="engine.backends.mlx_lm.driver",
+    name="mlx_lm",
+    package="mlx_lm",
+    target="venv-mlx",
+)
 PREFILL: Final = "prefill_step_size"
 WORDS: Final = EngineWords(
     name="mlx_lm",
@@ -35,6 +61,98 @@ def arguments_of(settings: ProcessSettings) -> dict[str, Any]:
     return {**settings.speculative, **({PREFILL: given[PREFILL]} if PREFILL in given else {})}
 
 
-def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """The interpreter that an arm's engine settings name."""
-    return outside_of(engine, WORDS.folders)
+outside = outside_of(WORDS)
+
+
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (0, DECODED | {Part.DRAFTS, Part.COUNTS}),
+        RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
+    }
+)
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence.
+
+    Raises:
+        InvalidRequest: settings that mlx_lm lacks.
+    """
+    plan = settings.plan
+    settings_of(plan)
+    shown = LEVELS[plan.level]
+    return ArmEvidence(LoopOwner.FOREIGN, shown.level, shown.parts, matching_rule(plan.protocol))
+
+
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)
+
+
+def _warm(sampling: SamplingParams) -> bool:
+    return sampling.temperature not in (0, 1)
+
+
+REFUSED: Final[Refusals] = {
+    "structured needs backend native or scripted; mlx_lm has no grammars": lambda s: s.structured is not None,
+    "mlx_lm has no bad_words; remove them, or give logit_bias": lambda s: bool(s.bad_words),
+    "mlx_lm has no min_tokens; set it to 0": lambda s: s.min_tokens > 0,
+    "the library of mlx_lm has no stop strings; use stop_token_ids": lambda s: bool(s.stop),
+    "mlx_lm applies top_p before temperature, not after it; use top_p at temperature 1": lambda s: (
+        s.top_p < 1 and _warm(s)
+    ),
+    "mlx_lm applies min_p before temperature, not after it; use min_p at temperature 1": lambda s: (
+        s.min_p > 0 and _warm(s)
+    ),
+    "mlx_lm applies top_p before top_k and min_p, not after them; use top_p alone": lambda s: (
+        not s.greedy and s.top_p < 1 and bool(s.top_k or s.min_p)
+    ),
+}
+"""Unsupported parameters, each with the fix."""
+
+
+def sampler_arguments(sampling: SamplingParams, vocabulary: int) -> dict[str, Any]:
+    """The keywords of `make_sampler`; a top_k of the whole vocabulary is none."""
+    if sampling.greedy:
+        return {"temp": 0.0}
+    return {
+        "temp": sampling.temperature,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "top_k": sampling.top_k if sampling.top_k < vocabulary else 0,
+    }
+
+
+def processor_arguments(request: Request) -> dict[str, Any]:
+    """The keywords of `make_logits_processors`; its own windows of 20 tokens would forget, so they hold every token.
+
+    Pairs, not a mapping, for the bias: keys of JSON are texts.
+    """
+    asked = request.sampling
+    window = len(request.prompt) + asked.max_new_tokens
+    added: dict[int, float] = {}
+    for token, bias in asked.logit_bias:
+        added[token] = added.get(token, 0.0) + bias
+    found: dict[str, Any] = {"logit_bias": [[token, bias] for token, bias in added.items()]} if added else {}
+    values = {
+        "repetition": asked.repetition_penalty if asked.repetition_penalty != 1 else 0,
+        "presence": asked.presence_penalty,
+        "frequency": asked.frequency_penalty,
+    }
+    for name, value in values.items():
+        if value:
+            found |= {f"{name}_penalty": value, f"{name}_context_size": window}
+    return found
+
+
+def message_of(request: Request, vocabulary: int, eos_ids: tuple[int, ...]) -> dict[str, Any]:
+    """The parameters of one request as the driver reads them."""
+    asked = request.sampling
+    ends = () if asked.ignore_eos else eos_ids
+    return {
+        "max_tokens": asked.max_new_tokens,
+        "seed": seed_of(request),
+        "ends": sorted({*ends, *asked.stop_token_ids}),
+        "sampler": sampler_arguments(asked, vocabulary),
+        "processors": processor_arguments(request),
+    }

@@ -1,4 +1,4 @@
-"""From an answer of the engine to a request's trace, after its accounts are compared.
+"""From an answer of the engine to a request's record, after its accounts are compared.
 
 The steps are the engine's rounds. If the accounts contradict each other, the record holds the tokens one by one, with
 their rows and without drafts.
@@ -7,52 +7,41 @@ their rows and without drafts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.converted.answers import end_of
-from engine.backends.frames import Frame
 from engine.backends.local_target import LocalTarget
 from engine.backends.mlx_lm.rounds import SOURCES, contradictions, rounds_of, speculation
+from engine.backends.process.record import AnswerTerms, ReadAnswer, end_of, single_steps
 from engine.backends.second_decoding import NO_DECODING, undecoded
-from engine.core.types import FinishReason, Generation, QKind, Request
-from engine.record.foreign import ForeignEngine, ForeignRecord, header_of, observed_trace
+from engine.core.child import Frame
+from engine.core.types import FinishReason, QKind, Request
+from engine.record.foreign import ForeignRecord
 from engine.record.foreign_steps import ForeignStep
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTerms:
-    """What reading an answer needs; gamma is 0 without speculation.
+def read(
+    request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms, *, keeps_draws: bool
+) -> ReadAnswer:
+    """Read an answer to the message `asked`.
 
-    keeps_draws: every token that the engine returns has to be the one that its target drew there.
+    `keeps_draws`: every token that the engine returns has to be the one that its target drew there.
     """
-
-    observed: ForeignEngine
-    gamma: int
-    target: LocalTarget
-    keeps_draws: bool
-
-
-def recorded(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> Generation:
-    """The generation of an answer to the message `asked`."""
-    answer = frame.header
+    answer, rows, gamma = frame.header, frame.arrays.get("rows"), terms.settings.gamma
     tokens = tuple(int(token) for token in answer["tokens"])
     reason = end_of(request, tokens, terms.observed.eos_ids)
-    found = contradictions(answer, asked, terms.gamma)
+    mistakes = contradictions(answer, asked, gamma)
     facts: dict[str, Any] = {
         "reconciliation": {
             "sources": list(SOURCES),
-            "mismatches": [each.message for each in found],
-            "faults": [each.message for each in found if each.misreturned and terms.keeps_draws],
+            "mismatches": [mistake.message for mistake in mistakes],
+            "faults": [mistake.message for mistake in mistakes if mistake.misreturned and keeps_draws],
         },
         **_decoded(request, tokens, reason, terms.target),
     }
-    if terms.gamma:
+    if gamma:
         facts["speculation"] = speculation(answer)
-    drafted = bool(terms.gamma) and not found
-    steps = (_rounds if drafted else _alone)(answer, frame.arrays.get("rows"))
-    trace = observed_trace(header_of(request, terms.observed, reason, facts), ForeignRecord(steps))
-    return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
+    steps = _rounds(answer, rows) if gamma and not mistakes else single_steps(answer["tokens"], rows)
+    return ReadAnswer(tokens, reason, answer["text"], facts, ForeignRecord(steps))
 
 
 def _decoded(request: Request, tokens: tuple[int, ...], reason: FinishReason, target: LocalTarget) -> dict[str, Any]:
@@ -60,13 +49,6 @@ def _decoded(request: Request, tokens: tuple[int, ...], reason: FinishReason, ta
     kept = tokens if reason is FinishReason.LENGTH else tokens[:-1]
     decoding = target.decoded(request.prompt, kept, special=True)
     return undecoded(NO_DECODING) if decoding is None else decoding.facts()
-
-
-def _alone(answer: Mapping[str, Any], rows: Any) -> tuple[ForeignStep, ...]:
-    return tuple(
-        ForeignStep((), (token,), logits=None if rows is None else rows[at : at + 1])
-        for at, token in enumerate(answer["tokens"])
-    )
 
 
 def _rounds(answer: Mapping[str, Any], rows: Any) -> tuple[ForeignStep, ...]:

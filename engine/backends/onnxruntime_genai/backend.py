@@ -1,4 +1,4 @@
-"""One arm on onnxruntime-genai: sends requests to the engine one after another, and records every answer."""
+"""onnxruntime-genai as a backend: one arm, whose requests run one after another, and the models that it loads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.converted.engine import ConvertedEngine
-from engine.backends.converted.models import ArmModels
-from engine.backends.converted.settings import ProcessSettings
-from engine.backends.frames import Frame
-from engine.backends.interface import Capabilities
-from engine.backends.onnxruntime_genai.evidence import LEVELS, record_level, rule_of
-from engine.backends.onnxruntime_genai.sampling import refusal, search_options
-from engine.backends.onnxruntime_genai.settings import bounded
-from engine.backends.onnxruntime_genai.to_record import AnswerReading, answered
-from engine.core.types import Generation, RecordLevel, Request
-from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine
+from engine.backends.onnxruntime_genai.convert import CONVERTER
+from engine.backends.onnxruntime_genai.folder import compose
+from engine.backends.onnxruntime_genai.settings import (
+    LEVELS,
+    PROGRAM,
+    REFUSED,
+    bounded,
+    record_level,
+    search_options,
+    settings_of,
+)
+from engine.backends.onnxruntime_genai.to_record import read
+from engine.backends.process.arm import ConvertedEngine
+from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
+from engine.backends.process.convert import Converted
+from engine.backends.process.record import AnswerTerms, ReadAnswer
+from engine.core.child import Frame
+from engine.core.types import RecordLevel, Request
+from engine.record.effective import Effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +32,26 @@ class OrtEngine(ConvertedEngine):
     """One arm on onnxruntime-genai."""
 
     backend = "onnxruntime_genai"
-    settings: ProcessSettings
-    models: ArmModels
-
-    def capabilities(self) -> Capabilities:
-        """Rows, or tokens alone beside n-gram drafts."""
-        return Capabilities(LEVELS[self._record].level)
+    refused = REFUSED
 
     @property
-    def _record(self) -> RecordLevel:
+    def level(self) -> RecordLevel:
+        """Rows, or tokens alone beside n-gram drafts."""
         return record_level(self.plan.proposer, self.plan.level)
+
+    @property
+    def evidence_level(self) -> int:
+        """That of the records."""
+        return LEVELS[self.level].level
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running engine."""
         settings = self.settings
-        document = {
-            **self.identity(self.models),
-            "proposer": settings.kind or "plain",
-            "gamma": settings.gamma if bounded(settings) else None,
-            "protocol": rule_of(self.plan.protocol).value,
-            "lossless": True,
-            "rows": 1,
-            "record": self._record.value,
-            "fault": None,
-            "threads": settings.threads,
-            # the record has no steps of the engine's: the counts are facts of the requests
-            "server_counters": False,
-            "requested": {"speculation": settings.kind is not None, **settings.speculative},
-            "effective": self._in_effect(),
-            "evidence": {"level": LEVELS[self._record].level, "problems": []},
-        }
-        return stated(LoopOwner.FOREIGN, document)
+        return self.stated(
+            {"speculation": settings.kind is not None, **settings.speculative},
+            self._in_effect(),
+            gamma=settings.gamma if bounded(settings) else None,
+        )
 
     def _in_effect(self) -> dict[str, Any]:
         """As the engine keeps them; its numbers are floats."""
@@ -63,14 +59,6 @@ class OrtEngine(ConvertedEngine):
         drafts = self.models.draft is not None or kept["ngram_size"] > 0
         read = {name: type(value)(kept[name]) for name, value in self.settings.speculative.items() if name in kept}
         return {"speculation": drafts, **read}
-
-    def problem(self, request: Request) -> str | None:
-        """A parameter that the engine lacks."""
-        return refusal(request.sampling)
-
-    def answered(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> Generation:
-        """The record of an answer."""
-        return answered(request, frame, message, AnswerReading(self.observed(), self.settings, self.target))
 
     def message(self, request: Request) -> dict[str, Any]:
         """A request as the driver reads it."""
@@ -80,9 +68,28 @@ class OrtEngine(ConvertedEngine):
             "search": search_options(request, self.target.vocabulary),
             "speculative": dict(self.settings.speculative),
             "ends": list(request.sampling.stop_token_ids),
-            "rows": self._record is not RecordLevel.TOKENS,
+            "rows": self.level is not RecordLevel.TOKENS,
         }
 
-    def observed(self) -> ForeignEngine:
-        """What its records say of the engine."""
-        return self.foreign(rule_of(self.plan.protocol), self._record)
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+        """Read an answer."""
+        return read(request, frame, message, terms)
+
+
+class OrtBackend(ConvertedBackend):
+    """Arms over the same models share an engine."""
+
+    kind, converter = EngineKind(PROGRAM, settings_of, OrtEngine), CONVERTER
+
+    def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
+        """The first message to the driver: the folder over the models, composed once."""
+        draft = None if wanted.models.draft is None else wanted.models.draft
+        name = "-".join(
+            (wanted.models.target.sha256[:16], draft.sha256[:16] if draft else "alone", str(wanted.settings.threads))
+        )
+        home = self._home.path / f"composed-{name}"
+        if not home.exists():
+            home.mkdir()
+            folder = None if draft is None else draft.folder
+            compose(home, wanted.models.target.folder, folder, self.target.eos_ids, wanted.settings.threads)
+        return {"folder": str(home)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engine.backends.converted.conversion import ConversionJob, ModelConverter
 from engine.backends.onnxruntime_genai.folder import CONFIG
-from engine.backends.onnxruntime_genai.program import PROGRAM
+from engine.backends.onnxruntime_genai.settings import PROGRAM
+from engine.backends.process.convert import ConversionJob, ModelConverter
 from engine.core.errors import ModelError
 from engine.models.loading import OpenedSource
 

@@ -7,19 +7,18 @@ are read, and before it, if the request asks for rows, the target's row. Imports
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from engine.backends.engine_child import Inbox, one_line, run_child
-from engine.backends.frames import Frame, write
 from engine.backends.installed import installed, versions
+from engine.backends.process.driver import EngineDriver, microseconds, run_driver
+from engine.core.child import Inbox
 
 PACKAGES: Final = ("onnxruntime", "onnx", "onnx-ir", "numpy")
-ALIVE_EVERY: Final = 2.0
-"""Seconds between two heartbeats while a request runs."""
 COUNTED: Final = (
     "rounds",
     "completed_rounds",
@@ -49,45 +48,20 @@ class Seen:
     growth: list[dict[str, int]] = field(default_factory=list)
 
 
-class OrtDriver:
+class OrtDriver(EngineDriver):
     """The loop of one engine."""
 
     def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        self._inbox, self._out = inbox, out
+        super().__init__(inbox, out)
         self._model: Any = None
-        self._said = time.monotonic()
 
-    def say(self, arrays: Mapping[str, Any] | None = None, **header: Any) -> None:
-        """One message to the parent."""
-        self._said = time.monotonic()
-        write(self._out, Frame(header, arrays or {}))
-
-    def serve(self) -> None:
-        """Load the model, then answer requests until stdin ends."""
-        first = self._inbox.get()
-        if first is None:
-            return
-        try:
-            self.say(op="started", facts=self._start(first.header))
-        except Exception as error:
-            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
-            return
-        for frame in iter(self._inbox.get, None):
-            if frame.header["op"] == "options":
-                self._options(frame.header)
-            for request in frame.header.get("requests", ()):
-                self._answer(request)
-            self.say(op="done")
-
-    def _options(self, asked: Mapping[str, Any]) -> None:
+    def options(self, speculative: Mapping[str, Any]) -> dict[str, Any]:
         """The options of speculation as the engine keeps them."""
-        try:
-            params = self._params({"search": {}, **asked})
-            self.say(op="options", kept=dict(params.get_speculative_options()))
-        except Exception as error:
-            self.say(op="refused", id="", message=f"{type(error).__name__}: {one_line(error)}")
+        params = self._params({"search": {}, "speculative": speculative})
+        return dict(params.get_speculative_options())
 
-    def _start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Load the models; the engine's facts."""
         import onnxruntime_genai as og
 
         og.disable_telemetry_events()
@@ -100,15 +74,15 @@ class OrtDriver:
             "type": self._model.type,
         }
 
+    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Answer one request after another; the library's exceptions concern it alone."""
+        for request in requests:
+            self.guarded([request["id"]], partial(self._answer, request))
+
     def _answer(self, request: Mapping[str, Any]) -> None:
-        """One request; the library's exceptions concern it alone."""
         begun = time.perf_counter()
-        try:
-            params = self._params(request)
-            seen, sequence = self._generate(params, request)
-        except Exception as error:
-            self.say(op="refused", id=request["id"], message=f"{type(error).__name__}: {one_line(error)}")
-            return
+        params = self._params(request)
+        seen, sequence = self._generated(params, request)
         self.say(
             {"rows": np.stack(seen.rows)} if seen.rows else None,
             op="output",
@@ -118,7 +92,7 @@ class OrtDriver:
             growth=seen.growth,
             search=dict(params.get_search_options()),
             speculative=dict(params.get_speculative_options()),
-            latency_us=round((time.perf_counter() - begun) * 1e6),
+            latency_us=microseconds(begun),
         )
 
     def _params(self, request: Mapping[str, Any]) -> Any:
@@ -130,7 +104,7 @@ class OrtDriver:
             params.set_speculative_options(**request["speculative"])
         return params
 
-    def _generate(self, params: Any, request: Mapping[str, Any]) -> tuple[Seen, list[int]]:
+    def _generated(self, params: Any, request: Mapping[str, Any]) -> tuple[Seen, list[int]]:
         import onnxruntime_genai as og
 
         generator = og.Generator(self._model, params)
@@ -145,8 +119,7 @@ class OrtDriver:
             after = counters(generator)
             seen.growth.append({name: after[name] - before[name] for name in COUNTED if after[name] != before[name]})
             before = after
-            if time.monotonic() - self._said > ALIVE_EVERY:
-                self.say(op="alive")
+            self.beat()
         return seen, [int(token) for token in generator.get_sequence(0)]
 
 
@@ -156,10 +129,5 @@ def counters(generator: Any) -> dict[str, int]:
     return {name: int(stats[name]) for name in COUNTED}
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    run_child(lambda inbox, out: OrtDriver(inbox, out).serve())
-
-
 if __name__ == "__main__":
-    main()
+    run_driver(OrtDriver)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.openai.evidence import DECLARED
+from engine.backends.openai.settings import outside
+from engine.backends.openai.structured import problem_of
 
 
 def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """The workshop of a suite; see `engine.backends.openai.models`.
+    """Open a suite's server; see `engine.backends.openai.models`.
 
     Raises:
         ModelError: the target's files are no model.
@@ -22,3 +26,17 @@ def open_models(models: Mapping[str, ModelSource]) -> Backend:
     from engine.backends.openai.models import OpenAIBackend
 
     return OpenAIBackend(models)
+
+
+KIND = BackendKind(
+    open=open_models,
+    evidence=DECLARED,
+    sources=(*WEIGHTS, SourceKind.SERVED),
+    proposers=("served",),
+    rules=("greedy", "chain", "gumbel"),
+    options="engine-openai",
+    tokens=False,
+    tool_choices=(*READ_CHOICES, "required", NAMED),
+    asked=problem_of,
+    outside=outside,
+)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from engine.backends.openai.documents import brief
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
+from engine.backends.openai.secret import Secret
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 """The form in which some servers give a token's id instead of its text."""
@@ -315,3 +316,34 @@ def _ids(value: Any, name: str) -> tuple[int, ...] | None:
     if not all(_whole(each) for each in ids):
         raise malformed(f"{name} holds something that is no token id")
     return ids
+
+
+def without_key(answer: Completion, secret: Secret) -> Completion:
+    """The answer without the key. One that holds it loses its tokens and log-probabilities, which spell it too."""
+    if secret.pattern is None or not any(map(secret.within, _texts(answer))):
+        return answer
+    calls = tuple(ToolCall(secret.clean(call.name), secret.clean(call.arguments)) for call in answer.tool_calls)
+    return replace(
+        answer,
+        content=secret.clean(answer.content),
+        reasoning=secret.clean(answer.reasoning),
+        refusal=secret.clean(answer.refusal),
+        tool_calls=calls,
+        stop_reason=secret.cleaned(answer.stop_reason),
+        token_ids=None,
+        pieces=None,
+        chunks=(),
+    )
+
+
+def _texts(answer: Completion) -> Iterator[str]:
+    """What an answer says: each text whole, because parts of a stream and tokens may cut the key."""
+    yield answer.content
+    yield answer.reasoning
+    yield answer.refusal
+    yield str(answer.stop_reason)
+    for call in answer.tool_calls:
+        yield from (call.name, call.arguments)
+    pieces = answer.pieces or ()
+    yield "".join(piece.text for piece in pieces)
+    yield b"".join(piece.raw or b"" for piece in pieces).decode("utf-8", "replace")

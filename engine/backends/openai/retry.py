@@ -12,7 +12,7 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
-from engine.backends.openai.response import Collector, Completion, read
+from engine.backends.openai.response import Collector, Completion, read, without_key
 from engine.backends.openai.settings import OpenAISettings, Streaming
 
 
@@ -106,14 +106,14 @@ class RetryingClient:
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
         answer = read(self.endpoint.ask(path(self.settings), body))
-        return self.endpoint.secret.answer(require_size(answer, body))
+        return without_key(require_size(answer, body), self.endpoint.secret)
 
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         for part in self.endpoint.stream(path(self.settings), streamed(body)):
             if collector.add(part) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
-        return _TimedAnswer(self.endpoint.secret.answer(require_size(collector.answer(), body)), first)
+        return _TimedAnswer(without_key(require_size(collector.answer(), body), self.endpoint.secret), first)
 
 
 def _with(found: RequestResult, attempts: int, lost: list[str]) -> RequestResult:

@@ -11,10 +11,8 @@ import base64
 import html.entities
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
-
-from engine.backends.openai.response import Completion, ToolCall
 
 SHORTEST: Final = 8
 """Shorter keys are placeholders such as EMPTY and may occur in ordinary text."""
@@ -46,36 +44,6 @@ class Secret:
         if isinstance(document, Mapping):
             return {self.clean(key): self.cleaned(value) for key, value in document.items()}
         return [self.cleaned(each) for each in document] if isinstance(document, list) else document
-
-    def answer(self, answer: Completion) -> Completion:
-        """The answer without the key. One that holds it loses its tokens and log-probabilities, which spell it too."""
-        if self.pattern is None or not any(map(self.within, _texts(answer))):
-            return answer
-        calls = tuple(ToolCall(self.clean(call.name), self.clean(call.arguments)) for call in answer.tool_calls)
-        return replace(
-            answer,
-            content=self.clean(answer.content),
-            reasoning=self.clean(answer.reasoning),
-            refusal=self.clean(answer.refusal),
-            tool_calls=calls,
-            stop_reason=self.cleaned(answer.stop_reason),
-            token_ids=None,
-            pieces=None,
-            chunks=(),
-        )
-
-
-def _texts(answer: Completion) -> Iterator[str]:
-    """What an answer says: each text whole, because parts of a stream and tokens may cut the key."""
-    yield answer.content
-    yield answer.reasoning
-    yield answer.refusal
-    yield str(answer.stop_reason)
-    for call in answer.tool_calls:
-        yield from (call.name, call.arguments)
-    pieces = answer.pieces or ()
-    yield "".join(piece.text for piece in pieces)
-    yield b"".join(piece.raw or b"" for piece in pieces).decode("utf-8", "replace")
 
 
 def secret_of(key: str) -> Secret:

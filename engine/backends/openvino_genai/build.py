@@ -15,9 +15,9 @@ from typing import Any
 
 import openvino as ov
 
-from engine.backends.converted.weights import weights_of
 from engine.backends.openvino_genai.convert import MODEL
 from engine.backends.openvino_genai.graph import DecoderGraph, shape_of
+from engine.backends.process.convert import weights_of
 
 
 def build(source: Path, out: Path) -> None:

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from engine.backends.converted.conversion import ConversionJob, ModelConverter
-from engine.backends.converted.families import require_known
-from engine.backends.openvino_genai.program import PROGRAM
-from engine.models.loading import OpenedSource
+from engine.backends.openvino_genai.settings import PROGRAM
+from engine.backends.process.convert import ModelConverter, paths_of, require_known
 
 MODEL: Final = "openvino_model.xml"
-
-
-def require_convertible(opened: OpenedSource) -> None:
-    """Refuse a model that the converter does not know.
-
-    Raises:
-        ModelError: as said.
-    """
-    require_known(opened, "openvino")
-
-
-def build_arguments(job: ConversionJob) -> Sequence[str]:
-    """Those of `build`."""
-    return [str(job.source), str(job.out)]
-
-
 CONVERTER: Final = ModelConverter(
     kind="openvino",
     program=PROGRAM,
     module="engine.backends.openvino_genai.build",
-    arguments=build_arguments,
+    arguments=paths_of,
     result=MODEL,
     packages=("openvino", "openvino-genai", "openvino-tokenizers", "transformers"),
-    require=require_convertible,
+    require=partial(require_known, kind="openvino"),
     ours=True,
 )

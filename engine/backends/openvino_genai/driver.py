@@ -14,13 +14,11 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from engine.backends.engine_child import Inbox, one_line, run_child
-from engine.backends.frames import Frame, write
 from engine.backends.installed import installed, versions
+from engine.backends.process.driver import EngineDriver, microseconds, run_driver
+from engine.core.child import Inbox
 
 PACKAGES: Final = ("openvino", "openvino-tokenizers", "numpy")
-ALIVE_EVERY: Final = 2.0
-"""Seconds between two heartbeats while requests run."""
 
 
 @dataclass(slots=True)
@@ -35,38 +33,16 @@ class RunningRequest:
     finish: str = "NONE"
 
 
-class OpenVinoDriver:
+class OpenVinoDriver(EngineDriver):
     """The loop of one engine."""
 
     def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        self._inbox, self._out = inbox, out
+        super().__init__(inbox, out)
         self._pipeline: Any = None
         self._numbered = 0
-        self._reported = time.monotonic()
 
-    def say(self, **header: Any) -> None:
-        """One message to the parent."""
-        self._reported = time.monotonic()
-        write(self._out, Frame(header))
-
-    def serve(self) -> None:
-        """Load the models, then answer requests until stdin ends."""
-        first = self._inbox.get()
-        if first is None:
-            return
-        try:
-            self.say(op="started", facts=self._start(first.header))
-        except Exception as error:
-            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
-            return
-        for frame in iter(self._inbox.get, None):
-            if frame.header["op"] == "options":
-                self._options(frame.header["speculative"])
-            else:
-                self._answer(frame.header["requests"])
-            self.say(op="done")
-
-    def _start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Load the models; the engine's facts."""
         import openvino_genai as genai
 
         properties = dict(job["properties"])
@@ -87,20 +63,16 @@ class OpenVinoDriver:
             "scheduler": kept,
         }
 
-    def _options(self, speculative: Mapping[str, Any]) -> None:
+    def options(self, speculative: Mapping[str, Any]) -> dict[str, Any]:
         """The options of speculation as the engine keeps them, and the way of speculating that they select."""
         import openvino_genai as genai
 
-        try:
-            config = genai.GenerationConfig(max_new_tokens=1, **speculative)
-            config.validate()
-        except Exception as error:
-            self.say(op="refused", id="", message=f"{type(error).__name__}: {one_line(error)}")
-            return
+        config = genai.GenerationConfig(max_new_tokens=1, **speculative)
+        config.validate()
         kept = {name: getattr(config, name) for name in speculative}
         way = "draft_model" if config.is_assisting_generation() else "none"
         # a looked-up draft is assisted generation too
-        self.say(op="options", kept={**kept, "way": "prompt_lookup" if config.is_prompt_lookup() else way})
+        return {**kept, "way": "prompt_lookup" if config.is_prompt_lookup() else way}
 
     def _config(self, request: Mapping[str, Any]) -> Any:
         import openvino_genai as genai
@@ -111,18 +83,11 @@ class OpenVinoDriver:
         config.validate()
         return config
 
-    def _answer(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Requests that run together; the library's exceptions concern all of them."""
+    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Run requests together; the library's exceptions concern all of them."""
         begun = time.perf_counter()
-        try:
-            if requests[0]["counters"]:
-                (request,) = requests
-                self._counted(request, begun)
-            else:
-                self._stepped(requests, begun)
-        except Exception as error:
-            for request in requests:
-                self.say(op="refused", id=request["id"], message=f"{type(error).__name__}: {one_line(error)}")
+        run = self._counted if requests[0]["counters"] else self._stepped
+        self.guarded([request["id"] for request in requests], lambda: run(requests, begun))
 
     def _stepped(self, requests: Sequence[Mapping[str, Any]], begun: float) -> None:
         running = [self._added(request) for request in requests]
@@ -130,8 +95,7 @@ class OpenVinoDriver:
             self._pipeline.step()
             for reading in running:
                 _read(reading)
-            if time.monotonic() - self._reported > ALIVE_EVERY:
-                self.say(op="alive")
+            self.beat()
         for reading in running:
             status = reading.handle.get_status().name
             if status != "FINISHED":
@@ -147,11 +111,12 @@ class OpenVinoDriver:
         ids = ov.Tensor(np.array([request["prompt"]], dtype=np.int64))
         return RunningRequest(request["id"], self._pipeline.add_request(self._numbered, ids, config), config)
 
-    def _counted(self, request: Mapping[str, Any], begun: float) -> None:
+    def _counted(self, requests: Sequence[Mapping[str, Any]], begun: float) -> None:
         """One request by `generate`, whose streamer shows every step and whose result holds the counters."""
         import openvino as ov
         import openvino_genai as genai
 
+        (request,) = requests
         reading = RunningRequest(request["id"], None, self._config(request))
 
         class Steps(genai.StreamerBase):  # type: ignore[misc]  # the package has no types here
@@ -178,7 +143,7 @@ class OpenVinoDriver:
             logprob=reading.logprob,
             finish=reading.finish,
             options=_kept(reading.config),
-            latency_us=round((time.perf_counter() - begun) * 1e6),
+            latency_us=microseconds(begun),
             **more,
         )
 
@@ -208,10 +173,5 @@ def _counts(metrics: Any) -> dict[str, int]:
     }
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    run_child(lambda inbox, out: OpenVinoDriver(inbox, out).serve())
-
-
 if __name__ == "__main__":
-    main()
+    run_driver(OpenVinoDriver)

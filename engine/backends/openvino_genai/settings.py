@@ -1,17 +1,41 @@
-"""An arm's settings for OpenVINO GenAI; options of a proposer keep the engine's names (`GenerationConfig`)."""
+"""OpenVINO GenAI's program, an arm's settings and evidence, and sampling parameters in the engine's words.
+
+Options of a proposer keep the engine's names (`GenerationConfig`). Every sampling parameter is set explicitly;
+parameters that the engine lacks, or would not apply, are refused.
+
+The engine reports the tokens that every step committed and their log-probabilities. It names no draft and shows no row,
+q or random number. With setting `counters` it counts drafted and accepted tokens and reports no log-probabilities.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from engine.backends.converted.settings import EngineWords, ProcessSettings, outside_of, process_settings
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.outside import OutsideAccess
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part
+from engine.backends.process.engine_process import EngineProgram
+from engine.backends.process.settings import (
+    SCORED,
+    EngineWords,
+    ProcessSettings,
+    Refusals,
+    matching_rule,
+    outside_of,
+    process_settings,
+    seed_of,
+)
 from engine.core.errors import InvalidRequest
 from engine.core.options import ScalarOption
+from engine.core.types import RecordLevel, Request, SamplingParams
+from engine.record.effective import LoopOwner
 
+PROGRAM: Final = EngineProgram(
+    module="engine.backends.openvino_genai.driver",
+    name="openvino-genai",
+    package="openvino_genai",
+    target="venv-openvino",
+)
 THRESHOLD: Final = "assistant_confidence_threshold"
 WIDTH: Final = "num_assistant_tokens"
 WORDS: Final = EngineWords(
@@ -53,6 +77,77 @@ def counted(settings: ProcessSettings) -> bool:
     return bool(settings.given.get("counters", False))
 
 
-def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """The interpreter and the folders that an arm's engine settings name."""
-    return outside_of(engine, WORDS.folders)
+outside = outside_of(WORDS)
+
+
+def level_of(*, counters: bool) -> int:
+    """The level of an arm's evidence: counters come without log-probabilities."""
+    return 0 if counters else SCORED[RecordLevel.TOKENS].level
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence.
+
+    Raises:
+        InvalidRequest: settings that OpenVINO GenAI lacks.
+    """
+    plan = settings.plan
+    counters = counted(settings_of(plan))
+    parts = SCORED[plan.level].parts
+    if counters:
+        parts -= {Part.LOGPROBS}
+    return ArmEvidence(
+        decoder=LoopOwner.FOREIGN,
+        level=level_of(counters=counters),
+        parts=parts | (frozenset((Part.COUNTS,)) if counters and plan.proposer is not None else frozenset()),
+        protocol=matching_rule(plan.protocol),
+        drawn=plan.proposer == "draft_model" and not settings.greedy,
+    )
+
+
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, SCORED, arm_evidence)
+
+REFUSED: Final[Refusals] = {
+    "structured needs backend native or scripted; this backend drives no grammars of openvino-genai": lambda s: (
+        s.structured is not None
+    ),
+    "openvino-genai has no logit_bias; remove it": lambda s: bool(s.logit_bias),
+    "openvino-genai has no bad_words; remove them": lambda s: bool(s.bad_words),
+    "this backend gives token ids, so stop strings of openvino-genai are not used; use stop_token_ids": lambda s: bool(
+        s.stop
+    ),
+}
+"""Unsupported parameters, each with the fix."""
+
+
+def raw(sampling: SamplingParams) -> bool:
+    """True if the engine's log-probabilities, which it takes after all transforms, are those of the raw rows."""
+    untruncated = not sampling.top_k and sampling.top_p == 1 and not sampling.min_p
+    return sampling.plain_scores and (sampling.greedy or (sampling.temperature == 1 and untruncated))
+
+
+def generation_options(request: Request, eos_ids: tuple[int, ...]) -> dict[str, Any]:
+    """The keywords of `GenerationConfig`; end tokens beyond the first are stop tokens there."""
+    asked = request.sampling
+    ends = () if asked.ignore_eos else eos_ids
+    shared = {
+        "max_new_tokens": asked.max_new_tokens,
+        "min_new_tokens": asked.min_tokens,
+        "ignore_eos": asked.ignore_eos,
+        "eos_token_id": eos_ids[0] if eos_ids else -1,
+        "stop_token_ids": sorted({*ends, *asked.stop_token_ids}),
+        "repetition_penalty": asked.repetition_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "frequency_penalty": asked.frequency_penalty,
+        "logprobs": 1,
+        "do_sample": not asked.greedy,
+    }
+    if asked.greedy:
+        return shared
+    sampled = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "min_p": asked.min_p,
+        "rng_seed": seed_of(request),
+    }
+    return {**shared, **sampled, **({"top_k": asked.top_k} if asked.top_k else {})}

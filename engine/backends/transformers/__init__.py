@@ -1,21 +1,19 @@
 """Assisted generation of transformers, recorded from outside.
 
-`open_models` is what `engine.backends.REGISTRY` names. The package holds one file each for: settings of an arm,
+The package holds one file each for: settings of an arm,
 declared evidence, sampling parameters, guards of signatures, hooks, observed steps, one arm, the models of a suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from engine.backends.engine_spec import ModelSource
-
-if TYPE_CHECKING:
-    from engine.backends.transformers.models import TransformersBackend
+from engine.backends.catalogue import BackendKind
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.transformers.evidence import DECLARED
 
 
-def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
     """Load every model of a suite.
 
     Raises:
@@ -25,3 +23,12 @@ def open_models(models: Mapping[str, ModelSource]) -> TransformersBackend:
     from engine.backends.transformers.models import TransformersBackend
 
     return TransformersBackend(models)
+
+
+KIND = BackendKind(
+    open=open_models,
+    evidence=DECLARED,
+    proposers=("draft_model", "prompt_lookup", "early_exit", "universal", "mtp", "dflash"),
+    rules=("greedy", "chain"),
+    options="engine-transformers",
+)

@@ -9,21 +9,33 @@ these are the expected ones. The package imports without vLLM and needs it at an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from engine.backends.engine_spec import ModelSource
+from engine.backends.catalogue import READ_CHOICES, BackendKind
+from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.vllm.evidence import DECLARED
+from engine.backends.vllm.options import outside
+from engine.backends.vllm.structured import grammar_problem
 
-if TYPE_CHECKING:
-    from engine.backends.vllm.models import VllmBackend
 
-
-def open_models(models: Mapping[str, ModelSource]) -> VllmBackend:
+def open_models(models: Mapping[str, ModelSource]) -> Backend:
     """Find every model of a suite; engines load them later.
 
     Raises:
         ModelError: a model that cannot be found or read.
     """
     # the driver imports this package and must load neither transformers nor torch early
-    from engine.backends.vllm.models import VllmBackend
+    from engine.backends.vllm.backend import VllmBackend
 
     return VllmBackend(models)
+
+
+KIND = BackendKind(
+    open=open_models,
+    evidence=DECLARED,
+    proposers=("ngram", "suffix", "draft_model", "medusa", "eagle", "eagle3", "mtp", "dflash", "custom_class"),
+    rules=("greedy", "chain", "block"),
+    options="engine-vllm",
+    tool_choices=READ_CHOICES,
+    asked=grammar_problem,
+    outside=outside,
+)

@@ -1,70 +1,153 @@
 """`python -m engine.backends.vllm.driver`: one vLLM engine, with requests on stdin and answers on stdout.
 
-The first message holds the engine's arguments; requests and answers follow as frames (`engine.backends.frames`).
+The first message holds the engine's arguments; requests and answers follow as frames (`engine.core.child`).
 Every process of the engine is in this one's group: when stdin ends, because the parent closed it or died, the group
 ends. What vLLM prints goes to stderr. This module imports only vLLM and the packages that vLLM itself requires.
+
+The memory that an engine on a CPU takes, and whether so much is free.
+
+Weights count with the size of their files: the module does not know that a dtype wider than theirs needs more.
+
+Requests into a running engine, with adapter and priority, and the prefixes that it keeps. Runs in the driver.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from engine.backends.engine_child import Inbox, one_line, run_child
-from engine.backends.frames import Frame, write
 from engine.backends.installed import installed, versions
+from engine.backends.process.driver import EngineDriver, microseconds, one_line, run_driver
 from engine.backends.vllm import compat as guard
-from engine.backends.vllm.memory import free_memory, require_memory
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
-from engine.backends.vllm.submit import answers_of, prepare_prefixes, require_device, submit
+from engine.core.child import Inbox
+
+GPU_ONLY = "needs a GPU, here there is"
+
+
+def require_device(job: Mapping[str, Any], platform: Any) -> None:
+    """Refuse what vLLM would ignore on this device, or fail at later.
+
+    Raises:
+        ValueError: a setting that needs a GPU, with the place to change.
+    """
+    if platform.is_cuda_alike():
+        return
+    arguments, device = job["arguments"], platform.device_name
+    if job["model_runner"] == "v2":
+        raise ValueError(f"model runner v2 {GPU_ONLY} {device}; write model_runner: v1, or leave it out")
+    if arguments.get("async_scheduling"):
+        raise ValueError(f"async_scheduling {GPU_ONLY} {device}; write async_scheduling: false, or leave it out")
+    if arguments.get("tensor_parallel_size", 1) > 1:
+        raise ValueError(f"tensor_parallel_size above 1 {GPU_ONLY} {device}; leave it out")
+
+
+def answers_of(request: Mapping[str, Any]) -> Sequence[str]:
+    """Names of the answers that a request asks for."""
+    names: Sequence[str] = request.get("answers", (request["id"],))
+    return names
+
+
+def submit(engine: Any, request: Mapping[str, Any], params: Any) -> None:
+    """Admit one request; raises whatever vLLM raises."""
+    engine.add_request(
+        request["id"],
+        {"prompt_token_ids": request["prompt"]},
+        params,
+        lora_request=_adapter(request),
+        priority=request.get("priority", 0),
+    )
+
+
+def _adapter(request: Mapping[str, Any]) -> Any:
+    given = request.get("adapter")
+    if given is None:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(given["name"], given["number"], given["folder"])
+
+
+def prepare_prefixes(llm: Any, wanted: str, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Make the engine keep no prefix of the requests (cold), or all of them (warm), by answers that nobody reads.
+
+    Raises:
+        RuntimeError: the engine did not forget its prefixes.
+    """
+    from vllm import SamplingParams
+
+    if not llm.reset_prefix_cache():
+        raise RuntimeError("vLLM did not forget the prefixes that it keeps")
+    if wanted != "warm":
+        return
+    for number, request in enumerate(requests):
+        brief = SamplingParams(temperature=0.0, max_tokens=1)
+        submit(llm.llm_engine, {**request, "id": f"warm.{number}"}, brief)
+    while llm.llm_engine.has_unfinished_requests():
+        llm.llm_engine.step()
+
+
+GIB: Final = 2**30
+PROCESSES: Final = int(1.6 * GIB)
+"""An engine's three processes without weights and cache, by the proportional set size of vLLM 0.32 on Linux."""
+WEIGHTS: Final = ("*.safetensors", "*.bin")
+
+
+def needed(arguments: Mapping[str, Any]) -> int:
+    """Bytes that an engine with these arguments takes at least."""
+    draft = (arguments.get("speculative_config") or {}).get("model")
+    folders = [Path(arguments["model"]), *([Path(draft)] if draft else [])]
+    return PROCESSES + int(arguments["kv_cache_memory_bytes"]) + sum(map(_weights, folders))
+
+
+def _weights(folder: Path) -> int:
+    """Bytes of the weights; 0 for a model that is no folder, such as a proposer's class."""
+    return sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
+def require_memory(arguments: Mapping[str, Any], free: int) -> None:
+    """Raise MemoryError unless an engine with these arguments fits into `free` bytes."""
+    least = needed(arguments)
+    if least > free:
+        raise MemoryError(
+            f"one more engine needs {least / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free; "
+            "write a smaller engines or kv_cache_gib under engine, or end other programs"
+        )
+
+
+def free_memory() -> int:
+    """Bytes that programs can still take without swapping."""
+    import psutil  # vLLM requires it; this package does not
+
+    return int(psutil.virtual_memory().available)
+
 
 CPU_CACHE: Final = 2**30
 """Default size of the key-value cache on a CPU, in bytes."""
 GRAMMARS: Final = ("llguidance", "xgrammar")
 """Packages of the grammar libraries."""
-ALIVE_EVERY: Final = 2.0
-"""Seconds between two heartbeats while an engine works."""
 
 
-class Driver:
+class VllmDriver(EngineDriver):
     """The loop of one engine."""
 
     def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        self._inbox = inbox
-        self._out = out
+        super().__init__(inbox, out)
         self._engine: Any = None
-        self._said = time.monotonic()
 
-    def say(self, **header: Any) -> None:
-        """One message to the parent."""
-        self._said = time.monotonic()
-        write(self._out, Frame(header))
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Start the engine; its facts."""
+        self._engine = start(job)
+        return self._facts(job)
 
-    def serve(self) -> None:
-        """Start the engine, then answer requests until stdin ends."""
-        first = self._inbox.get()
-        if first is None:
-            return
-        try:
-            self._engine = start(first.header)
-            self.say(op="started", facts=self._facts(first.header))
-        except Exception as error:
-            self.say(op="failed", kind=type(error).__name__, message=one_line(error))
-            return
-        for frame in iter(self._inbox.get, None):
-            try:
-                self._answer(frame.header)
-            except Exception as error:  # after any exception this engine can serve no further request
-                self.say(op="died", kind=type(error).__name__, message=one_line(error))
-                return
-
-    def _answer(self, asked: Mapping[str, Any]) -> None:
-        if asked["op"] == "record":
-            self._engine.collective_rpc("specaudit_record", args=(asked["on"],))
-            self.say(op="done")
-        elif asked["op"] == "generate":
-            self._generate(asked)
+    def answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer one message; after a generation, its counters."""
+        if message["op"] == "record":
+            self._engine.collective_rpc("specaudit_record", args=(message["on"],))
+            return {}
+        return self._generate(message)
 
     def _facts(self, job: Mapping[str, Any]) -> dict[str, Any]:
         import vllm
@@ -80,7 +163,7 @@ class Driver:
             "grammars": versions(GRAMMARS),
         }
 
-    def _generate(self, asked: Mapping[str, Any]) -> None:
+    def _generate(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"], asked.get("terms")))
         requests = asked["requests"]
         if "prefix" in asked:
@@ -92,7 +175,7 @@ class Driver:
         after = counters(self._engine)
         counted = {name: after[name] - before.get(name, 0) for name in after}
         worker, *_ = self._engine.collective_rpc("specaudit_facts")
-        self.say(op="done", counters=counted, problems=worker["problems"], seconds=worker["seconds"])
+        return {"counters": counted, "problems": worker["problems"], "seconds": worker["seconds"]}
 
     def _run(self, requests: Sequence[Mapping[str, Any]]) -> None:
         """Admit all of them, then step until all have answered."""
@@ -107,11 +190,10 @@ class Driver:
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
-                    taken = round((time.perf_counter() - begun) * 1e6)
+                    taken = microseconds(begun)
                     for answer in outputs_of(output):
                         self.say(op="output", latency_us=taken, **answer)
-            if time.monotonic() - self._said > ALIVE_EVERY:
-                self.say(op="alive")
+            self.beat()
 
 
 def sampling_params(given: Mapping[str, Any]) -> Any:
@@ -160,10 +242,5 @@ def _refusals() -> tuple[type[Exception], ...]:
     return (ValueError, *(each for each in found if each is not None))
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    run_child(lambda inbox, out: Driver(inbox, out).serve())
-
-
 if __name__ == "__main__":
-    main()
+    run_driver(VllmDriver)

@@ -1,6 +1,10 @@
 """From an arm's plan to the arguments of vLLM: the engine's, the draft's, a request's.
 
 The module uses vLLM's names without importing it.
+
+What the settings of an arm on vLLM would touch outside the suite.
+
+vLLM imports classes by name, and its process has the working directory on its path: a name is enough to run code.
 """
 
 from __future__ import annotations
@@ -8,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import schemas
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
@@ -22,6 +27,7 @@ from engine.core.types import Protocol, Request
 
 if TYPE_CHECKING:
     from engine.models.files.adapters import Adapter
+
 
 EXTENSION: Final = "engine.backends.vllm.hooks.worker.RecordingWorker"
 SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.LoggingScheduler"
@@ -232,3 +238,51 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
         "structured_outputs": (None if asked.structured is None else structured_params(asked.structured), None),
     }
     return found | {name: value for name, (value, off) in optional.items() if value != off}
+
+
+HOOKS: Final = "engine.backends.vllm.hooks."
+"""Classes of our own."""
+HARMLESS: Final = frozenset(
+    (
+        "mode",
+        "level",
+        "use_inductor",
+        "cudagraph_mode",
+        "cudagraph_capture_sizes",
+        "max_cudagraph_capture_size",
+        "cudagraph_num_of_warmups",
+        "compile_sizes",
+        "custom_ops",
+        "use_cudagraph",
+    )
+)
+"""Keys of `compilation_config` that name no code and no file."""
+MADE: Final = "made:"
+
+
+def outside(engine: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
+    """What these engine settings and proposer options name."""
+    return (*_code(engine, options), *_files(engine, options))
+
+
+def _code(engine: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[OutsideAccess]:
+    if "python" in engine:
+        yield OutsideAccess(OutsideKind.PROGRAM, str(engine["python"]), "engine.python")
+    if engine.get("trust_remote_code"):
+        yield OutsideAccess(OutsideKind.CODE, "trust_remote_code", "engine.trust_remote_code")
+    for name in engine.get("logits_processors", ()):
+        yield OutsideAccess(OutsideKind.CODE, str(name), "engine.logits_processors")
+    for key in engine.get("compilation_config", {}):
+        if key not in HARMLESS:
+            yield OutsideAccess(OutsideKind.CODE, f"compilation_config.{key}", f"engine.compilation_config.{key}")
+    model = options.get("model")
+    if model is not None and not str(model).startswith(HOOKS):
+        yield OutsideAccess(OutsideKind.CODE, str(model), "proposer.options.model")
+
+
+def _files(engine: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[OutsideAccess]:
+    for name, source in engine.get("adapters", {}).items():
+        if not str(source).startswith(MADE):
+            yield OutsideAccess(OutsideKind.FILE, str(source), f"engine.adapters.{name}")
+    if options.get("script") is not None:
+        yield OutsideAccess(OutsideKind.FILE, str(options["script"]), "proposer.options.script")

@@ -2,22 +2,59 @@
 
 A dead engine is restarted, and each request that was in flight is retried alone: a request that kills the engine alone
 has failed, the others continue. After a number of deaths the remaining requests fail with that reason.
+
+The parent's side of one vLLM engine: an `EngineProcess` with the scheduler's log beside it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from engine.backends.engine_process import EngineDied, Failure, Launch, interpreter
+from engine.backends.process.engine_process import (
+    EngineDied,
+    EngineProcess,
+    EngineProgram,
+    Failure,
+    Launch,
+    interpreter,
+)
 from engine.backends.vllm.features import Asked, grouped, message_of
 from engine.backends.vllm.options import VllmSettings, sampling_of
-from engine.backends.vllm.process import PROGRAM, VllmProcess
-from engine.backends.vllm.spool import SpooledRows, SpooledStep, worker_steps
+from engine.backends.vllm.spool import SchedulerLog, SpooledRows, SpooledStep, worker_steps
 from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import Request
+
+PROGRAM: Final = EngineProgram(
+    module="engine.backends.vllm.driver",
+    name="vLLM",
+    package="vllm",
+    target="venv-vllm",
+    echoes=("EngineDead", "WorkerProc initialization failed"),
+)
+QUIET: Final = {"VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Environment variables that disable the engine's usage reports."""
+
+
+class VllmProcess(EngineProcess):
+    """One running engine. Raises as `EngineProcess`."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__(PROGRAM, replace(launch, environment={**QUIET, **launch.environment}))
+
+    @property
+    def scheduler_log(self) -> SchedulerLog:
+        """What the hook in the scheduler writes."""
+        return self._scheduler_log
+
+    def first_message(self) -> Mapping[str, Any]:
+        """The job, with the places of the hooks' files."""
+        self._scheduler_log = SchedulerLog(self.home / "scheduler.jsonl")
+        job = dict(self._launch.job)
+        ours = {"scheduler": str(self._scheduler_log.path), "script": job["script"]}
+        return {**job, "arguments": {**job["arguments"], "additional_config": {"specaudit": ours}}}
 
 
 @dataclass(frozen=True, slots=True)

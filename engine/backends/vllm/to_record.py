@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
-from engine.backends.vllm.decisions import StepReading, decided
+from engine.backends.vllm.decisions import StepReading, decided, with_forbidden
 from engine.backends.vllm.features import RequestTerms, Witnessed, request_facts
-from engine.backends.vllm.forbidden import with_forbidden
 from engine.backends.vllm.reconcile import Reconciliation, RequestMetrics, SourceReports, reconcile
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome

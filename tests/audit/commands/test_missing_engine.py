@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import stat
 import sys
+from dataclasses import replace
 
 import pytest
 
-from engine import backends
-from engine.backends.catalogue import BackendKind
+from engine.backends.native_evidence import NATIVE_KIND
+from engine.core.registry import BACKENDS
 from tests.audit.invoke import invoke
 
 VLLM = """
@@ -61,11 +63,15 @@ def test_what_loads_no_engine_needs_none(suite, tmp_path, command):
     assert invoke(command, str(suite), *store).exit_code in (0, 3)
 
 
+def open_lacking(models):
+    importlib.import_module(ABSENT)
+
+
+LACKING = replace(NATIVE_KIND, open=open_lacking)
+
+
 def test_a_run_without_the_backend_s_package_is_one_line(suite, tmp_path, monkeypatch):
-    (tmp_path / "lacking.py").write_text(f"def open_models(models):\n    import {ABSENT}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    kind = backends.REGISTRY["native"]
-    monkeypatch.setitem(backends.REGISTRY, "native", BackendKind("lacking:open_models", kind.evidence, ours=True))
+    monkeypatch.setitem(BACKENDS, "native", f"{__name__}:LACKING")
     text = suite.read_text().replace("backend: vllm", "backend: native")
     suite.write_text("\n".join(line for line in text.splitlines() if not line.startswith("engine:")))
     store = tmp_path / "audit.db"

@@ -1,5 +1,8 @@
 """An engine that is not ours and dies of some requests: of those with a top_k and the letter e in the prompt."""
 
+from dataclasses import replace
+
+from engine.backends.native_evidence import SCRIPTED_KIND
 from engine.backends.scripted import ALPHABET
 from engine.backends.scripted import open_models as open_scripted
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel
@@ -75,3 +78,8 @@ class StickyBackend(Backend):
 
 def open_sticky(models):
     return StickyBackend(open_scripted(models))
+
+
+DYING = replace(SCRIPTED_KIND, open=open_models)
+OF_TEXT = replace(DYING, tokens=False)
+STICKY = replace(SCRIPTED_KIND, open=open_sticky)

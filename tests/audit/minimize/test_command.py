@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from audit.minimize.page import CUT_DOWN
 from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
-from engine import backends
 from engine.backends.scripted import TOOLS
+from engine.core.registry import BACKENDS
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 
@@ -202,8 +202,7 @@ def test_a_statistical_check_keeps_as_many_requests_as_it_needs(tmp_path):
 @pytest.fixture
 def dying(monkeypatch):
     """The scripted backend dies of some requests."""
-    kind = replace(backends.REGISTRY["scripted"], open="tests.audit.minimize.dying:open_models")
-    monkeypatch.setitem(backends.REGISTRY, "scripted", kind)
+    monkeypatch.setitem(BACKENDS, "scripted", "tests.audit.minimize.dying:DYING")
 
 
 DIES = "sampling: {temperature: 0.8, top_k: 6, top_p: 0.9, repetition_penalty: 1.1}"
@@ -224,8 +223,7 @@ def test_of_an_engine_that_dies_exactly_the_deadly_parameter_and_letter_stay(tmp
 
 @pytest.mark.slow
 def test_a_fresh_engine_for_every_trial_keeps_what_an_engine_remembers(tmp_path, monkeypatch):
-    kind = replace(backends.REGISTRY["scripted"], open="tests.audit.minimize.dying:open_sticky")
-    monkeypatch.setitem(backends.REGISTRY, "scripted", kind)
+    monkeypatch.setitem(BACKENDS, "scripted", "tests.audit.minimize.dying:STICKY")
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
     shared = place.minimized()
     assert (shared.exit_code, "reproduces 0 of 2 times" in shared.stdout) == (3, True)
@@ -239,7 +237,7 @@ def test_a_fresh_engine_for_every_trial_keeps_what_an_engine_remembers(tmp_path,
 
 @pytest.mark.slow
 def test_a_backend_that_takes_text_gets_shorter_text(tmp_path, dying, monkeypatch):
-    monkeypatch.setitem(backends.REGISTRY, "scripted", replace(backends.REGISTRY["scripted"], tokens=False))
+    monkeypatch.setitem(BACKENDS, "scripted", "tests.audit.minimize.dying:OF_TEXT")
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
     assert place.minimized().exit_code == 0
     assert place.reproducer().cases[0].prompt == "e"
@@ -247,7 +245,7 @@ def test_a_backend_that_takes_text_gets_shorter_text(tmp_path, dying, monkeypatc
 
 @pytest.mark.slow
 def test_messages_and_tools_are_left_out_too(tmp_path, dying, monkeypatch):
-    monkeypatch.setitem(backends.REGISTRY, "scripted", replace(backends.REGISTRY["scripted"], tokens=False))
+    monkeypatch.setitem(BACKENDS, "scripted", "tests.audit.minimize.dying:OF_TEXT")
     place = Place(tmp_path)
     chat = [{"role": "system", "content": "calm"}, {"role": "user", "content": "why are we here"}]
     (tmp_path / "chat.jsonl").write_text(json.dumps({"id": "a", "messages": chat, "tools": [{}, {}]}) + "\n")
@@ -277,8 +275,7 @@ def test_tools_stay_beside_tokens_where_the_verdict_is_about_calls(tmp_path):
 @pytest.mark.slow
 def test_a_verdict_that_does_not_come_again_is_said_in_one_line(tmp_path, dying, monkeypatch):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
-    healthy = replace(backends.REGISTRY["scripted"], open="engine.backends.scripted:open_models")
-    monkeypatch.setitem(backends.REGISTRY, "scripted", healthy)
+    monkeypatch.setitem(BACKENDS, "scripted", "engine.backends.native_evidence:SCRIPTED_KIND")
     told = place.minimized("frail/w/r2#1")
     assert told.exit_code == 3
     assert "does not reproduce" in told.stderr.splitlines()[-1]

@@ -88,10 +88,15 @@ def test_a_helper_that_dies_costs_no_result(given):
         assert len([first, *parts]) == 20
 
 
+def no_process(*_arguments, **_named):
+    raise OSError("no process can be started")
+
+
 def test_without_a_process_everything_is_read_here(given, monkeypatch):
-    monkeypatch.setattr(reading_helpers, "COMMAND", ("/does/not/exist",))
+    expected = list(evaluate_together(ASKED, Evidence(given)))
+    monkeypatch.setattr(reading_helpers, "ProcessPoolExecutor", no_process)
     with ReadingHelpers(1, least=1) as helpers:
-        assert judged(given, helpers) == list(evaluate_together(ASKED, Evidence(given)))
+        assert judged(given, helpers) == expected
         assert helpers.pids == ()
 
 
@@ -150,6 +155,7 @@ with ReadingHelpers(1, least=1) as helpers:
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupt_leaves_no_process(number):
     root = Path(__file__).parents[3]

@@ -57,8 +57,10 @@ def changed(url, statement):
 
 def test_helpers_read_a_store_s_arms(copied, monkeypatch):
     begun = []
-    helper = reading_helpers._Helper
-    monkeypatch.setattr(reading_helpers, "_Helper", lambda: begun.append(helper()) or begun[-1])
+    pool = reading_helpers.ProcessPoolExecutor
+    monkeypatch.setattr(
+        reading_helpers, "ProcessPoolExecutor", lambda *given, **named: begun.append(pool(*given, **named)) or begun[-1]
+    )
     monkeypatch.setattr(reading_helpers, "processors", lambda: 2)
     monkeypatch.setattr(reading_helpers, "MANY_TOKENS", 1)
     monkeypatch.setattr(reading_helpers, "AHEAD", 100)

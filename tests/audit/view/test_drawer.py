@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from audit.report.html import charts
-from audit.view.drawer import COMMAND, PROCESSES, Drawer, examples
-from audit.view.drawing_child import NotDrawn
+from audit.view import drawer as drawer_module
+from audit.view.drawer import PROCESSES, Drawer, DrawingCalls, NotDrawn, examples
 
 CHART = examples()[0]
 BROKEN = replace(CHART, spec={"mark": {"type": "no such mark"}, "encoding": 3})
@@ -80,19 +81,31 @@ def test_killed_processes_get_successors(drawer):
     assert both_begun(drawer).isdisjoint(before)
 
 
-@pytest.mark.parametrize("command", [("/no/such/python",), (sys.executable, "-c", "pass")])
-def test_without_a_process_the_server_draws_and_says_so(command):
+def no_process(*_arguments, **_named):
+    raise OSError(12, "Cannot allocate memory")
+
+
+def end_at_once():
+    os._exit(0)
+
+
+@pytest.mark.parametrize("pool", [no_process, drawer_module.ProcessPoolExecutor])
+def test_without_a_process_the_server_draws_and_says_so(pool, monkeypatch):
     said = []
-    with Drawer(said.append, command) as drawer:
+    monkeypatch.setattr(drawer_module, "ProcessPoolExecutor", pool)
+    with Drawer(said.append, DrawingCalls(start=end_at_once)) as drawer:
         assert drawn(drawer, CHART) == charts.svg(CHART)
         assert drawn(drawer, CHART) == charts.svg(CHART)
     assert len(said) == 1
     assert said[0].startswith("the server draws charts itself, so pages take longer: its drawing process ")
 
 
+def end_there(_chart):
+    os._exit(7)
+
+
 def test_a_chart_that_ends_the_process_is_not_drawn_here():
-    dying = "import sys; print('{}', flush=True); sys.stdin.readline(); sys.exit(7)"
-    with Drawer(pytest.fail, (sys.executable, "-c", dying)) as drawer, pytest.raises(NotDrawn, match="exit code 7"):
+    with Drawer(pytest.fail, DrawingCalls(draw=end_there)) as drawer, pytest.raises(NotDrawn, match="exit code 7"):
         drawn(drawer, CHART)
 
 
@@ -103,6 +116,23 @@ def test_the_processes_end_with_their_server():
     assert not any(alive(pid) for pid in pids)
 
 
-def test_the_process_ends_when_its_input_does():
-    done = subprocess.run(COMMAND, input="", capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.count("\n") == 1
+SERVER = """
+import time
+from audit.view.drawer import Drawer, examples
+with Drawer(print) as drawer:
+    drawer.begin(examples()[0]).result()
+    print(*drawer.pids, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.medium
+def test_the_processes_end_with_a_server_that_is_killed():
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+        pids = [int(word) for word in server.stdout.readline().split()]
+        assert [alive(pid) for pid in pids] == [True]
+        server.kill()
+    last = time.monotonic() + 20
+    while any(map(alive, pids)):
+        assert time.monotonic() < last
+        time.sleep(0.05)

@@ -5,7 +5,7 @@ import pytest
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import ModelSource
 from engine.core.errors import InvalidRequest, ModelNeeded
-from engine.core.registry import FILTERS, resolve
+from engine.core.registry import BACKENDS, FILTERS, resolve
 from engine.core.types import DraftRule, Protocol
 from engine.proposers import options
 from engine.proposers.parts import ProposerParts
@@ -15,7 +15,7 @@ from tests.support.cases import every_case
 REGISTRIES = {
     "proposer": proposers.REGISTRY,
     "verifier": verify.REGISTRY,
-    "backend": {name: kind.open for name, kind in backends.REGISTRY.items()},
+    "backend": BACKENDS,
     "fault": faults.REGISTRY,
     "filter": FILTERS,
 }
@@ -25,6 +25,8 @@ def require_entry(kind, name):
     found = resolve(REGISTRIES[kind], name, kind)
     if kind == "proposer":
         assert callable(found.build)
+    elif kind == "backend":
+        assert callable(found.open)
     elif kind == "fault":
         assert found.name == name
     else:

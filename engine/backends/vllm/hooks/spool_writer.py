@@ -1,16 +1,27 @@
 """A file of frames, written by a thread of its own: the engine does not wait until a step's rows are copied.
 
 Frames are written in order; a reader must flush first. A write failure is stored and reported; later frames are lost.
+
+Reduces a step's rows in vLLM's worker, before they leave it.
+
+The writer's thread calls it, so the engine does not wait for it. It follows every request's tokens, because penalties
+and forbidden words depend on those before a row.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
-from engine.backends.frames import Frame, write
+from engine.backends.vllm.decisions import decided
+from engine.backends.vllm.spool import NamedStep, arrays_of, head_of, split
+from engine.backends.vllm.worker_terms import WorkerTerms
+from engine.core.child import Frame, write
+from engine.record.foreign_steps import ForeignStep, step_record
+from engine.record.reduction import columns_of, reduce
 
 WAITING: Final = 64
 """Frames that may wait; beyond it, a slow writer delays the engine instead of filling the memory."""
@@ -72,3 +83,42 @@ class SpoolWriter:
 
 def _size(frame: Frame) -> int:
     return sum(each.nbytes for each in frame.arrays.values())
+
+
+class Reducer:
+    """The requests of one call.
+
+    Args:
+        terms: by the names of their answers.
+    """
+
+    def __init__(self, terms: Mapping[str, WorkerTerms]) -> None:
+        self._terms = terms
+        self._histories: dict[str, list[int]] = {}
+        self._steps: dict[str, int] = {}
+
+    def reduced(self, frame: Frame) -> Frame:
+        """The same step with columns for rows; samples that nobody asked for are left out."""
+        requests, steps = [], []
+        for head, seen in zip(frame.header["requests"], split(frame), strict=True):
+            terms = self._terms.get(seen.name.rpartition("-")[0])
+            if terms is None:
+                continue
+            step = self._step(seen, tuple(head.get("offered", ())), terms)
+            requests.append(_without_rows(head) | ({} if step is None else {"reduced": head_of(step)}))
+            steps += [] if step is None else [step]
+        return Frame({**frame.header, "requests": requests}, arrays_of(steps))
+
+    def _step(self, named: NamedStep, offered: tuple[int, ...], terms: WorkerTerms) -> ForeignStep | None:
+        """One request's step; None if its rows cannot be read without a mask."""
+        history = self._histories.setdefault(named.name, list(terms.prompt))
+        index = self._steps[named.name] = self._steps.get(named.name, -1) + 1
+        seen = replace(named.seen, step=replace(named.seen.step, forbidden=offered))
+        found = decided(seen, terms.reading)
+        record = None if found.logits is None else step_record(index, found, history, terms)
+        history += found.emitted
+        return None if record is None else replace(found, columns=columns_of(reduce(terms, [record])))
+
+
+def _without_rows(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in head.items() if name not in ("behind", "offered")}

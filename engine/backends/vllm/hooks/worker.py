@@ -18,11 +18,18 @@ from typing import Any, ClassVar
 
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.hooks import runner_facts
-from engine.backends.vllm.hooks.batch_settings import batch_settings
-from engine.backends.vllm.hooks.masks import allowed_tokens, offered_behind, q_behind
-from engine.backends.vllm.hooks.reducer import Reducer
-from engine.backends.vllm.hooks.spool_writer import SpoolWriter
-from engine.backends.vllm.hooks.step import DecisionRows, RowsMisplaced, StepBatch, best_of, frame_of
+from engine.backends.vllm.hooks.runner_facts import batch_settings
+from engine.backends.vllm.hooks.spool_writer import Reducer, SpoolWriter
+from engine.backends.vllm.hooks.step import (
+    DecisionRows,
+    RowsMisplaced,
+    StepBatch,
+    allowed_tokens,
+    best_of,
+    frame_of,
+    offered_behind,
+    q_behind,
+)
 from engine.backends.vllm.patches import repair
 from engine.backends.vllm.worker_terms import terms_of
 

@@ -8,9 +8,9 @@ import schemas
 from engine.backends import REGISTRY, declared, outside_access
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.llama_cpp.sampling import REFUSED, refusal, sampling_body
-from engine.backends.llama_cpp.settings import WAYS, WORDS, draws, settings_of, shares, way_of
+from engine.backends.llama_cpp.settings import REFUSED, WAYS, WORDS, draws, sampling_body, settings_of, shares, way_of
 from engine.backends.outside import OutsideKind
+from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request, SamplingParams
 
@@ -59,13 +59,13 @@ def test_every_parameter_reaches_the_engine_or_is_refused():
         {"ignore_eos": True},
         {"bad_words": ((3, 4),)},
     ]
-    reasons = {refusal(SamplingParams(**given)) for given in refused}
+    reasons = {refusal(REFUSED, SamplingParams(**given)) for given in refused}
     assert None not in reasons
     assert len(reasons) == len(REFUSED) - 1, "two penalties share a reason; structured is a mapping of its own"
     taken = SamplingParams(
         0.5, 7, 0.9, 0.1, 1.2, logit_bias=((3, 1.5),), bad_words=((9,),), max_new_tokens=5, stop=("x",)
     )
-    assert refusal(taken) is None
+    assert refusal(REFUSED, taken) is None
     body = sampling_body(Request("r", (1, 2), taken), 1024)
     shared = {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.2, "n_predict": 5}
     assert shared.items() <= body.items()

@@ -9,9 +9,9 @@ import schemas
 from engine.backends import REGISTRY, declared, open_backend, outside_access
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.mlx_lm.sampling import REFUSED, message_of, refusal
-from engine.backends.mlx_lm.settings import arguments_of, settings_of
+from engine.backends.mlx_lm.settings import REFUSED, arguments_of, message_of, settings_of
 from engine.backends.outside import OutsideKind
+from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
@@ -46,7 +46,7 @@ def test_every_parameter_reaches_the_engine_or_is_refused():
         1.0, min_p=0.1, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.4, max_new_tokens=9
     )
     asked = replace(asked, top_k=7, stop_token_ids=(8,), logit_bias=((3, 1.0), (3, 0.5), (4, -1.0)))
-    assert refusal(asked) is None
+    assert refusal(REFUSED, asked) is None
     message = message_of(Request("r", (1, 2), asked), 100, (5, 6))
     assert message["sampler"] == {"temp": 1.0, "top_p": 1.0, "min_p": 0.1, "top_k": 7}
     assert message["processors"] == {
@@ -70,12 +70,12 @@ def test_every_parameter_reaches_the_engine_or_is_refused():
 def test_what_means_something_else_to_the_engine_is_refused():
     warm = SamplingParams(temperature=0.7)
     given = {"bad_words": ((3,),), "min_tokens": 3, "stop": ("x",), "top_p": 0.9, "min_p": 0.1}
-    refused = {refusal(replace(warm, **{name: value})) for name, value in given.items()}
-    refused.add(refusal(SamplingParams(temperature=1.0, top_p=0.9, top_k=5)))
+    refused = {refusal(REFUSED, replace(warm, **{name: value})) for name, value in given.items()}
+    refused.add(refusal(REFUSED, SamplingParams(temperature=1.0, top_p=0.9, top_k=5)))
     assert None not in refused
     assert len(refused) == len(REFUSED) - 1, "all but structured, which is a mapping of its own"
     fine = (SamplingParams(temperature=1.0, top_p=0.9), SamplingParams(top_p=0.9, top_k=5), replace(warm, top_k=5))
-    assert [refusal(sampling) for sampling in fine] == [None] * len(fine)
+    assert [refusal(REFUSED, sampling) for sampling in fine] == [None] * len(fine)
 
 
 def test_rows_and_decisions_are_promised_by_record_level():

@@ -8,9 +8,9 @@ import schemas
 from engine.backends import REGISTRY, declared, outside_access
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.onnxruntime_genai.sampling import REFUSED, refusal, search_options
-from engine.backends.onnxruntime_genai.settings import bounded, settings_of
+from engine.backends.onnxruntime_genai.settings import REFUSED, bounded, search_options, settings_of
 from engine.backends.outside import OutsideKind
+from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
@@ -48,8 +48,8 @@ def test_every_parameter_reaches_the_engine_or_is_refused():
         "min_p": 0.1, "presence_penalty": 1.0, "frequency_penalty": 1.0, "logit_bias": ((3, 1.0),),
         "bad_words": ((3,),), "ignore_eos": True, "stop": ("x",),
     }  # fmt: skip
-    refused = {refusal(SamplingParams(temperature=1.0, **{name: value})) for name, value in given.items()}
-    refused.add(refusal(SamplingParams(min_tokens=1, stop_token_ids=(3,))))
+    refused = {refusal(REFUSED, SamplingParams(temperature=1.0, **{name: value})) for name, value in given.items()}
+    refused.add(refusal(REFUSED, SamplingParams(min_tokens=1, stop_token_ids=(3,))))
     assert None not in refused
     assert len(refused) == len(REFUSED) - 1, "all but structured, which is a mapping of its own"
     taken = SamplingParams(0.5, 7, 0.9, repetition_penalty=1.2, min_tokens=3, max_new_tokens=9, seed=5)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from engine.backends.openai.errors import said
-from engine.backends.openai.response import Completion, Piece, ToolCall
+from engine.backends.openai.response import Completion, Piece, ToolCall, without_key
 from engine.backends.openai.secret import Secret, secret_of
 
 KEY = 'sk-Live_01/23+45=<&>"ab'
@@ -78,14 +78,14 @@ def test_a_servers_words_are_masked_before_they_are_cut():
     ids=["content", "reasoning", "arguments", "stop reason", "pieces", "bytes"],
 )
 def test_an_answer_that_holds_the_key_loses_it_with_its_tokens(answer):
-    cleaned = SECRET.answer(answer)
+    cleaned = without_key(answer, SECRET)
     assert (cleaned.token_ids, cleaned.pieces, cleaned.chunks) == (None, None, ())
     assert not SECRET.within(repr(cleaned))
 
 
 def test_an_answer_without_the_key_is_untouched():
     answer = Completion("sk-Live", "stop", pieces=(Piece("sk", -1.0),), token_ids=(1, 2))
-    assert SECRET.answer(answer) is answer
+    assert without_key(answer, SECRET) is answer
 
 
 def test_a_placeholder_is_no_key():

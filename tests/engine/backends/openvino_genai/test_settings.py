@@ -6,12 +6,12 @@ import pytest
 
 import schemas
 from engine.backends import REGISTRY, declared, outside_access
-from engine.backends.converted.families import unknown
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.openvino_genai.sampling import REFUSED, generation_options, raw, refusal
-from engine.backends.openvino_genai.settings import bounded, settings_of
+from engine.backends.openvino_genai.settings import REFUSED, bounded, generation_options, raw, settings_of
 from engine.backends.outside import OutsideKind
+from engine.backends.process.convert import unknown
+from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.loading import open_source
@@ -47,7 +47,7 @@ def test_what_the_engine_lacks_is_refused(plan, words):
 
 def test_every_parameter_reaches_the_engine_or_is_refused():
     given = {"logit_bias": ((3, 1.0),), "bad_words": ((3,),), "stop": ("x",)}
-    refused = {refusal(SamplingParams(**{name: value})) for name, value in given.items()}
+    refused = {refusal(REFUSED, SamplingParams(**{name: value})) for name, value in given.items()}
     assert None not in refused
     assert len(refused) == len(REFUSED) - 1, "all but structured, which is a mapping of its own"
     taken = SamplingParams(

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from engine.backends.frames import Frame, read, write
+from engine.core.child import Frame, read, write
 
 KILLS, HANGS, REFUSED, ABORTED, FAILS = 660, 661, 662, 663, 664
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from engine.backends.frames import Frame, read, write
 from engine.backends.vllm.options import VllmSettings
 from engine.backends.vllm.supervise import EnginePool
+from engine.core.child import Frame, read, write
 from engine.core.errors import ModelError
 
 SECONDS = 60

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.vllm.driver import require_device
 from engine.backends.vllm.features import (
     RequestTerms,
     Witnessed,
@@ -17,10 +18,9 @@ from engine.backends.vllm.features import (
     terms_of,
     whole_groups,
 )
-from engine.backends.vllm.hooks.batch_settings import batch_settings
+from engine.backends.vllm.hooks.runner_facts import batch_settings
 from engine.backends.vllm.options import ModelFolders, setting_of
 from engine.backends.vllm.spool import SchedulerLog, SpooledStep
-from engine.backends.vllm.submit import require_device
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.files.adapters import Adapter

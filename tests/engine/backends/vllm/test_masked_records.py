@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.frames import write
-from engine.backends.vllm.hooks.masks import allowed_tokens, offered_behind, q_behind
-from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, frame_of
+from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, allowed_tokens, frame_of, offered_behind, q_behind
 from engine.backends.vllm.reconcile import NOTHING
 from engine.backends.vllm.spool import SchedulerLog, SpooledRows, SpooledStep, worker_steps
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.backends.vllm.to_record import RecordOptions, generation_of
+from engine.core.child import write
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, QKind, RecordLevel, Request, Role, SamplingParams
 from engine.record.foreign import ForeignEngine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.backends.vllm.memory import GIB, PROCESSES, needed, require_memory
+from engine.backends.vllm.driver import GIB, PROCESSES, needed, require_memory
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.frames import read
-from engine.backends.vllm.hooks.reducer import Reducer
-from engine.backends.vllm.hooks.spool_writer import SpoolWriter
+from engine.backends.vllm.hooks.spool_writer import Reducer, SpoolWriter
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, frame_of
 from engine.backends.vllm.reconcile import NOTHING
 from engine.backends.vllm.spool import worker_steps
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.backends.vllm.worker_terms import terms_of
+from engine.core.child import read
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, Request, Role, SamplingParams
 from engine.record.foreign import ForeignEngine

@@ -8,7 +8,7 @@ import pytest
 from engine.backends.engine_spec import ModelSource
 from engine.backends.installed import versions
 from engine.backends.local_target import LocalTarget
-from engine.backends.vllm.answers import AnswerFacts
+from engine.backends.vllm.backend import AnswerFacts
 from engine.backends.vllm.hooks.scheduler_lines import Dropped, line_of
 from engine.backends.vllm.second_masks import SecondMasks
 from engine.core.structured import constraint_of

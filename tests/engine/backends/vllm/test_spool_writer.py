@@ -3,9 +3,9 @@ import threading
 import numpy as np
 import pytest
 
-from engine.backends.frames import Frame, read
 from engine.backends.vllm.hooks import spool_writer
 from engine.backends.vllm.hooks.spool_writer import WAITING, SpoolWriter
+from engine.core.child import Frame, read
 
 LIMIT = 20
 

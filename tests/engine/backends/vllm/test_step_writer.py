@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.backends.frames import write
 from engine.backends.vllm.hooks.step import DecisionRows, StepBatch, best_of, frame_of
 from engine.backends.vllm.spool import worker_steps
+from engine.core.child import write
 
 V = 8
 BATCH = StepBatch(

@@ -1,0 +1,215 @@
+"""One arm whose engine runs in another process: its prompts, its limits, its configuration, its reference pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Capabilities, Prompt
+from engine.backends.local_target import LocalTarget
+from engine.backends.process.convert import Converted, WorkFolder
+from engine.backends.process.engine_process import Failure, RestartedEngine
+from engine.backends.process.record import AnswerTerms, ReadAnswer, failed
+from engine.backends.process.settings import ProcessSettings, Refusals, matching_rule, refusal
+from engine.core.child import Frame
+from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.types import Generation, Protocol, RecordLevel, Request
+from engine.record.effective import Effective, LoopOwner, stated
+from engine.record.foreign import ForeignEngine
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmModels(Generic[M]):
+    """The models of one arm, in the form that its engine loads.
+
+    home: the folder of temporary models, which is removed with the last arm that uses it.
+    """
+
+    target: M
+    draft: M | None
+    home: WorkFolder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEngine(Generic[M]):
+    """One arm. Its engine starts at the first request."""
+
+    backend: ClassVar[str]
+    """The registered name."""
+    refused: ClassVar[Refusals]
+
+    plan: EngineSpec
+    target: LocalTarget
+    processes: RestartedEngine
+    settings: ProcessSettings
+    models: ArmModels[M]
+
+    @property
+    def name(self) -> str:
+        """The engine's own name."""
+        return self.processes.program.name
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the target's own tokenizer."""
+        return self.target.encode(prompt)
+
+    def memory(self) -> str | None:
+        """No state persists between requests: each has a generator of its own."""
+        return None
+
+    def forget(self) -> None:
+        """Nothing to empty."""
+
+    def starts(self) -> str | None:
+        """The engine by its draft, unless it runs already."""
+        if self.processes.started:
+            return None
+        draft = "no draft" if self.plan.proposer is None else f"{self.plan.proposer}, {self.plan.gamma} tokens"
+        return f"{self.name} ({draft})"
+
+    def require(self, requests: Sequence[Request]) -> None:
+        """Check parameters, token ids and lengths.
+
+        Raises:
+            InvalidRequest: a parameter that the engine lacks, or a token that the target lacks.
+            CapacityError: a request does not fit the target's context.
+        """
+        for request in requests:
+            problem = refusal(self.refused, request.sampling)
+            if problem is not None:
+                raise InvalidRequest(f"request {request.id}: {problem}")
+            if self.plan.proposer is not None and self.plan.protocol is Protocol.GREEDY and not request.sampling.greedy:
+                raise InvalidRequest(
+                    f"request {request.id}: {self.name} compares tokens at temperature 0 only; use verifier: chain"
+                )
+            self._require_fitting(request)
+
+    def _require_fitting(self, request: Request) -> None:
+        target, most = self.target, request.sampling.max_new_tokens
+        wrong = [token for token in request.prompt if not 0 <= token < target.vocabulary]
+        if wrong:
+            last = target.vocabulary - 1
+            raise InvalidRequest(f"request {request.id}: the prompt names token {wrong[0]}, but ids end at {last}")
+        if len(request.prompt) + most > target.context:
+            raise CapacityError(
+                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens {most} exceed the "
+                f"target's context of {target.context}; shorten the prompt or lower max_new_tokens"
+            )
+
+    def message(self, request: Request) -> dict[str, Any]:
+        """A request as the driver reads it."""
+        raise NotImplementedError
+
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+        """Read an answer to a message, after its accounts are compared."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> int:
+        """The requests that run at a time."""
+        return 1
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """The requests in their order, `rows` at a time; one that fails alone yields its own error."""
+        self.require(requests)
+        messages = [self.message(request) for request in requests]
+        answers = self.processes.answers(messages, self.rows)
+        for request, message, answer in zip(requests, messages, answers, strict=True):
+            if isinstance(answer, Failure):
+                yield failed(request, answer, self.observed())
+            elif not answer.header["tokens"]:
+                yield failed(request, Failure("malformed", "the engine ended without a token"), self.observed())
+            else:
+                terms = AnswerTerms(self.observed(), self.settings, self.target)
+                read = self.read(request, answer, message, terms)
+                yield read.generation(request, terms, answer.header["latency_us"])
+
+    @property
+    def rule(self) -> Protocol:
+        """The rule that verifies."""
+        return matching_rule(self.plan.protocol)
+
+    @property
+    def level(self) -> RecordLevel:
+        """The level of its records."""
+        return RecordLevel.TOKENS
+
+    @property
+    def evidence_level(self) -> int:
+        """The evidence level of its records."""
+        raise NotImplementedError
+
+    def capabilities(self) -> Capabilities:
+        """The evidence that its records support."""
+        return Capabilities(self.evidence_level)
+
+    def observed(self) -> ForeignEngine:
+        """What its records say of the engine."""
+        return ForeignEngine(
+            vocabulary=self.target.vocabulary,
+            eos_ids=self.target.eos_ids,
+            protocol=self.rule,
+            proposer=self.plan.proposer or "plain",
+            level=self.level,
+        )
+
+    def effective_config(self) -> Effective:
+        """The effective configuration, with the facts of the running engine."""
+        raise NotImplementedError
+
+    def configured(self, settings: Mapping[str, Any], **more: Any) -> Effective:
+        """An effective configuration.
+
+        Args:
+            settings: what was `requested` and is `effective`, and what else the engine states.
+            more: values of this engine that stand in place of the usual ones.
+        """
+        document = {
+            "backend": self.backend,
+            "target": dict(self.target.facts("target").manifest["facts"]),
+            **self.identity(),
+            "engine": dict(self.processes.facts()),
+            "proposer": self.settings.kind or "plain",
+            "gamma": self.settings.gamma,
+            "protocol": self.rule.value,
+            "lossless": True,
+            "rows": self.rows,
+            "record": self.level.value,
+            "fault": None,
+            **settings,
+            "evidence": {"level": self.evidence_level, "problems": []},
+            **more,
+        }
+        return stated(LoopOwner.FOREIGN, document)
+
+    def identity(self) -> dict[str, Any]:
+        """The part of an effective configuration that names the models that the engine loads."""
+        raise NotImplementedError
+
+    def anchor_config(self) -> Effective:
+        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
+        return self.target.anchor_config(self.backend, self.plan)
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        return self.target.anchor(request, tokens, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedEngine(ProcessEngine[Converted]):
+    """One arm on converted models."""
+
+    def identity(self) -> dict[str, Any]:
+        """The converted models."""
+        models = self.models
+        draft = None if models.draft is None else models.draft.identity()
+        return {"converted": models.target.identity(), "converted_draft": draft}
+
+    def stated(self, requested: Mapping[str, Any], effective: Mapping[str, Any], **more: Any) -> Effective:
+        """The effective configuration. The record has no steps of the engine's, so counts are facts of the requests."""
+        shared = {"threads": self.settings.threads, "server_counters": False}
+        return self.configured({**shared, "requested": requested, "effective": effective}, **more)
