@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.store.models import Base
-from tests.support import ask_page, dictionary_page
-from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
+from docs.tools import ask_page, dictionary_page
+from docs.tools.dictionary_words import COLUMNS, OF_TABLE, TITLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-dictionary.md"
 
