@@ -203,23 +203,23 @@ bench: $(INSTALLED)  ## Ratios measured side by side; not part of the tests.
 	@for name in $(BENCHES); do $(TESTENV) $(BIN)/python -m tests.bench $$name || exit 1; echo; done
 
 docs: $(INSTALLED)  ## Regenerate the generated pages.
-	$(BIN)/python -m tests.support.cli_page docs/cli.md
-	$(BIN)/python -m tests.support.controls_page docs/controls.md
-	$(BIN)/python -m tests.support.policy_page docs/policy.md
-	$(BIN)/python -m tests.support.dictionary_page docs/data-dictionary.md
-	$(BIN)/python -m tests.support.ask_page docs/how-to/ask-the-store.md
-	$(BIN)/python -m tests.support.fault_page docs/faults-and-situations.md
-	$(BIN)/python -m tests.support.readme_transcripts README.md
+	$(BIN)/python -m docs.tools.cli_page docs/cli.md
+	$(BIN)/python -m docs.tools.controls_page docs/controls.md
+	$(BIN)/python -m docs.tools.policy_page docs/policy.md
+	$(BIN)/python -m docs.tools.dictionary_page docs/data-dictionary.md
+	$(BIN)/python -m docs.tools.ask_page docs/how-to/ask-the-store.md
+	$(BIN)/python -m docs.tools.fault_page docs/faults-and-situations.md
+	$(BIN)/python -m docs.tools.readme_transcripts README.md
 
 docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; needs Chromium.
 	$(BIN)/audit run quickstart --store $(VENV)/picture.db --results $(VENV)/picture.json
-	$(BIN)/python -m tests.support.report_picture docs/report.png --store $(VENV)/picture.db
+	$(BIN)/python -m docs.tools.report_picture docs/report.png --store $(VENV)/picture.db
 	$(BIN)/python -m tests.browser.picture docs/pictures/viewer.png --store $(VENV)/picture.db
 
 docs-dashboard-picture: $(INSTALLED)  ## Draw the dashboard of audit watch with Grafana's own components; needs npm, Prometheus and Chromium.
-	@mkdir -p build/grafana && cp tests/support/grafana/package.json build/grafana/
+	@mkdir -p build/grafana && cp docs/tools/grafana/package.json build/grafana/
 	npm install --prefix build/grafana --ignore-scripts --legacy-peer-deps --no-audit --no-fund --silent
-	$(BIN)/python -m tests.support.dashboard_picture docs/pictures/watch-dashboard.png --modules build/grafana/node_modules
+	$(BIN)/python -m docs.tools.dashboard_picture docs/pictures/watch-dashboard.png --modules build/grafana/node_modules
 
 docs-integrations: $(ATTACH_INSTALLED)  ## Run the commands of docs/integrations and of docs/how-to/evaluate.md, and write what they print.
 	$(ATTACHENV) $(ATTACH_BIN)/python -m tests.attach.transcripts docs/integrations/*.md docs/how-to/evaluate.md
@@ -230,11 +230,11 @@ wheel: $(INSTALLED)
 
 lock: $(INSTALLED)  ## Pin what a release is tested with, with digests (requirements.lock).
 	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/report.json --constraint constraints.txt .
-	$(BIN)/python -m tests.support.lock_file lock $(VENV)/report.json requirements.lock
+	$(BIN)/python -m docs.tools.lock_file lock $(VENV)/report.json requirements.lock
 
 sbom: $(INSTALLED)  ## Bill of materials of the release, CycloneDX, from requirements.lock.
 	@mkdir -p dist
-	$(BIN)/python -m tests.support.lock_file bom requirements.lock dist/specaudit.cdx.json
+	$(BIN)/python -m docs.tools.lock_file bom requirements.lock dist/specaudit.cdx.json
 
 # without SEED the seed is fresh; the run prints it
 fuzz: $(INSTALLED)  ## Mutated suites, policies, reports, bundles, stores, models, answers, arguments: CASES of them, from SEED.

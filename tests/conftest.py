@@ -10,7 +10,9 @@ from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support import costs  # noqa: E402
 from tests.support.share import parse_share, split  # noqa: E402
+from tests.support.tiers import TIERS  # noqa: E402
 
 # imports only add objects: the collector would walk over all of them again and again
 gc.disable()
@@ -38,7 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quickstart-store", metavar="FILE", help="a store with a quickstart, so that none is run")
     parser.addoption("--mlx-python", metavar="PATH", help="the interpreter that has mlx_lm (tests/process_engines)")
     parser.addoption("--gpu-requests", type=int, default=4, help="requests of 150 tokens per bitwise case (tests/gpu)")
+    costs.add_options(parser)
     parser.addoption("--share", metavar="K/N", help="run every N-th test, starting at the K-th")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measures each case."""
+    config.pluginmanager.register(costs.Costs(config), "costs")
 
 
 @pytest.hookimpl(trylast=True)
@@ -50,11 +58,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marks what needs PostgreSQL, which the unit tier leaves to `make test-postgres`."""
+    """Marks what needs PostgreSQL, which the unit tier leaves to `make test-postgres`, and the unit tier."""
     callspec = getattr(item, "callspec", None)
     kind = None if callspec is None else callspec.params.get("any_url")
     if kind == "postgresql" or "postgres" in getattr(item, "fixturenames", ()):
         item.add_marker("postgres")
+    if not any(mark.name in TIERS for mark in item.iter_markers()):
+        item.add_marker("unit")
 
 
 @pytest.hookimpl(trylast=True)

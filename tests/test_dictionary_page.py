@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.store.tables.runs import Base
+from docs.tools import ask_page, dictionary_page
+from docs.tools.dictionary_words import COLUMNS, OF_TABLE, TITLES
 from tests.support import ask_page, dictionary_page
 from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
 

@@ -24,6 +24,8 @@ from audit.gate.policy import load_policy
 from audit.suite.loader import load_suite
 from audit.text.documents import read_yaml
 from audit.text.schema_errors import check_document
+from docs.tools import fault_page
+from docs.tools.cli_page import WIDTH, page
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine
@@ -41,9 +43,7 @@ from tests.audit.checks.simulator import GREEDY, Setup, arm, record, world
 from tests.bench.faults import declared, known_rows
 from tests.engine import build
 from tests.engine.stream.texts import judged, pieces
-from tests.support import fault_page
 from tests.support.cases import every_case
-from tests.support.cli_page import WIDTH, page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -119,7 +119,7 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
     assert out.read_text(encoding="utf-8") == text
     assert set(cells) == set(faults.REGISTRY)
     unmeasured = [name for name, row in cells.items() if row == fault_page.Measured()]
-    assert unmeasured == [], "run: audit selftest --default-suite, then tests.support.fault_page --measured"
+    assert unmeasured == [], "run: audit selftest --default-suite, then docs.tools.fault_page --measured"
     named = {word for row in cells.values() if row.caught for word in row.caught_by.rpartition(" (")[0].split(", ")}
     named -= set(stream_checks(filters=True))
     assert named <= set(standard_checks(4, ours=True, calls=True, constrained=True))
@@ -270,7 +270,7 @@ def test_every_command_is_on_the_page_with_its_own_help():
 
 
 def test_the_page_is_written_by_its_module(tmp_path):
-    from tests.support.cli_page import write
+    from docs.tools.cli_page import write
 
     out = tmp_path / "cli.md"
     assert CliRunner().invoke(write, [str(out)]).exit_code == 0

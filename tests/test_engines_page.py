@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from tests.support.engine_matrix import COLUMNS, NUMBERS, PAGE, ROOT, SUITES, Judged, cell, compact, table, written
+from docs.tools.engine_matrix import COLUMNS, NUMBERS, PAGE, ROOT, SUITES, Judged, cell, compact, table, written
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def verdict(word, check="law"):
 
 def test_the_page_shows_the_kept_verdicts(numbers):
     page = PAGE.read_text(encoding="utf-8")
-    assert written(page, numbers) == page, "python -m tests.support.engine_matrix"
+    assert written(page, numbers) == page, "python -m docs.tools.engine_matrix"
     assert compact(numbers) == NUMBERS.read_text(encoding="utf-8")
     changed = json.loads(json.dumps(numbers))
     entry = next(entry for entry in changed.values() if entry["verdicts"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.promises_page import page, table
+from docs.tools.promises_page import page, table
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "promises.md").read_text("utf-8")

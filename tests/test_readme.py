@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from audit.cli import main
+from docs.tools import readme_transcripts as tool
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
-from tests.support import readme_transcripts as tool
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -138,7 +138,7 @@ def test_words_count_and_numbers_nearly(after, found):
 def test_the_transcripts_are_what_the_commands_print_now():
     fresh = tool.fresh_transcripts(README)
     found = {command: tool.differences(output, fresh[command]) for command, output in tool.transcripts(README).items()}
-    assert set(map(tuple, found.values())) == {()}, "run: python -m tests.support.readme_transcripts README.md"
+    assert set(map(tuple, found.values())) == {()}, "run: python -m docs.tools.readme_transcripts README.md"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lock_file import LOCK, Pin, bom, lock_text, pins_of_lock, pins_of_report
+from docs.tools.lock_file import LOCK, Pin, bom, lock_text, pins_of_lock, pins_of_report
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("audit", "engine", "migrations", "schemas", "suites")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.vllm_features_page import METHODS, NUMBERS, PAGE, ROOT, SUITES, TABLES, arms_of, cell, table, written
+from docs.tools.vllm_features_page import METHODS, NUMBERS, PAGE, ROOT, SUITES, TABLES, arms_of, cell, table, written
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def check(verdict, summary="", name="law"):
 
 def test_the_page_shows_the_kept_results(numbers):
     page = PAGE.read_text(encoding="utf-8")
-    assert written(page, numbers) == page, "python -m tests.support.vllm_features_page RESULTS"
+    assert written(page, numbers) == page, "python -m docs.tools.vllm_features_page RESULTS"
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from tests.support.readme_transcripts import differences
+from docs.tools.readme_transcripts import differences
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STARTING_POINT: Final = ROOT / "tests" / "attach" / "starting_point"

@@ -11,6 +11,9 @@ from engine.core.types import Protocol
 
 Pair = tuple[str, Protocol]
 
+TIERS = frozenset("medium slow heavy postgres browser gpu attach ort llama mlx openvino ray slurm vllm".split())
+"""Marks that take a case out of the unit tier."""
+
 
 def fast_first(values: Iterable[Any], fast: int = 1) -> list[Any]:
     """The values as parameters: the first `fast` are in the unit tier, the others slow.

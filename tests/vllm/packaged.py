@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.vllm_features_page import NUMBERS, cells
+from docs.tools.vllm_features_page import NUMBERS, cells
 
 from .setting import ROOT
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import schemas
-from tests.support.policy_page import page, write
+from docs.tools.policy_page import page, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "policy.md"
 

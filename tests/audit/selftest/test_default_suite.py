@@ -16,11 +16,11 @@ from audit.selftest.detect import DetectionLimits
 from audit.selftest.run_arm import alone, gather
 from audit.suite.loader import load_suite
 from audit.suite.reach import unreachable
+from docs.tools import fault_page
 from engine import faults
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.selftest.without_situations import WITHOUT, only_floor, suite_without
-from tests.support import fault_page
 from tests.support.tiers import slow_unless
 
 LIMITS = DetectionLimits(seeds=1, record=16_384, outside=256)

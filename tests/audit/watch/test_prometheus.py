@@ -71,7 +71,7 @@ def expressions():
 
 
 def test_the_dashboard_is_what_its_source_builds():
-    from tests.support.watch_dashboard import built
+    from docs.tools.watch_dashboard import built
 
     assert DASHBOARD.read_text() == built()
 
@@ -200,7 +200,7 @@ def test_every_panel_has_data_in_a_real_prometheus(tmp_path, monkeypatch):
 @prometheus_needed
 def test_the_history_of_the_picture_fills_every_panel_and_shows_the_fall(tmp_path):
     """Its server loses a fifth of the acceptance at a known minute: alarms follow, and none comes before."""
-    from tests.support.dashboard_history import BEGUN, FALLS_AT, MINUTES, answers, history, prometheus_of
+    from docs.tools.dashboard_history import BEGUN, FALLS_AT, MINUTES, answers, history, prometheus_of
 
     with prometheus_of(history(tmp_path / "watch.db"), tmp_path) as address:
         found = answers(address, json.loads(DASHBOARD.read_text()))

@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 import schemas
 from audit import checks
 from audit.report.statements.controls import WORDS, load_controls
+from docs.tools.controls_page import page
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
-from tests.support.controls_page import page
 
 ROOT = Path(__file__).resolve().parents[4]
 CLAIMED = re.compile(r"complian|comply|complies|conforms to", re.IGNORECASE)

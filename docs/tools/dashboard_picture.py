@@ -1,6 +1,6 @@
 """The picture of the dashboard of `audit watch`: its panels in Grafana's own components, from a real Prometheus.
 
-`python -m tests.support.dashboard_picture docs/pictures/watch-dashboard.png` writes it; `make docs-dashboard-picture`
+`python -m docs.tools.dashboard_picture docs/pictures/watch-dashboard.png` writes it; `make docs-dashboard-picture`
 installs the components first (npm packages `@grafana/ui` and `@grafana/data`). No Grafana server takes part: what is
 shown is the file's layout, titles, units, legends and expressions, over the traffic of `dashboard_history`.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 
 from audit.report.html.printing import BROWSERS
-from tests.support.dashboard_history import answers, history, prometheus_of
+from docs.tools.dashboard_history import answers, history, prometheus_of
 
 DASHBOARD: Final = Path(__file__).parents[2] / "docs" / "deploy" / "watch-dashboard.json"
 PANELS: Final = Path(__file__).parent / "grafana" / "panels.jsx"

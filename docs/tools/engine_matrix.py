@@ -1,6 +1,6 @@
 """docs/engines.md: engine by method by claim, from results of the packaged suites.
 
-``python -m tests.support.engine_matrix RESULTS...`` reads results of `audit run --results`, keeps their verdicts
+``python -m docs.tools.engine_matrix RESULTS...`` reads results of `audit run --results`, keeps their verdicts
 in docs/engines.json, and writes the tables between the marks of the page. Without results it writes the page again.
 """
 

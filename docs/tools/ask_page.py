@@ -1,6 +1,6 @@
 """Write docs/how-to/ask-the-store.md: questions in plain SQL with their answers on a checked-in store.
 
-``python -m tests.support.ask_page docs/how-to/ask-the-store.md`` writes the page; a test compares it.
+``python -m docs.tools.ask_page docs/how-to/ask-the-store.md`` writes the page; a test compares it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from audit.report.requests.pieces import pieces_of
 from audit.store import Store, migrate
-from tests.support.written_page import page_writer
+from docs.tools.written_page import page_writer
 
-STORE: Final = Path(__file__).parents[1] / "audit" / "store" / "before_layers" / "before.db.xz"
+STORE: Final = Path(__file__).parents[2] / "tests" / "audit" / "store" / "before_layers" / "before.db.xz"
 HEAD: Final = """\
 # Ask the store
 

@@ -1,6 +1,6 @@
 """The Grafana dashboard of `audit watch`, built with Grafana's own types.
 
-`python -m tests.support.watch_dashboard FILE` writes it.
+`python -m docs.tools.watch_dashboard FILE` writes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures of docs/promises.md, from what the tests wrote into tests/promises.
 
-`python -m tests.support.promises_page docs/promises.md` writes them.
+`python -m docs.tools.promises_page docs/promises.md` writes them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FIGURES = Path(__file__).parents[1] / "promises"
+FIGURES = Path(__file__).parents[2] / "tests" / "promises"
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 
 

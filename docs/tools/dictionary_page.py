@@ -1,6 +1,6 @@
 """Write docs/data-dictionary.md from the store's tables and views.
 
-``python -m tests.support.dictionary_page docs/data-dictionary.md`` writes the page; a test compares it with the store
+``python -m docs.tools.dictionary_page docs/data-dictionary.md`` writes the page; a test compares it with the store
 and requires a description of every column.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import inspect
+from sqlalchemy import Column, Table, inspect
 
 from audit.store import migrate
 from audit.store.tables.runs import Base
+from docs.tools.dictionary_words import COLUMNS, OF_TABLE, TITLES
+from docs.tools.written_page import page_writer
 from tests.audit.store.build import connected
-from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
-from tests.support.written_page import page_writer
 
 HEAD: Final = """\
 # Data dictionary
@@ -68,7 +68,7 @@ def _tables() -> Iterator[str]:
         yield f"### {name}\n\n{TITLES[name]}\n\n| column | type | meaning |\n|---|---|---|\n{rows}\n"
 
 
-def _row(table, column) -> str:
+def _row(table: Table, column: Column[Any]) -> str:
     kind = str(column.type).lower() + (", may be NULL" if column.nullable else "")
     links = "".join(f"; refers to `{key.target_fullname}`" for key in column.foreign_keys)
     return f"| `{column.name}` | {kind} | {described(table, column.name)}{links} |"

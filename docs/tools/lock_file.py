@@ -1,7 +1,7 @@
 """The packages of a release, with their digests: as a lock file for pip, and as a CycloneDX bill of materials.
 
-`python -m tests.support.lock_file lock REPORT FILE` writes the lock from the report of a dry run of pip (`make lock`),
-`python -m tests.support.lock_file bom FILE OUT` the bill from the lock (`make sbom`). A digest is of the file that pip
+`python -m docs.tools.lock_file lock REPORT FILE` writes the lock from the report of a dry run of pip (`make lock`),
+`python -m docs.tools.lock_file bom FILE OUT` the bill from the lock (`make sbom`). A digest is of the file that pip
 would install on this machine, so the lock holds for one platform and version of Python.
 """
 

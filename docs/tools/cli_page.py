@@ -1,6 +1,6 @@
 """Write docs/cli.md from the help of the commands.
 
-``python -m tests.support.cli_page docs/cli.md`` writes the page; a test
+``python -m docs.tools.cli_page docs/cli.md`` writes the page; a test
 compares it with the current help.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from audit.cli import main
-from tests.support.written_page import page_writer
+from docs.tools.written_page import page_writer
 
 WIDTH: Final = 100
 """Columns of the help, fixed so that the page does not depend on a terminal."""

@@ -1,6 +1,6 @@
 """The picture of the report in README and docs: the first page of a stored run, as headless Chromium shows it.
 
-``python -m tests.support.report_picture docs/report.png --store FILE`` writes it for the newest run of a store;
+``python -m docs.tools.report_picture docs/report.png --store FILE`` writes it for the newest run of a store;
 `make docs-picture` runs the quickstart first.
 """
 

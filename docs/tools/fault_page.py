@@ -1,6 +1,6 @@
 """Write docs/faults-and-situations.md from the fault catalogue.
 
-``python -m tests.support.fault_page docs/faults-and-situations.md`` writes the page; a test compares it with the
+``python -m docs.tools.fault_page docs/faults-and-situations.md`` writes the page; a test compares it with the
 catalogue. The last two columns are measured: ``audit selftest --default-suite --seeds 1 --most 4096 --json FILE`` takes
 minutes, and ``--measured FILE`` writes its results into the page; without it the page keeps the cells that it has.
 """

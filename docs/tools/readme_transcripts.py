@@ -1,6 +1,6 @@
 """Transcripts of commands in a page: a block that begins with ``$ audit ...`` and shows a part of the output.
 
-``python -m tests.support.readme_transcripts README.md`` runs the commands and
+``python -m docs.tools.readme_transcripts README.md`` runs the commands and
 rewrites the blocks; a test compares the page with a fresh run. `SHOWN` says which
 rows of which command the page shows; `...` stands for the others. Numbers may
 differ a little, because another processor rounds otherwise and may sample other

@@ -1,6 +1,6 @@
 """The tables of docs/backends/vllm-features.md, from the results of the suites of vLLM's features.
 
-``python -m tests.support.vllm_features_page RESULTS...`` reads results that `audit run --results` wrote, keeps what
+``python -m docs.tools.vllm_features_page RESULTS...`` reads results that `audit run --results` wrote, keeps what
 they say of each arm in docs/backends/vllm-features.json, and writes the tables between the marks of the page. Arms are
 named METHOD-tTEMPERATURE-FEATURE. A cell says what an arm's checks found, never what was expected of them.
 """

@@ -1,6 +1,6 @@
 """Write docs/policy.md from schemas/policy.json and the packaged policies.
 
-``python -m tests.support.policy_page docs/policy.md`` writes the page; a test compares it with the file.
+``python -m docs.tools.policy_page docs/policy.md`` writes the page; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import schemas
 from audit.gate.policy import PACKAGED, load_policy
-from tests.support.written_page import page_writer
+from docs.tools.written_page import page_writer
 
 Schema = Mapping[str, Any]
 HEAD: Final = """\

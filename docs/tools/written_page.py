@@ -1,4 +1,4 @@
-"""The command of every module that generates a page: `python -m tests.support.NAME OUT`."""
+"""The command of every module that generates a page: `python -m docs.tools.NAME OUT`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Write docs/controls.md from suites/controls.json.
 
-``python -m tests.support.controls_page docs/controls.md`` writes the page; a test compares it with the file.
+``python -m docs.tools.controls_page docs/controls.md`` writes the page; a test compares it with the file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from audit.report.statements.controls import WORDS, Controls, Framework, load_controls
+from docs.tools.written_page import page_writer
 from tests.support.written_page import page_writer
 
 HEAD: Final = """\

@@ -1,0 +1,1 @@
+"""The pages, and the tools that write some of them."""
