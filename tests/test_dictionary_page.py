@@ -7,8 +7,6 @@ from pathlib import Path
 from audit.store.tables.runs import Base
 from docs.tools import ask_page, dictionary_page
 from docs.tools.dictionary_words import COLUMNS, OF_TABLE, TITLES
-from tests.support import ask_page, dictionary_page
-from tests.support.dictionary_words import COLUMNS, OF_TABLE, TITLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-dictionary.md"
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from audit.report.statements.controls import WORDS, Controls, Framework, load_controls
 from docs.tools.written_page import page_writer
-from tests.support.written_page import page_writer
 
 HEAD: Final = """\
 # Controls
