@@ -190,7 +190,7 @@ def test_evidence_explains_every_word_of_its_levels_and_verdicts():
 
 
 def test_the_native_page_gives_the_evidence_level_of_each_record_level():
-    from engine.backends.native_evidence import LEVELS
+    from engine.backends.native import LEVELS
 
     for level, evidence in LEVELS.items():
         assert f"| `{level}` | L{evidence.level} |" in text_of("backends/native.md")

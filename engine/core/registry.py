@@ -47,8 +47,8 @@ VERIFIERS: Final[Mapping[str, str]] = {
 """Verification rules, by `engine.core.types.Protocol`; their options are in `engine.verify.SETTINGS`."""
 
 BACKENDS: Final[Mapping[str, str]] = {
-    "native": "engine.backends.native_evidence:NATIVE_KIND",
-    "scripted": "engine.backends.native_evidence:SCRIPTED_KIND",
+    "native": "engine.backends.native:NATIVE_KIND",
+    "scripted": "engine.backends.native:SCRIPTED_KIND",
     "transformers": "engine.backends.transformers:KIND",
     "vllm": "engine.backends.vllm:KIND",
     "openai": "engine.backends.openai:KIND",

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine, Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.errors import EngineError, InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.proposers.tree_planning import (

@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Engine, Prompt
-from engine.backends.native import NativeBackend, open_models
+from engine.backends.native.backend import NativeBackend, open_models
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.metrics import acceptance
 from engine.record.trace import decode

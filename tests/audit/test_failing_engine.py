@@ -12,8 +12,8 @@ from audit.runs.runner import run
 from audit.store import Store
 from audit.suite.loader import load_suite
 from engine import backends
-from engine.backends import scripted
 from engine.backends.catalogue import BackendKind, SourceKind
+from engine.backends.native import scripted
 from engine.core.registry import BACKENDS
 from engine.core.types import FinishReason, Generation
 from engine.record.foreign import failed_trace

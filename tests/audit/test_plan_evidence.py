@@ -16,7 +16,7 @@ from engine import proposers, verify
 from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
-from engine.backends.native_evidence import PROMISES, draws, shape, steady
+from engine.backends.native import PROMISES, draws, shape, steady
 from engine.core.types import DraftRule, Protocol, QKind, RecordLevel
 from engine.models import numerics
 from tests.audit.agreement import differences, planned, write_suite

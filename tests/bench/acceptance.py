@@ -20,7 +20,7 @@ import torch
 from engine import proposers
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native import NativeBackend, open_models
+from engine.backends.native.backend import NativeBackend, open_models
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.heads.formats import layout_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import TOOLS, VOCABULARY, open_models
+from engine.backends.native.scripted import TOOLS, VOCABULARY, open_models
 from engine.core.types import Generation, Protocol, Request, ToolOffer
 from engine.faults.interface import Scenario
 from engine.models.passes.reference_pass import ScriptedReference

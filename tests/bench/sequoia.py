@@ -16,7 +16,7 @@ import torch
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.interface import Engine, Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.types import Request, SamplingParams
 from engine.proposers.tree_planning import (
     Rates,

@@ -14,7 +14,7 @@ from audit.sweep.sweep import Clock
 from engine import proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.decoder.lean import LeanModel, load_folder

@@ -5,7 +5,7 @@ import torch
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.local_target import LocalTarget
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from tests.http.server import serving
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Anchoring, Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.errors import CapacityError, EngineError, InvalidRequest
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.trace import decode as decoded

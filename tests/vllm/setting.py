@@ -10,7 +10,7 @@ import torch
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.types import Protocol, RecordLevel
 from engine.models.loading import load_model
 from engine.train.prompts import prompt_rows

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.backends.vllm.backend import VllmBackend
 from engine.core.types import Protocol, QKind
 from engine.record.trace import decode

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, ModelSource
-from engine.backends.openai.evidence import DECLARED
-from engine.backends.openai.settings import outside
+from engine.backends.openai.settings import DECLARED, outside
 from engine.backends.openai.structured import problem_of
 
 

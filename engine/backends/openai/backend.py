@@ -2,14 +2,20 @@
 
 A request without an answer yields a generation too, with the reason in its record. A record has one step per token,
 because an endpoint does not report which tokens one forward produced.
+
+Several workers for one list of work, in its order; results arrive as they are ready.
+
+The threads do not keep the process alive: a request in flight is abandoned when the user stops the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
@@ -17,23 +23,60 @@ from engine.backends.local_target import LocalTarget
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
-from engine.backends.openai.evidence import level_of, rule_of
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
 from engine.backends.openai.metrics import change, counters
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
-from engine.backends.openai.settings import Api, OpenAISettings, Streaming
+from engine.backends.openai.settings import Api, OpenAISettings, Streaming, level_of, rule_of
 from engine.backends.openai.structured import judged_facts
 from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
 from engine.backends.openai.tool_calls import tool_facts
-from engine.backends.openai.workers import results
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective
 from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.record.foreign_steps import ForeignStep
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[Result]):
+    result: Result | None
+    error: BaseException | None = None
+
+
+def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
+    """Every item's result; an exception of the work is raised here, and the other results are lost."""
+    todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    done: queue.SimpleQueue[_Done[Result]] = queue.SimpleQueue()
+    for item in items:
+        todo.put(item)
+
+    def run() -> None:
+        while True:
+            try:
+                item = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put(_Done(work(item)))
+            except BaseException as error:
+                done.put(_Done(None, error))
+                return
+
+    for _ in range(min(workers, len(items))):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in items:
+        found = done.get()
+        if found.error is not None:
+            raise found.error
+        assert found.result is not None
+        yield found.result
+
 
 NAME: Final = "openai"
 

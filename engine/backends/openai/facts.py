@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.openai.documents import BRIEF, brief
-from engine.backends.openai.evidence import level_of
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
-from engine.backends.openai.settings import OpenAISettings
+from engine.backends.openai.settings import OpenAISettings, level_of
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.backends.openai.tool_calls import parsed
 from engine.core.types import Protocol

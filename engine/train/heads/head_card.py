@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.native import NativeBackend, open_models
+from engine.backends.native.backend import NativeBackend, open_models
 from engine.core.types import Protocol, RecordLevel
 from engine.heads.loading import load_head
 from engine.models.loading import load_model

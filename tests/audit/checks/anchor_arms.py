@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
-from engine.backends.scripted import VOCABULARY
+from engine.backends.native.scripted import VOCABULARY
 from engine.core.types import Protocol, RecordLevel, Request
 from engine.models.passes.reference_pass import ScriptedReference, anchored
 from engine.models.scripted import table_script

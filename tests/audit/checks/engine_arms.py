@@ -7,7 +7,7 @@ from dataclasses import replace
 from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
 from engine import faults
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import VOCABULARY, open_models
+from engine.backends.native.scripted import VOCABULARY, open_models
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of

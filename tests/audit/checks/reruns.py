@@ -7,7 +7,7 @@ from dataclasses import replace
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from engine import faults
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import VOCABULARY, open_models
+from engine.backends.native.scripted import VOCABULARY, open_models
 from engine.core.types import Protocol, Request
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of

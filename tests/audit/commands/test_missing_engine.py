@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.native_evidence import NATIVE_KIND
+from engine.backends.native import NATIVE_KIND
 from engine.core.registry import BACKENDS
 from tests.audit.invoke import invoke
 

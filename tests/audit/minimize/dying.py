@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from engine.backends.native_evidence import SCRIPTED_KIND
-from engine.backends.scripted import ALPHABET
-from engine.backends.scripted import open_models as open_scripted
+from engine.backends.native import SCRIPTED_KIND
+from engine.backends.native.scripted import ALPHABET
+from engine.backends.native.scripted import open_models as open_scripted
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel
 from engine.record.foreign import ForeignEngine, failed_trace, header_of
 

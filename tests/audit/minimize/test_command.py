@@ -13,7 +13,7 @@ from audit.minimize.page import CUT_DOWN
 from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
-from engine.backends.scripted import TOOLS
+from engine.backends.native.scripted import TOOLS
 from engine.core.registry import BACKENDS
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
@@ -275,7 +275,7 @@ def test_tools_stay_beside_tokens_where_the_verdict_is_about_calls(tmp_path):
 @pytest.mark.slow
 def test_a_verdict_that_does_not_come_again_is_said_in_one_line(tmp_path, dying, monkeypatch):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("frail", "liveness", more=DIES))
-    monkeypatch.setitem(BACKENDS, "scripted", "engine.backends.native_evidence:SCRIPTED_KIND")
+    monkeypatch.setitem(BACKENDS, "scripted", "engine.backends.native:SCRIPTED_KIND")
     told = place.minimized("frail/w/r2#1")
     assert told.exit_code == 3
     assert "does not reproduce" in told.stderr.splitlines()[-1]

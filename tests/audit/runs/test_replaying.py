@@ -79,7 +79,7 @@ def test_an_older_record_comes_again_with_the_digests_of_its_time(tmp_path, monk
         return LoopOptions(*given, **options | {"digest_kind": DigestKind.BLAKE2B})
 
     with monkeypatch.context() as patched:
-        patched.setattr("engine.backends.native.LoopOptions", former)
+        patched.setattr("engine.backends.native.backend.LoopOptions", former)
         name = scripted_run(tmp_path)
     with Store.open(str(tmp_path / "audit.db"), create=False) as store:
         (kind,) = {each.trace.header.digest_kind for each in store.load_arm(name, "chain").requests}

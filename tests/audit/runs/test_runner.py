@@ -21,7 +21,7 @@ from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
-from engine.backends.scripted import ScriptedBackend
+from engine.backends.native.scripted import ScriptedBackend
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
 from tests.support.observers import Silent, StopsAfter

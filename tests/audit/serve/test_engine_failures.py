@@ -12,7 +12,7 @@ from audit.serve.limits import ServeLimits
 from audit.serve.records import NoRecords
 from audit.serve.refusals import ApiRefusal
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import open_models
+from engine.backends.native.scripted import open_models
 from engine.core.types import Protocol, RecordLevel
 
 LIMITS = ServeLimits(context=256, tokens=256)

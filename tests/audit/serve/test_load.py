@@ -25,7 +25,7 @@ def own_answers(prompts, count):
     """The tokens of audit's own plain decoding, one request at a time, without a draft."""
     from engine.backends.engine_spec import EngineSpec, ModelSource
     from engine.backends.interface import Prompt
-    from engine.backends.native import open_models
+    from engine.backends.native.backend import open_models
     from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
     engine = open_models({"target": ModelSource("bundled:target")}).arm(

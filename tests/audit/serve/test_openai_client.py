@@ -123,7 +123,7 @@ def test_a_stream_of_the_older_route_says_what_the_whole_answer_says(client):
 
 def test_log_probabilities_are_those_of_the_target(client):
     from engine.backends.engine_spec import EngineSpec, ModelSource
-    from engine.backends.native import open_models
+    from engine.backends.native.backend import open_models
     from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
     from engine.record.trace import decode
 

@@ -10,7 +10,7 @@ from audit.serve.completion_id import new_ids
 from audit.serve.limits import ServeLimits
 from audit.serve.records import NoRecords
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import open_models
+from engine.backends.native.scripted import open_models
 from engine.core.types import Protocol, RecordLevel
 
 RUN = "01M8A444QGGPHQ1RNNJBP4KSNP"

@@ -9,11 +9,12 @@ from importlib.resources import files
 import numpy as np
 
 from audit.evidence.records import ArmKind, ArmRecord, Level
-from engine.backends import native, scripted
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
+from engine.backends.native import backend as native
+from engine.backends.native import scripted
+from engine.backends.native.scripted import TOOLS, VOCABULARY
 from engine.backends.neighbour import Beside, NeighbourEngine
-from engine.backends.scripted import TOOLS, VOCABULARY
 from engine.core.types import Request, ToolOffer
 from engine.record.effective import Effective
 from engine.record.trace import Trace, decode

@@ -6,7 +6,7 @@ import numpy as np
 
 from engine import verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.scripted import open_models
+from engine.backends.native.scripted import open_models
 from engine.core.types import DraftRule, Protocol, QKind, Request, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from engine import proposers
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.heads.formats import layout_of

@@ -13,7 +13,7 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native import open_models
+from engine.backends.native.backend import open_models
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.scripted import TEMPLATE, TOOLS
+from engine.backends.native.scripted import TEMPLATE, TOOLS
 from engine.core.types import ToolOffer
 from engine.record.tool_calls import CallParser, ParsedCall, parse_calls
 from engine.train import chat

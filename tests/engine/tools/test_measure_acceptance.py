@@ -7,7 +7,7 @@ import pytest
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import PromptTokenizer
-from engine.backends.native import NativeEngine
+from engine.backends.native.backend import NativeEngine
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.models.probe.choose import ModelWithNumerics, scripted

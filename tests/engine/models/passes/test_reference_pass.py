@@ -8,8 +8,8 @@ import torch
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Anchoring
-from engine.backends.native import open_models as open_native
-from engine.backends.scripted import open_models as open_scripted
+from engine.backends.native.backend import open_models as open_native
+from engine.backends.native.scripted import open_models as open_scripted
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import Protocol, RecordLevel, Request, Role, SamplingParams
 from engine.models.loading import load_model

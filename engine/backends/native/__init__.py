@@ -117,13 +117,13 @@ DECLARED: Final = Declaration(LoopOwner.OWN, LEVELS, arm_evidence)
 
 def _open_native(models: Mapping[str, ModelSource]) -> Backend:
     # imported late: the declared evidence is read without torch
-    from engine.backends.native import open_models
+    from engine.backends.native.backend import open_models
 
     return open_models(models)
 
 
 def _open_scripted(models: Mapping[str, ModelSource]) -> Backend:
-    from engine.backends.scripted import open_models
+    from engine.backends.native.scripted import open_models
 
     return open_models(models)
 

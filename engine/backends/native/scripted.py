@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Prompt, PromptTokenizer
-from engine.backends.native import NativeEngine
+from engine.backends.native.backend import NativeEngine
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.passes.reference_pass import ScriptedReference

@@ -12,8 +12,8 @@ from engine import proposers, verify
 from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt, PromptTokenizer, TargetSizes
-from engine.backends.native_evidence import LEVELS
-from engine.backends.native_limits import require_fit, require_room, require_tokens
+from engine.backends.native import LEVELS
+from engine.backends.native.limits import require_fit, require_room, require_tokens
 from engine.backends.tokenizer import tokens_by
 from engine.constraints.compiled import Grammars
 from engine.constraints.interface import TokenSpelling
