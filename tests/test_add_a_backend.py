@@ -64,6 +64,7 @@ def test_the_page_has_every_file_that_it_names():
     assert set(FILES) == {"__init__.py", "models.py", "backend.py", "evidence.py", "decoder.py"}
 
 
+@pytest.mark.medium
 def test_the_backend_of_the_page_keeps_the_contract(copycat):
     engine, plain = copycat.arm(COPYING), copycat.arm(PLAIN)
     answers = generated(engine)

@@ -83,6 +83,7 @@ def size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
 
 
+@pytest.mark.medium
 def test_imports_run_one_way():
     offenders = []
     for module in modules():
@@ -100,12 +101,14 @@ def test_migrations_know_the_store_only():
             assert all(name.startswith(MIGRATIONS_IMPORT) or name == "audit.store" for name in ours), module.path
 
 
+@pytest.mark.medium
 def test_training_is_not_imported_at_run_time():
     for module in modules():
         if not module.path.startswith("engine/train/"):
             assert not any(name.startswith("engine.train") for name in imported(module.tree)), module.path
 
 
+@pytest.mark.medium
 def test_files_and_functions_stay_small():
     files = [f"{module.path}: {module.lines} lines" for module in modules() if module.lines > FILE_CAP]
     long = [
@@ -117,12 +120,14 @@ def test_files_and_functions_stay_small():
     assert files + long == []
 
 
+@pytest.mark.medium
 def test_functions_are_short_on_the_whole():
     sizes = sorted(size(function) for module in modules() for function in functions(module.tree))
     assert statistics.median(sizes) <= MEDIAN_CAP
     assert sizes[int(0.9 * len(sizes))] <= NINETIETH_CAP
 
 
+@pytest.mark.medium
 def test_every_function_says_what_it_returns_and_every_module_what_it_does():
     untyped = [
         f"{module.path}:{function.lineno} {function.name}"
@@ -138,6 +143,7 @@ def is_print(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
 
 
+@pytest.mark.medium
 def test_no_global_state_and_no_prints():
     offenders = []
     for module in modules():
@@ -158,6 +164,7 @@ def beside_the_printer(node: ast.AST) -> bool:
     return is_print(node) or (isinstance(node, ast.Call) and ast.unparse(node.func) in WRITES)
 
 
+@pytest.mark.medium
 def test_one_printer_writes_to_the_terminal():
     """Use `echo`, `note` or `echo_document` of audit/text/printer.py: they show what would move a cursor or hide."""
     offenders = [
@@ -178,6 +185,7 @@ def test_a_line_beside_the_printer_is_seen(line):
     assert any(map(beside_the_printer, ast.walk(ast.parse(line))))
 
 
+@pytest.mark.medium
 def test_no_test_file_is_a_library():
     """What tests share is in `tests/support` or in a module without tests."""
     offenders = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from audit.store.tables.runs import Base
 from docs.tools import ask_page, dictionary_page
 from docs.tools.dictionary_words import COLUMNS, OF_TABLE, TITLES
@@ -15,6 +17,7 @@ def test_the_page_is_current():
     assert PAGE.read_text(encoding="utf-8") == dictionary_page.page(), "run: make docs"
 
 
+@pytest.mark.medium
 def test_the_answers_on_the_page_are_those_of_the_store():
     asked = PAGE.parent / "how-to" / "ask-the-store.md"
     assert asked.read_text(encoding="utf-8") == ask_page.page(), "run: make docs"

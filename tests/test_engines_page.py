@@ -28,6 +28,7 @@ def test_the_page_shows_the_kept_verdicts(numbers):
     assert written(page, changed) != page
 
 
+@pytest.mark.medium
 def test_every_run_is_of_a_packaged_suite_and_has_its_arms(numbers):
     packaged = {}
     for engine, patterns in SUITES.items():

@@ -77,11 +77,13 @@ def upward(package: str, files: Mapping[str, str]) -> list[str]:
     return offenders
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("package", LAYERS)
 def test_imports_run_to_the_left(package):
     assert upward(package, sources(package)) == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("path", "line"),
     [
@@ -202,6 +204,7 @@ def test_an_opened_check_is_seen(path):
     assert seen == f"{path}:2 imports audit.checks.law.check.estimate"
 
 
+@pytest.mark.medium
 def test_a_class_name_stands_in_one_file():
     places = defaultdict(list)
     for package in LAYERS:

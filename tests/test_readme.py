@@ -56,6 +56,7 @@ def test_every_command_of_the_page_has_these_options():
         command.make_context(name, words, parent=root)
 
 
+@pytest.mark.medium
 def test_a_report_is_attached_and_verified_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored_run(tmp_path)
@@ -106,6 +107,7 @@ def test_the_tool_writes_the_rows_that_are_asked_for(page, monkeypatch):
     assert page.read_text() == f"# Page\n\n```\n$ {command}\n{EXCERPT}```\n\nEnd.\n"
 
 
+@pytest.mark.medium
 def test_the_tool_runs_the_command_in_a_folder_of_its_own(page):
     (command,) = tool.transcripts(page.read_text())
     output = tool.output_of(command)

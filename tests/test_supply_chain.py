@@ -74,6 +74,7 @@ def sources() -> Iterator[Path]:
         yield from sorted((ROOT / package).rglob("*.py"))
 
 
+@pytest.mark.medium
 def test_no_module_runs_what_it_reads():
     found = [
         f"{path.relative_to(ROOT)}:{offence}" for path in sources() for offence in offences(path.read_text("utf-8"))

@@ -62,6 +62,7 @@ def test_the_share_is_named_above_the_tests(options, tmp_path, capsys):
     assert "share: 2/3 of the tests" in text
 
 
+@pytest.mark.medium
 def test_shares_together_are_the_whole(tmp_path, capsys):
     whole, text = collected(tmp_path, capsys)
     assert "share:" not in text

@@ -63,6 +63,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", slow_unless(FAULTS, ["copies_from_previous_request"]))
 def test_a_draft_that_is_not_the_proposers_own_fails_a_run_without_a_checks_key(tmp_path, fault):
     result = run(tmp_path, FAULTS[fault], f"fault: {fault}")
@@ -78,6 +79,7 @@ def test_a_sound_copying_arm_is_certified_and_its_drafts_are_counted(tmp_path):
     assert "of 16 requests drafted again, none differs" in line
 
 
+@pytest.mark.medium
 def test_drafts_that_depend_on_other_requests_are_stated_and_not_drafted_again(tmp_path):
     result = run(tmp_path, LEARNED)
     (line,) = rows(result, "draft_anchor", "drafts", "not_run")

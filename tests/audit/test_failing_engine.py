@@ -90,6 +90,7 @@ def ended(tmp_path, monkeypatch):
         yield store, outcome
 
 
+@pytest.mark.medium
 def test_the_run_goes_on_and_the_lost_request_is_a_fault(ended):
     store, outcome = ended
     found = {each.check: each for each in store.checks(outcome.run)}
@@ -98,6 +99,7 @@ def test_the_run_goes_on_and_the_lost_request_is_a_fault(ended):
     assert outcome.exit_code == 1
 
 
+@pytest.mark.medium
 def test_the_arm_holds_what_was_answered_and_what_was_not_apart(ended):
     store, outcome = ended
     arm = store.load_arm(outcome.run, "greedy")
@@ -106,6 +108,7 @@ def test_the_arm_holds_what_was_answered_and_what_was_not_apart(ended):
     assert arm.failed[0].trace.header.facts["error"]["kind"] == "engine_died"
 
 
+@pytest.mark.medium
 def test_a_mismatch_lowers_the_arms_evidence(ended):
     store, outcome = ended
     found = {each.check: each for each in store.checks(outcome.run)}
@@ -116,6 +119,7 @@ def test_a_mismatch_lowers_the_arms_evidence(ended):
     assert found["replay"].level is Level.L1
 
 
+@pytest.mark.medium
 def test_baseline_and_anchor_are_whole(ended):
     store, outcome = ended
     assert len(store.load_arm(outcome.run, "baseline/greedy").requests) == 4

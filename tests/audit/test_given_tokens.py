@@ -48,6 +48,7 @@ def candidate(suite):
     return {each.key: each for each in gather(replace(suite, arms=suite.arms[:1])).candidate.requests}
 
 
+@pytest.mark.medium
 def test_the_same_tokens_from_a_row_of_text_and_from_a_row_of_ids(tmp_path):
     whole = candidate(loaded(tmp_path, {"id": "a", "prompt": "abc"}, {"id": "b", "prompt": "hello"}))
     one = candidate(loaded(tmp_path, {"id": "b", "tokens": [7, 4, 11, 11, 14], "samples": [3]}))

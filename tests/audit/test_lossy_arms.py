@@ -111,6 +111,7 @@ def test_the_tables_say_lossy(ran):
     assert ["typical", "candidate", "L4", "no"] in shown
 
 
+@pytest.mark.medium
 def test_an_attachment_names_the_lossy_arms_and_verifies(ran, tmp_path: Path):
     report, out = tmp_path / "report.json", tmp_path / "out.json"
     report.write_text("{}")
@@ -119,6 +120,7 @@ def test_an_attachment_names_the_lossy_arms_and_verifies(ran, tmp_path: Path):
     assert invoke("verify", str(out), "--store", ran.url).exit_code == 0
 
 
+@pytest.mark.medium
 def test_the_standard_policy_blocks_them_by_name(ran):
     done = invoke("gate", "latest", "--policy", "standard", "--store", ran.url)
     assert done.exit_code == 1

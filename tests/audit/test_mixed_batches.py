@@ -72,6 +72,7 @@ def broken(monkeypatch):
     return [{**each, "fault": name} for each in SUITE["arms"]]
 
 
+@pytest.mark.medium
 def test_rows_mixed_up_are_a_fault_by_default(tmp_path, broken):
     done, found = ran(tmp_path, write(tmp_path, arms=broken))
     assert done.exit_code == 1, done.stderr
@@ -79,12 +80,14 @@ def test_rows_mixed_up_are_a_fault_by_default(tmp_path, broken):
     assert faults == {"greedy", "chain"}
 
 
+@pytest.mark.medium
 def test_without_neighbours_the_same_fault_passes(tmp_path, broken):
     """The negative control: arms of one set of parameters cannot show it."""
     for arm in evidence(write(tmp_path, arms=broken, mixed=False)).values():
         assert evaluate(checks.load("replay"), arm, {}).verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_on_a_clean_engine_neighbours_change_no_token_and_are_on_record(tmp_path):
     mixed, alone = (evidence(write(tmp_path, **key)) for key in ({}, {"mixed": False}))
     for name in ("greedy", "chain"):
@@ -120,6 +123,7 @@ def test_candidates_are_mixed_where_a_row_is_free_and_no_clock_runs(tmp_path):
     assert not any(planned(tmp_path, arms=beside).values())
 
 
+@pytest.mark.medium
 def test_an_engine_that_learns_from_requests_gets_no_neighbours(tmp_path):
     arms = [{**SUITE["arms"][0], "proposer": {"kind": "suffix", "gamma": 3, "options": {"cached_requests": 8}}}]
     assert evidence(write(tmp_path, arms=arms))["greedy"].candidate.effective.mixed is None

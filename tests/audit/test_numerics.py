@@ -57,6 +57,7 @@ def run(folder: Path, target: str, proposer: str = "draft_model, model: draft") 
     return Ran(invoke("run", str(path), "--store", str(store), "--results", str(results)), store, results)
 
 
+@pytest.mark.medium
 def test_a_mode_that_does_not_hold_here_cannot_be_audited(tmp_path):
     ran = run(tmp_path, "{source: 'bundled:target', numerics: tiled}")
     assert ran.done.exit_code == 3
@@ -84,6 +85,7 @@ def test_auto_falls_back_and_the_store_says_why(tmp_path):
     assert ran.effective("greedy")["proposer_shape"] == "chain"
 
 
+@pytest.mark.medium
 def test_the_mode_that_was_asked_for_runs(tmp_path):
     ran = run(tmp_path, "{source: 'bundled:target', numerics: exact}", "ngram")
     found = ran.effective("greedy")["numerics"]
@@ -91,6 +93,7 @@ def test_the_mode_that_was_asked_for_runs(tmp_path):
     assert found["reason"] is None
 
 
+@pytest.mark.medium
 def test_transformers_own_arithmetic_is_fast_and_says_so(tmp_path):
     ran = run(tmp_path, "{source: 'bundled:target', loader: hf}", "ngram")
     found = ran.effective("greedy")["numerics"]
@@ -98,6 +101,7 @@ def test_transformers_own_arithmetic_is_fast_and_says_so(tmp_path):
     assert "use loader: lean" in found["reason"]
 
 
+@pytest.mark.medium
 def test_a_draft_is_refused_by_its_own_name(tmp_path):
     suite = SUITE.replace("bundled:draft", "{{source: 'bundled:draft', numerics: tiled}}")
     path = tmp_path / "bits.yaml"

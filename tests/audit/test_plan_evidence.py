@@ -57,6 +57,7 @@ TRANSFORMERS = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("arms", fast_first(map(pytest.param, [SCRIPTED[::9], SCRIPTED])), ids=["two", "all"])
 def test_scripted_arms(tmp_path, arms):
     document = {"backend": "scripted", "models": {"target": "scripted:1", "draft": "scripted:2"}}
@@ -64,6 +65,7 @@ def test_scripted_arms(tmp_path, arms):
     assert differences(suite, tmp_path) == {}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", slow_unless(["tiled", "fast"], ["fast"]))
 def test_native_arms(tmp_path, mode):
     arms = [SCRIPTED[0], SCRIPTED[9]]
@@ -73,6 +75,7 @@ def test_native_arms(tmp_path, mode):
     assert (("chain", "bitwise") in planned(suite)) == (mode == "fast")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("arms", fast_first(map(pytest.param, [TRANSFORMERS[1:2], TRANSFORMERS])), ids=["one", "all"])
 def test_transformers_arms(tmp_path, arms):
     suite = write_suite(
@@ -170,6 +173,7 @@ def test_what_is_declared_of_a_rule_is_what_it_states(protocol):
     assert (found.protocol, found.lossless) == (facts.protocol, facts.lossless)
 
 
+@pytest.mark.medium
 def test_declarations_are_read_without_torch_and_without_engines():
     code = (
         "import sys; from engine.backends import REGISTRY, declared; [declared(each) for each in REGISTRY];"

@@ -52,6 +52,7 @@ def judged(evidence, **params):
     return evaluate(load("bitwise"), evidence, params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("prompts", slow_unless([24, 200], [24]))
 def test_a_stale_entry_after_drafts_that_were_kept_whole_is_a_fault(tmp_path, prompts):
     evidence = gather(suite(tmp_path, FAULTY, prompts))
@@ -64,6 +65,7 @@ def test_a_stale_entry_after_drafts_that_were_kept_whole_is_a_fault(tmp_path, pr
     assert "apart in total variation" in result.findings[0].message
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("record", ["full", "topk", "scalars"])
 def test_a_sound_arm_is_certified_at_every_position(tmp_path, record):
     result = judged(gather(suite(tmp_path, prompts=12, record=record)))

@@ -33,6 +33,7 @@ def run_small(folder, arms, fault=""):
         return done, {(each.arm, each.check): each.verdict for each in opened.checks(opened.resolve("latest"))}
 
 
+@pytest.mark.medium
 @pytest.mark.xdist_group("small_quickstart")
 def test_a_clean_pair_passes(tmp_path):
     arms = {"greedy": ["greedy_equality", "replay"], "rejection": ["replay"]}

@@ -40,6 +40,7 @@ def imported(*arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
@@ -57,6 +58,7 @@ def test_commands_without_a_store_import_what_they_need(arguments, allowed):
     assert imported(*arguments) <= allowed
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
@@ -86,6 +88,7 @@ def test_the_help_of_the_whole_is_that_of_the_commands():
         assert command.get_short_help_str(200) == click.Command(name, help=sentence).get_short_help_str(200)
 
 
+@pytest.mark.medium
 def test_a_command_is_imported_without_garbage_collection_which_then_goes_on():
     code = (
         "import gc, click; from audit.cli import main; seen = []; gc.callbacks.append(lambda *_: seen.append(1));"
@@ -95,6 +98,7 @@ def test_a_command_is_imported_without_garbage_collection_which_then_goes_on():
     assert done.stdout.split() == ["0", "True", "True"]
 
 
+@pytest.mark.medium
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "audit", "list", "--help"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: audit list")

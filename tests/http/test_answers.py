@@ -27,6 +27,7 @@ def ours():
     return backend.arm(EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.FULL))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("gamma", fast_first([3, 0]))
 @pytest.mark.parametrize("way", slow_unless(["whole", "streamed", "both"], ["streamed"]))
 def test_tokens_log_probabilities_and_leads_are_those_of_our_own_engine(serve, ours, way, gamma):
@@ -46,6 +47,7 @@ def test_tokens_log_probabilities_and_leads_are_those_of_our_own_engine(serve, o
         assert ("speculation" in mine.facts) == bool(gamma)
 
 
+@pytest.mark.medium
 def test_the_last_answer_has_the_servers_counters(serve):
     with serve(gamma=3) as server:
         engine = arm(server, proposer="served")
@@ -60,6 +62,7 @@ def test_the_last_answer_has_the_servers_counters(serve):
         assert counted[0][key] == sum(each[key] for each in per_request) > 0
 
 
+@pytest.mark.medium
 def test_a_server_without_counters(serve):
     with serve(metrics=False) as server:
         engine = arm(server, proposer="served")
@@ -68,6 +71,7 @@ def test_a_server_without_counters(serve):
         assert not any("server_counters" in each.facts for each in engine.generate(asked(engine)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("source", "settings", "origin", "level"),
     fast_first(
@@ -106,6 +110,7 @@ def test_without_log_probabilities_the_arm_is_text(serve):
     assert "level" not in found.facts
 
 
+@pytest.mark.medium
 def test_raw_text_goes_to_the_other_route(serve, ours):
     prompt = Prompt(text="def main(")
     with serve() as server:
@@ -121,6 +126,7 @@ def test_raw_text_goes_to_the_other_route(serve, ours):
         assert text.tokens == expected.tokens
 
 
+@pytest.mark.medium
 def test_ends_are_told_apart(serve):
     with serve() as server:
         engine = arm(server)
@@ -135,6 +141,7 @@ def test_ends_are_told_apart(serve):
         assert at.tokens == free.tokens[: free.tokens.index(token) + 1]
 
 
+@pytest.mark.medium
 def test_another_prompt_than_ours_is_a_mismatch(serve):
     with serve(fail=Script([Misdeed(swap=('"prompt_token_ids": [', '"prompt_token_ids": [3, '))])) as server:
         engine = arm(server, rows=1)
@@ -143,6 +150,7 @@ def test_another_prompt_than_ours_is_a_mismatch(serve):
     assert second.facts["reconciliation"]["mismatches"] == []
 
 
+@pytest.mark.medium
 def test_a_streamed_answer_that_differs_is_a_mismatch(serve):
     swap = ('"content": "{', '"content": "[')
     with serve(fail=Script([Misdeed(), Misdeed(swap=swap)])) as server:
@@ -161,6 +169,7 @@ def seeds(server, **engine):
     return sent
 
 
+@pytest.mark.medium
 def test_seeds_are_fixed_apart_in_an_arm_and_apart_from_the_baselines(serve):
     with serve() as server:
         plain = seeds(server, rule=Protocol.GUMBEL)
@@ -177,6 +186,7 @@ def test_a_plain_arm_does_not_claim_our_own_noise(serve):
         assert arm(server, rule=Protocol.GUMBEL, proposer="served").effective_config().protocol == "gumbel"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rows", [1, 3])
 def test_so_many_requests_are_open_at_once(serve, rows):
     with serve(fail=Script(always=Misdeed(pause_s=0.2))) as server:
@@ -185,6 +195,7 @@ def test_so_many_requests_are_open_at_once(serve, rows):
         assert server.settings.most_open == rows
 
 
+@pytest.mark.medium
 def test_a_limit_per_minute_is_kept(serve):
     with serve() as server:
         engine = arm(server, rows=3, requests_per_minute=150)
@@ -193,6 +204,7 @@ def test_a_limit_per_minute_is_kept(serve):
         assert time.monotonic() - began >= 3 * 0.4
 
 
+@pytest.mark.medium
 def test_a_run_that_stops_sends_nothing_more(serve):
     with serve(fail=Script(always=Misdeed(pause_s=0.2))) as server:
         engine = arm(server, rows=1)
@@ -205,6 +217,7 @@ def test_a_run_that_stops_sends_nothing_more(serve):
         assert len(server.settings.seen) <= 4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("engine", "prompt", "sampling", "message"),
     [
@@ -242,6 +255,7 @@ def test_prompts_that_differ_with_the_same_tokens_are_refused(serve):
             engine.encode(Prompt(({**messages[0], "name": "someone"},)))
 
 
+@pytest.mark.medium
 def test_only_a_target_with_files_here_has_an_anchor(serve, ours):
     with serve() as server:
         assert not isinstance(arm(server, "served:bundled"), Anchoring)
@@ -273,6 +287,7 @@ def test_the_page_lists_the_effective_configuration(serve):
 # the key
 
 
+@pytest.mark.medium
 def test_the_key_is_sent_and_never_told(serve, monkeypatch):
     monkeypatch.setenv("TEST_KEY", KEY)
     with serve(

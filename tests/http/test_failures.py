@@ -40,6 +40,7 @@ def expected(backend, decode):
         return [each.tokens for each in answers(engine, asked(engine))]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", fast_first(WAYS))
 @pytest.mark.parametrize(
     "misdeed",
@@ -56,6 +57,7 @@ def test_a_failure_that_passes_is_tried_again_and_the_answer_is_the_same(serve, 
         assert len(server.settings.seen) == 5
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", fast_first(WAYS))
 @pytest.mark.parametrize(("kind", "misdeed"), LASTING.items())
 def test_a_failure_that_lasts_is_on_record_and_the_others_are_answered(serve, expected, kind, misdeed, way):
@@ -84,12 +86,14 @@ def test_an_answer_that_drips_is_cut_off_by_the_deadline_and_not_by_silence(serv
     assert lost.facts["error"]["kind"] == "timeout"
 
 
+@pytest.mark.medium
 def test_a_slow_answer_that_keeps_coming_is_waited_for(serve, expected):
     with serve(fail=Script([Misdeed(drip_s=0.05, piece=200)])) as server:
         engine = arm(server, stream="streamed", rows=1, tries=1, silence_s=2)
         assert answers(engine, asked(engine, 1))[0].tokens == expected[0]
 
 
+@pytest.mark.medium
 def test_silence_is_cut_off_before_the_deadline(serve):
     with serve(fail=Script([Misdeed(pause_s=2.0)])) as server:
         engine = arm(server, rows=1, tries=1, silence_s=0.3, timeout_s=20)
@@ -99,6 +103,7 @@ def test_silence_is_cut_off_before_the_deadline(serve):
     assert lost.facts["error"]["kind"] == "timeout"
 
 
+@pytest.mark.medium
 def test_a_server_that_asks_to_wait_is_waited_for(serve):
     with serve(fail=Script([Misdeed(status=429, headers={"Retry-After": "1"})])) as server:
         engine = arm(server, rows=2, backoff_s=0.0)
@@ -108,6 +113,7 @@ def test_a_server_that_asks_to_wait_is_waited_for(serve):
     assert all(each.finish_reason is not FinishReason.ERROR for each in found)
 
 
+@pytest.mark.medium
 def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(serve):
     with serve(fail=Script([Misdeed(status=429, headers={"Retry-After": "3600"})])) as server:
         engine = arm(server, rows=1)
@@ -117,6 +123,7 @@ def test_a_server_that_asks_for_too_long_a_wait_is_not_asked_again(serve):
     assert all(each.tokens for each in others)
 
 
+@pytest.mark.medium
 def test_an_error_in_the_middle_of_a_stream_is_one(serve, expected):
     swap = ("data: [DONE]", 'data: {"error": {"message": "out of memory", "code": 500}}')
     with serve(fail=Script([Misdeed(swap=swap)])) as server:
@@ -126,6 +133,7 @@ def test_an_error_in_the_middle_of_a_stream_is_one(serve, expected):
     assert found.tokens == expected[0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("finish", "kind"), fast_first([("content_filter", "refused"), ("abort", "http"), ("a reason of its own", "http")])
 )
@@ -138,6 +146,7 @@ def test_an_answer_that_the_server_broke_off_is_none(serve, finish, kind):
     assert all(each.tokens for each in others)
 
 
+@pytest.mark.medium
 def test_a_token_outside_the_vocabulary_is_no_answer(serve):
     with serve(fail=Script([Misdeed(swap=('"token_ids": [', '"token_ids": [999999, '))])) as server:
         engine = arm(server, rows=1)
@@ -146,6 +155,7 @@ def test_a_token_outside_the_vocabulary_is_no_answer(serve):
     assert "token 999999 is not in the target's vocabulary of 2048" in lost.facts["error"]["message"]
 
 
+@pytest.mark.medium
 def test_a_server_that_goes_away_loses_what_it_owes_and_nothing_before(serve, expected):
     with serve() as server:
         engine = arm(server, rows=1, tries=2)

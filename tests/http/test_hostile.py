@@ -47,6 +47,7 @@ def way(name: str) -> str:
     return "streamed" if name in STREAMED else "whole"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", slow_unless(HARMS, FAST))
 def test_a_request_to_a_hostile_server_ends_in_time_with_its_reason(name):
     with harming(HARMS[name]) as server:
@@ -76,6 +77,7 @@ WORDS = "\u202eevil\x1b[31m\x1b]0;t\x07<script>alert(1)</script>\n::error::x "
 REFUSED = b"HTTP/1.1 401 \x9b31mNo\r\nContent-Type: application/json\r\n"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("models", [True, False], ids=["at the list of models", "at every request"])
 def test_a_refusal_with_hostile_words_prints_nothing_that_a_terminal_obeys(models, tmp_path):
     body = json.dumps({"error": {"message": WORDS * 5}}).encode()

@@ -80,6 +80,7 @@ def test_a_backend_refuses_it_before_it_sends_anything(serve):
         assert server.settings.seen == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", fast_first(["whole", "streamed", "both"]))
 def test_finished_answers_follow_the_schema_and_cut_ones_are_counted_apart(serve, way):
     with serve() as plain, serve(gamma=3) as drafting:
@@ -96,6 +97,7 @@ def test_finished_answers_follow_the_schema_and_cut_ones_are_counted_apart(serve
     assert (cut.verdict, cut.details["cut"]) == (Verdict.INCONCLUSIVE, 3)
 
 
+@pytest.mark.medium
 def test_a_server_that_ignores_the_grammar_where_it_speculates_is_found(serve):
     with serve() as plain, serve(gamma=3, loose=True) as drafting:
         theirs, engine = arm(plain), arm(drafting, proposer="served")
@@ -108,6 +110,7 @@ def test_a_server_that_ignores_the_grammar_where_it_speculates_is_found(serve):
     assert "the backend does not say whether the grammar library accepts it" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_a_wrong_byte_in_an_answer_is_no_json(serve):
     wrong = Misdeed(swap=('"content": "{', '"content": "{\\u0001'))
     with serve(gamma=3, fail=Script([wrong])) as server:
@@ -118,6 +121,7 @@ def test_a_wrong_byte_in_an_answer_is_no_json(serve):
     assert "it is no JSON" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_content_is_judged_without_its_reasoning_and_parts_instead_of_it_are_not(serve):
     said = Completion('{"place": "Rome"}', "stop", reasoning="Hm.")
     assert judged_facts(PLACE, said) == {"constraint": {"content": '{"place": "Rome"}'}}

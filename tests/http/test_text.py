@@ -16,6 +16,7 @@ def judged(engine, **sampling):
     return text_verdict(answers(engine, asked(engine, **sampling)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("settings", [{"gamma": 3}, {"gamma": 3, "disorder": True}])
@@ -35,6 +36,7 @@ def test_ends_of_answers_are_no_differences(serve, source, stop):
     assert found.verdict is Verdict.CERTIFIED, [each.message for each in found.findings]
 
 
+@pytest.mark.medium
 def test_text_that_comes_before_its_ids_is_found(serve):
     with serve(gamma=3, early=2) as server:
         found = judged(arm(server, proposer="served", stream="streamed"))
@@ -42,6 +44,7 @@ def test_text_that_comes_before_its_ids_is_found(serve):
     assert "chunk 0 of the stream" in found.findings[0].message
 
 
+@pytest.mark.medium
 def test_an_answer_without_names_of_tokens_is_not_judged(serve):
     with serve(ids=False, scores=False, disorder=True) as server:
         found = judged(arm(server, proposer="served"))

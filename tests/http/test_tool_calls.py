@@ -50,6 +50,7 @@ def plain(backend, decode):
         return {way: asked(server, way, None) for way in ("whole", "both")}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", fast_first(["both", "streamed", "whole"]))
 def test_calls_are_the_baselines_whole_and_streamed(serve, plain, way):
     with serve(gamma=3, calls="sound") as server:
@@ -65,6 +66,7 @@ def test_calls_are_the_baselines_whole_and_streamed(serve, plain, way):
     assert (result.verdict, result.n, result.details["calls"]) == (Verdict.CERTIFIED, 3, 3), result.summary
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
@@ -81,6 +83,7 @@ def test_a_stream_that_loses_a_part_is_found(serve, plain, broken, words):
     assert result.findings[0].message.startswith(words)
 
 
+@pytest.mark.medium
 def test_a_stream_unlike_the_whole_answer_is_found_unless_both_arms_have_it(serve, plain):
     with serve(gamma=3, calls="lost") as server:
         found = asked(server, "both")
@@ -91,6 +94,7 @@ def test_a_stream_unlike_the_whole_answer_is_found_unless_both_arms_have_it(serv
     assert (both.verdict, both.details["misread"], both.details["wrong_in_both"]) == (Verdict.CERTIFIED, 0, 3)
 
 
+@pytest.mark.medium
 def test_another_finish_reason_is_a_difference(serve, plain):
     with serve(gamma=3, calls="stop") as server:
         result = verdict("tool_call_equality", asked(server), plain["whole"], plain["whole"])
@@ -98,6 +102,7 @@ def test_another_finish_reason_is_a_difference(serve, plain):
     assert "it ended by stop, not by tool_calls" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_parts_without_an_index_are_no_answer(serve):
     with serve(gamma=3, calls="unnumbered") as server:
         errors = [each.facts["error"] for each in asked(server, "streamed")]

@@ -50,6 +50,7 @@ def test_the_scripts_have_one_head_and_it_is_the_models_revision():
     assert migrate.heads() == (REVISION,)
 
 
+@pytest.mark.medium
 def test_up_down_up_gives_the_models_tables(any_url):
     assert differences(any_url) == []
     first = objects(any_url)
@@ -73,6 +74,7 @@ def test_the_comparison_sees_a_difference(any_url):
     assert {difference[0] for difference in differences(any_url)} == {"remove_column", "add_index"}
 
 
+@pytest.mark.medium
 def test_upgrading_twice_keeps_what_is_there(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
@@ -98,6 +100,7 @@ def test_a_failed_migration_leaves_nothing(tmp_path, monkeypatch):
     assert migrate.current(url) == migrate.EMPTY
 
 
+@pytest.mark.medium
 def test_it_works_from_any_folder(tmp_path):
     code = "import sys; sys.path.insert(0, sys.argv[1]); from audit.store import migrate; migrate.upgrade('here.db')"
     root = str(MIGRATIONS.parent)
@@ -106,6 +109,7 @@ def test_it_works_from_any_folder(tmp_path):
     assert migrate.current(str(tmp_path / "here.db")) == REVISION
 
 
+@pytest.mark.medium
 def test_a_developer_must_name_the_database(tmp_path):
     run = [sys.executable, "-m", "alembic"]
     root = MIGRATIONS.parent

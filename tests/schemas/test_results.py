@@ -19,6 +19,7 @@ def shown(url: str) -> dict:
     return json.loads(result.stdout)
 
 
+@pytest.mark.medium
 def test_a_run_with_a_decision_and_an_attachment_follows_the_schema(tmp_path: Path):
     url = stored_run(tmp_path)
     report = tmp_path / "report.json"
@@ -30,6 +31,7 @@ def test_a_run_with_a_decision_and_an_attachment_follows_the_schema(tmp_path: Pa
     assert [len(document[key]) for key in ("checks", "decisions", "attachments")] == [3, 1, 1]
 
 
+@pytest.mark.medium
 def test_an_unfinished_run_follows_the_schema(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'audit.db'}"
     with Store.open(url, create=True) as store:
@@ -39,6 +41,7 @@ def test_an_unfinished_run_follows_the_schema(tmp_path: Path):
     assert document["run"]["record_root"] is None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("key", ["run", "checks"])
 def test_a_missing_part_does_not(tmp_path: Path, key):
     document = shown(stored_run(tmp_path))

@@ -48,6 +48,7 @@ def test_a_run_has_its_verdicts_and_arms(made):
     assert len(verdicts) > 0
 
 
+@pytest.mark.medium
 def test_a_store_finds_its_runs_and_answers_queries(made):
     store = audit.open_store(made.store.url)
     assert [each.ulid for each in store.runs()] == [made.id]
@@ -96,6 +97,7 @@ def test_importing_audit_is_cheap_and_its_names_are_all_there():
         audit.nonesuch  # noqa: B018
 
 
+@pytest.mark.medium
 def test_the_page_s_examples_run_as_they_stand(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) >= 4

@@ -47,6 +47,7 @@ def hostile(tmp_path):
     return audit.open_store(url).run()
 
 
+@pytest.mark.medium
 def test_a_run_is_a_table_and_hostile_text_is_text(hostile):
     page = hostile._repr_html_()
     read = Tags()
@@ -66,6 +67,7 @@ def test_surrogates_and_nul_show_as_escapes():
     assert _safe("\x00\ud800<") == "\\x00\\ud800&lt;"
 
 
+@pytest.mark.medium
 def test_queries_are_data_frames(tmp_path):
     run = audit.open_store(made_store(tmp_path)).run()
     for given, name in ((run.acceptance(), "acceptance"), (run.positions(), "positions"), (run.lengths(), "steps")):
@@ -75,6 +77,7 @@ def test_queries_are_data_frames(tmp_path):
     assert "draft_acceptance_rate" in run.acceptance().columns
 
 
+@pytest.mark.medium
 def test_without_pandas_one_line_says_what_to_install(tmp_path, monkeypatch):
     run = audit.open_store(made_store(tmp_path)).run()
     monkeypatch.setitem(sys.modules, "pandas", None)

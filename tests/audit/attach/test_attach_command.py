@@ -70,6 +70,7 @@ def attached(url: str, report: Path) -> Path:
 
 
 class TestAttach:
+    @pytest.mark.medium
     def test_the_report_carries_the_evidence_and_keeps_everything_else(self, url, report):
         out = attached(url, report)
         assert report.read_text() == LM_EVAL
@@ -83,6 +84,7 @@ class TestAttach:
         kept = [line.rstrip(",") for line in LM_EVAL.splitlines()]
         assert all(any(line.rstrip(",") == wanted for line in lines) for wanted in kept)
 
+    @pytest.mark.medium
     def test_the_statement_binds_the_digests_before_and_after(self, url, report):
         out = attached(url, report)
         statement = json.loads(out.with_name("results.audited.json.intoto.json").read_text())
@@ -97,6 +99,7 @@ class TestAttach:
         ]
         assert statement["predicate"] == json.loads(out.read_text())["config"]["audit"]
 
+    @pytest.mark.medium
     def test_the_store_knows_it(self, url, report):
         out = attached(url, report)
         with Store.open(url, create=False) as store:
@@ -104,6 +107,7 @@ class TestAttach:
         assert (row.format, row.location) == ("lm_eval", str(out))
         assert (row.report_before, row.report_after) == (digest(LM_EVAL.encode()), digest(out.read_bytes()))
 
+    @pytest.mark.medium
     def test_in_place_keeps_the_mode(self, url, report):
         report.chmod(0o640)
         assert attach(url, report, "--in-place").exit_code == 0
@@ -111,6 +115,7 @@ class TestAttach:
         assert stat.S_IMODE(report.stat().st_mode) == 0o640
         assert verify(url, report).exit_code == 0
 
+    @pytest.mark.medium
     def test_any_json_object_will_do(self, url, tmp_path):
         path = tmp_path / "plain.json"
         path.write_text('{"score": 1}')
@@ -118,6 +123,7 @@ class TestAttach:
         assert json.loads((tmp_path / "out.json").read_text())["audit"]["report"]["format"] == "json"
         assert verify(url, tmp_path / "out.json").exit_code == 0
 
+    @pytest.mark.medium
     def test_attached_evidence_is_replaced_only_on_request(self, url, report):
         assert attach(url, report, "--in-place").exit_code == 0
         once = report.read_bytes()
@@ -129,6 +135,7 @@ class TestAttach:
         assert report.read_bytes() == once
         assert verify(url, report).exit_code == 0
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         ("content", "says"),
         [
@@ -149,6 +156,7 @@ class TestAttach:
         assert says in line
         assert sorted(report.parent.iterdir()) == before
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         "more",
         [
@@ -167,21 +175,25 @@ class TestAttach:
         with Store.open(url, create=False) as store:
             assert store.attachments(store.resolve("latest")) == ()
 
+    @pytest.mark.medium
     def test_a_format_that_does_not_fit_is_refused(self, url, report):
         report.write_text('{"score": 1}')
         assert attach(url, report, "--format", "lm_eval").exit_code == 2
 
+    @pytest.mark.medium
     def test_an_existing_file_is_not_overwritten(self, url, report):
         out = report.with_name("results.audited.json")
         out.write_text("mine")
         assert attach(url, report).exit_code == 2
         assert out.read_text() == "mine"
 
+    @pytest.mark.medium
     def test_an_unfinished_run_cannot_be_attached(self, url, report):
         with Store.open(url, create=False) as store:
             store.begin_run(start())
         assert attach(url, report).exit_code == 3
 
+    @pytest.mark.medium
     def test_a_changed_record_cannot_be_attached(self, url, report):
         tamper(url)
         assert attach(url, report).exit_code == 3
@@ -213,6 +225,7 @@ def named(report: Path, model: str) -> Path:
 
 
 class TestVerdicts:
+    @pytest.mark.medium
     def test_attach_and_verify_say_the_verdicts_and_what_the_report_is_about(self, url, report):
         result = attach(url, report)
         said = result.stdout.splitlines()[3:]
@@ -227,6 +240,7 @@ class TestVerdicts:
         verified = verify(url, report.with_name("results.audited.json"))
         assert verified.stdout.splitlines()[1:] == said
 
+    @pytest.mark.medium
     def test_a_run_with_faults_is_refused_unless_failed_is_said(self, tmp_path, report):
         url = stored_run(tmp_path, {"law": Verdict.FAULT, "replay": Verdict.CERTIFIED}, exit_code=1)
         before = sorted(tmp_path.iterdir())
@@ -243,6 +257,7 @@ class TestVerdicts:
         assert verified.exit_code == 0
         assert "verdict    FAIL: at least one claim is broken" in verified.stdout
 
+    @pytest.mark.medium
     def test_a_failed_exit_code_is_enough(self, tmp_path, report):
         url = stored_run(tmp_path, exit_code=1)
         result = attach(url, report)
@@ -258,6 +273,7 @@ class TestVerdicts:
 
 
 class TestModel:
+    @pytest.mark.medium
     @pytest.mark.parametrize("name", ["org/other", "bigger"])
     def test_a_report_about_another_model_is_refused_unless_stated(self, url, report, name):
         before = sorted(report.parent.iterdir())
@@ -275,15 +291,18 @@ class TestModel:
         assert verified.exit_code == 0
         assert said in verified.stdout
 
+    @pytest.mark.medium
     def test_a_report_about_the_run_s_model_is_attached_and_the_statement_says_so(self, url, report):
         out = attached(url, named(report, "org/big"))
         predicate = json.loads(out.read_text())["config"]["audit"]
         assert predicate["model"] == {"report": ["org/big"], "run": ["big"], "agree": True, "differs": None}
         assert predicate["generated_by_run"] is False
 
+    @pytest.mark.medium
     def test_a_reason_without_a_difference_is_refused(self, url, report):
         assert attach(url, named(report, "big"), "--model-differs", "none").exit_code == 2
 
+    @pytest.mark.medium
     def test_the_run_s_own_results_are_generated_by_the_run(self, url, report):
         report.write_text(invoke("show", "--json", "--store", url).stdout)
         assert json.loads(attached(url, report).read_text())["audit"]["generated_by_run"] is True
@@ -323,11 +342,13 @@ class TestModel:
 
 
 class TestVerify:
+    @pytest.mark.medium
     def test_untouched_is_verified(self, url, report):
         result = verify(url, attached(url, report))
         assert result.exit_code == 0
         assert result.stdout.startswith("verified: ")
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         ("old", "new", "says"),
         [
@@ -347,6 +368,7 @@ class TestVerify:
         assert "mismatch: the report is sha256:" in result.stdout
         assert says in result.stdout
 
+    @pytest.mark.medium
     @pytest.mark.parametrize("place", [1, 2])
     def test_another_name_of_the_second_or_third_subject_fails(self, url, report, place):
         out = attached(url, report)
@@ -359,6 +381,7 @@ class TestVerify:
         assert result.exit_code == 1
         assert f"mismatch: the statement's subject other should be {name}" in result.stdout
 
+    @pytest.mark.medium
     def test_report_and_statement_edited_together_fail_against_the_store(self, url, report):
         out = attached(url, report)
         out.write_text(out.read_text().replace("0.30", "0.99"))
@@ -373,6 +396,7 @@ class TestVerify:
         assert result.exit_code == 1
         assert "the store has no such attachment" in result.stdout
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(("index", "says"), [(0, "binds"), (1, "report before"), (2, "record root")])
     def test_an_edited_statement_fails(self, url, report, index, says):
         out = attached(url, report)
@@ -381,6 +405,7 @@ class TestVerify:
         assert result.exit_code == 1
         assert says in result.stdout
 
+    @pytest.mark.medium
     def test_verdicts_that_changed_since_fail(self, url, report):
         out = attached(url, report)
         with Store.open(url, create=False) as store:
@@ -390,6 +415,7 @@ class TestVerify:
         assert result.exit_code == 1
         assert "claims, checks of run" in result.stdout
 
+    @pytest.mark.medium
     def test_a_changed_record_fails(self, url, report):
         out = attached(url, report)
         tamper(url)
@@ -397,11 +423,13 @@ class TestVerify:
         assert result.exit_code == 1
         assert "not what it was" in result.stdout
 
+    @pytest.mark.medium
     def test_a_missing_statement_cannot_be_decided(self, url, report):
         out = attached(url, report)
         statement_of(out).unlink()
         assert verify(url, out).exit_code == 3
 
+    @pytest.mark.medium
     def test_a_missing_run_cannot_be_decided(self, url, report, tmp_path):
         out = attached(url, report)
         (tmp_path / "other").mkdir()
@@ -410,6 +438,7 @@ class TestVerify:
         assert result.exit_code == 3
         assert "not confirmed: " in result.stdout
 
+    @pytest.mark.medium
     def test_a_missing_store_cannot_be_decided_but_a_mismatch_still_fails(self, url, report, tmp_path):
         out = attached(url, report)
         none = f"sqlite:///{tmp_path / 'none.db'}"
@@ -418,6 +447,7 @@ class TestVerify:
         assert verify(none, out).exit_code == 1
         assert not (tmp_path / "none.db").exists()
 
+    @pytest.mark.medium
     @pytest.mark.parametrize("content", ["", "{}", "[]", '{"_type": "x"}', "[" * 100_000])
     def test_what_is_no_statement_is_invalid_input(self, url, report, content):
         out = attached(url, report)
@@ -427,6 +457,7 @@ class TestVerify:
         (line,) = result.stderr.splitlines()
         assert str(statement_of(out)) in line
 
+    @pytest.mark.medium
     def test_a_missing_report_is_invalid_input(self, url, tmp_path):
         assert verify(url, tmp_path / "none.json").exit_code == 2
 
@@ -454,6 +485,7 @@ class TestStaging:
         assert (tmp_path / "file").read_text() == "new"
 
 
+@pytest.mark.medium
 def test_status_names_are_told(url, report):
     with Store.open(url, create=False) as store:
         run = store.begin_run(start())

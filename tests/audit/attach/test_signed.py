@@ -45,6 +45,7 @@ def verify(url: str, report: Path, *more: str):
     return invoke("verify", str(report), "--key", f"{report.parent / 'k'}.pub", "--store", url, *more)
 
 
+@pytest.mark.medium
 def test_every_format_verifies_and_a_change_afterwards_fails(url, tmp_path):
     for name, (form, content) in REPORTS.items():
         path = tmp_path / name
@@ -61,6 +62,7 @@ def test_every_format_verifies_and_a_change_afterwards_fails(url, tmp_path):
         assert verify(url, path).exit_code == 1, name
 
 
+@pytest.mark.medium
 def test_the_formats_own_readers_accept_what_is_embedded(url, tmp_path):
     for name in ("bom.json", "r.yaml"):
         (tmp_path / name).write_text(REPORTS[name][1])
@@ -70,6 +72,7 @@ def test_the_formats_own_readers_accept_what_is_embedded(url, tmp_path):
     assert [entry.notes.startswith("audited by specaudit") for entry in entries] == [True, True]
 
 
+@pytest.mark.medium
 def test_several_runs_are_attached_to_one_report(url, tmp_path):
     path = tmp_path / "plain.json"
     path.write_text('{"a": 1}')
@@ -82,6 +85,7 @@ def test_several_runs_are_attached_to_one_report(url, tmp_path):
     assert (done.exit_code, done.stdout.count("verified: ")) == (0, 2), done.output
 
 
+@pytest.mark.medium
 def test_what_is_missing_is_one_line(url, tmp_path):
     path = tmp_path / "plain.json"
     path.write_text('{"a": 1}')

@@ -68,6 +68,7 @@ def changed(path: Path, old: bytes, new: bytes) -> None:
     path.write_text(json.dumps(document))
 
 
+@pytest.mark.medium
 def test_every_statement_verifies_with_and_without_the_store(envelopes, key, url):
     for path in envelopes.values():
         for more in ((), ("--store", url), ("--max-age", "1000w")):
@@ -76,6 +77,7 @@ def test_every_statement_verifies_with_and_without_the_store(envelopes, key, url
             assert "is signed by example.org/audit" in result.stdout
 
 
+@pytest.mark.medium
 def test_openssl_verifies_the_signature_over_the_preauthentication_encoding(envelopes, key, tmp_path):
     document = json.loads(envelopes["speculation"].read_text())
     body, kind = base64.b64decode(document["payload"]), document["payloadType"].encode()
@@ -88,6 +90,7 @@ def test_openssl_verifies_the_signature_over_the_preauthentication_encoding(enve
     assert "Signature Verified Successfully" in done.stdout, done.stderr
 
 
+@pytest.mark.medium
 def test_in_totos_own_types_read_the_statements(envelopes):
     for kind, path in envelopes.items():
         document = payload(path)
@@ -118,6 +121,7 @@ def test_a_decision_is_a_verification_summary(key):
         assert "not sha256:eeee" in verify_envelope(signed.text.encode(), "d", other, NOW).mismatches[0]
 
 
+@pytest.mark.medium
 def test_the_speculation_record_follows_its_schema(envelopes):
     document = payload(envelopes["speculation"])
     Draft202012Validator(schemas.load("speculation")).validate(document["predicate"])
@@ -127,6 +131,7 @@ def test_the_speculation_record_follows_its_schema(envelopes):
     assert document["predicate"]["registered_first"] is False
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_payload_does_not_verify(envelopes, key, kind):
     changed(envelopes[kind], b"specaudit", b"specaudIt") if kind != "test-result" else changed(
@@ -137,6 +142,7 @@ def test_a_changed_payload_does_not_verify(envelopes, key, kind):
     assert "0 of 1 signatures hold" in result.stdout
 
 
+@pytest.mark.medium
 def test_what_does_not_hold_is_named(envelopes, key, url, tmp_path):
     keys.init(tmp_path / "other", "other.org/audit")
     path, log_key = envelopes["speculation"], ("--log-key", f"{key}.pub")
@@ -162,6 +168,7 @@ def test_what_does_not_hold_is_named(envelopes, key, url, tmp_path):
     assert "has no such statement" in verify(path, key, "--store", empty).stdout
 
 
+@pytest.mark.medium
 def test_names_of_subjects_are_held_against_the_predicate(envelopes, key):
     private = keys.read_private(key)
     statement = opened(envelopes["speculation"].read_bytes(), "s", [private.public]).signed.statement
@@ -171,6 +178,7 @@ def test_names_of_subjects_are_held_against_the_predicate(envelopes, key):
     assert [line.partition(":")[0] for line in found.mismatches] == [f"subject {first.name}", "subject target2"]
 
 
+@pytest.mark.medium
 def test_freshness_is_of_the_run_and_not_of_the_signature(envelopes, key):
     trust, private = Trust((keys.read_private(key).public,), max_age=timedelta(days=1)), envelopes["test-result"]
     raw = private.read_bytes()
@@ -178,6 +186,7 @@ def test_freshness_is_of_the_run_and_not_of_the_signature(envelopes, key):
         assert words in verify_envelope(raw, "s", trust, now).mismatches[0]
 
 
+@pytest.mark.medium
 def test_registration_before_the_run_is_proven_by_the_log(tmp_path, key):
     url = f"sqlite:///{tmp_path / 'audit.db'}"
     with Store.open(url, create=True) as store:
@@ -198,6 +207,7 @@ def test_registration_before_the_run_is_proven_by_the_log(tmp_path, key):
     assert eval_result["preRegistration"]["policy"] == {"sha256": "b" * 64}
 
 
+@pytest.mark.medium
 def test_a_claim_of_registration_that_the_log_does_not_show_is_a_mismatch(envelopes, key):
     private = keys.read_private(key)
     statement = opened(envelopes["speculation"].read_bytes(), "s", [private.public]).signed.statement
@@ -207,6 +217,7 @@ def test_a_claim_of_registration_that_the_log_does_not_show_is_a_mismatch(envelo
     assert found.mismatches == ("the log does not show that the suite was registered before the run",)
 
 
+@pytest.mark.medium
 def test_register_takes_a_suite_and_a_policy(tmp_path):
     url = f"sqlite:///{tmp_path / 'audit.db'}"
     result = invoke("register", "quickstart", "standard", "--store", url)
@@ -214,6 +225,7 @@ def test_register_takes_a_suite_and_a_policy(tmp_path):
     assert result.stdout.endswith("log entry  0\n")
 
 
+@pytest.mark.medium
 def test_the_folder_is_made_and_one_that_cannot_be_made_leaves_no_statement(url, key, tmp_path):
     (tmp_path / "file").write_text("")
     made = invoke("attest", "latest", "--key", str(key), "--out", str(tmp_path / "a" / "b"), "--store", url)
@@ -224,6 +236,7 @@ def test_the_folder_is_made_and_one_that_cannot_be_made_leaves_no_statement(url,
         assert len(store.attestations.of_run(store.resolve("latest"))) == len(KINDS)
 
 
+@pytest.mark.medium
 def test_nothing_is_overwritten_and_an_unfinished_run_is_refused(envelopes, key, url, tmp_path):
     again = invoke("attest", "latest", "--key", str(key), "--out", str(tmp_path), "--store", url)
     assert (again.exit_code, "the file exists" in again.stderr) == (2, True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
@@ -9,6 +10,7 @@ from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
 
 
+@pytest.mark.medium
 def test_the_bill_is_valid_and_has_the_digests(tmp_path):
     url = stored_run(tmp_path)
     result = invoke("bom", "latest", "--store", url)

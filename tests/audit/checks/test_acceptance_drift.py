@@ -31,6 +31,7 @@ def test_the_rate_of_before_is_certified_and_without_one_nothing_is():
     assert {"all", "domain chat", "domain code", "context 0 to 63"} <= set(bare.details["rates"])
 
 
+@pytest.mark.medium
 def test_another_draft_is_a_fault_and_a_few_requests_are_inconclusive():
     other = Evidence(arm(world(6, drift=2.5), Setup(), 48))
     result = verdict(other, expected={"all": RATE})
@@ -48,6 +49,7 @@ def test_clean_arms_are_no_fault():
         assert found.verdict is not Verdict.FAULT, found.summary
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", ["sqrt", "argmax_draft"])
 def test_acceptance_that_leaves_p_and_q_in_the_run_is_found_and_placed(fault):
     broken = arm(TARGET, Setup(fault=fault), 48, tag="broken")

@@ -44,6 +44,7 @@ def judged(candidate, **params):
     return evaluate(CHECK, Evidence(candidate), params)
 
 
+@pytest.mark.medium
 def test_an_arm_of_like_requests_is_certified_with_the_loss_that_would_show():
     found = judged(clean())
     assert found.verdict is Verdict.CERTIFIED, found.summary
@@ -53,6 +54,7 @@ def test_an_arm_of_like_requests_is_certified_with_the_loss_that_would_show():
     assert judged(clean(), margin=0.1).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 def test_one_request_of_fifty_with_a_stale_draft_is_named():
     found = judged(with_stale(17))
     assert found.verdict is Verdict.FAULT, found.summary
@@ -65,11 +67,13 @@ def test_one_request_of_fifty_with_a_stale_draft_is_named():
     assert first["chance"] <= 0.005 < found.details["requests"][1]["chance"]
 
 
+@pytest.mark.medium
 def test_three_of_fifty_are_named():
     found = judged(with_stale(3, 17, 40))
     assert {each.request for each in found.findings} == {"stale-0", "stale-1", "stale-2"}
 
 
+@pytest.mark.medium
 def test_every_draft_accepted_stands_out_too():
     odd = arm(replace(PAIR, draft=PAIR.target), LONG, 1, tag="loop").requests[0]
     requests = (*clean().requests[:-1], replace(odd, domain="chat"))
@@ -78,6 +82,7 @@ def test_every_draft_accepted_stands_out_too():
     assert "more than the" in found.findings[0].message
 
 
+@pytest.mark.medium
 def test_short_answers_show_less():
     """Three steps or so: even the broken request is no fault."""
     short = Setup(sampling=replace(SAMPLED, max_new_tokens=6))
@@ -87,6 +92,7 @@ def test_short_answers_show_less():
     assert found.bound > judged(clean()).bound
 
 
+@pytest.mark.medium
 def test_domains_are_judged_by_their_own_requests():
     two = tuple(replace(each, domain=("chat", "code")[at < 25]) for at, each in enumerate(with_stale(17).requests))
     found = judged(replace(clean(), requests=two))
@@ -98,6 +104,7 @@ def test_domains_are_judged_by_their_own_requests():
     assert found.details["not_judged"] == {"rare": 5}
 
 
+@pytest.mark.medium
 def test_requests_that_differ_normally_leave_a_lead():
     """The effect of the odd request is beyond normal tails, and within exponential ones."""
     generator = np.random.default_rng(4)
@@ -152,6 +159,7 @@ def test_an_endpoint_with_one_odd_request():
     assert [each.request for each in found.findings] == ["r39"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("fault", "verdict"), [(None, Verdict.CERTIFIED), ("drafts_of_another_request", Verdict.FAULT)]
 )

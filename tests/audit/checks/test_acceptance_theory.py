@@ -24,6 +24,7 @@ def judge(candidate, **params):
     return evaluate(CHECK, Evidence(candidate), params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(KINDS.values(), 2), ids=KINDS.keys())
 def test_a_clean_engine_meets_the_theory(setup):
     result = judge(arm(world(4), setup, 32))
@@ -55,6 +56,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("setup", "requests"), fast_first(FAULTS.values()), ids=FAULTS.keys())
 def test_wrong_acceptance_is_found(setup, requests):
     """Each fault in at least 2 of 3 worlds."""
@@ -65,6 +67,7 @@ def test_wrong_acceptance_is_found(setup, requests):
     assert found >= 2
 
 
+@pytest.mark.medium
 def test_faults_after_the_acceptance_are_not_seen():
     """What the page says that the check cannot see."""
     for fault in ("from_p", "reuse"):

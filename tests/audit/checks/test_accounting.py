@@ -58,6 +58,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampling", fast_first(SAMPLINGS.values()), ids=SAMPLINGS.keys())
 @pytest.mark.parametrize("protocol", list(Protocol))
 def test_the_engine_never_contradicts_itself(protocol, sampling):
@@ -67,6 +68,7 @@ def test_the_engine_never_contradicts_itself(protocol, sampling):
         assert result.verdict is Verdict.CERTIFIED, result.findings
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", list(RecordLevel))
 @pytest.mark.parametrize("proposer", [None, "ngram", "suffix"])
 def test_every_record_level_is_judged(proposer, level):

@@ -96,6 +96,7 @@ def test_these_declare_it():
     assert said < set(proposers.REGISTRY)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", ["draft_model", "eagle3", "medusa", "dflash"])
 def test_a_longer_draft_would_have_been_due(case):
     """The rule looks at something: of a longer chain declared, every arm falls short."""
@@ -119,6 +120,7 @@ def test_nothing_is_due_beyond_the_draft_s_context(context):
     assert [fault for each in traces for fault in length_faults(each, DeclaredLengths(4, SteadyDrafts(512)))]
 
 
+@pytest.mark.medium
 def test_a_rule_that_stops_early_declares_nothing():
     kept = plan(options={"stop_below": 0.3})
     arm = engine_arm(kept)
@@ -126,6 +128,7 @@ def test_a_rule_that_stops_early_declares_nothing():
     assert evaluate(CHECK, Evidence(arm), {}).verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_half_of_gamma_is_seen_in_every_request():
     broken = evaluate(CHECK, Evidence(arena_arm("gamma_not_respected", 8)), {})
     assert (broken.verdict, broken.effect) == (Verdict.FAULT, 1.0)

@@ -35,6 +35,7 @@ def scripted(made, sampling=ENGINE_SAMPLED, requests=16):
     return Evidence(candidate, companions={ArmKind.ANCHOR: anchor_arm(candidate, scripted_reference())})
 
 
+@pytest.mark.medium
 def test_a_clean_arm_is_certified():
     result = judged(simulated(world(1), CHAIN, 150))
     assert result.verdict is Verdict.CERTIFIED
@@ -56,6 +57,7 @@ def test_noisy_clean_arms_raise_no_alarm(setup):
     assert Verdict.FAULT not in verdicts
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("greedy", [False, True])
 def test_one_row_of_another_place_is_named(greedy):
     evidence = simulated(world(1), GREEDILY if greedy else CHAIN, 20)
@@ -68,6 +70,7 @@ def test_one_row_of_another_place_is_named(greedy):
     assert "token 6" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_rows_shifted_by_the_engine_are_found():
     clean, broken = scripted(plan()), scripted(plan(fault="target_rows_shifted"))
     assert judged(clean).verdict is Verdict.INCONCLUSIVE
@@ -77,6 +80,7 @@ def test_rows_shifted_by_the_engine_are_found():
     assert result.effect > 0.3
 
 
+@pytest.mark.medium
 def test_a_small_distance_everywhere_is_a_fault_by_its_mean():
     place = world(1)
     other = replace(place, target=place.target * np.float32(0.7))
@@ -88,6 +92,7 @@ def test_a_small_distance_everywhere_is_a_fault_by_its_mean():
     assert result.details["lower_bound"] > result.margin
 
 
+@pytest.mark.medium
 def test_greedy_tokens_that_the_reference_would_not_choose():
     place = world(1, drift=3.0)
     assert judged(simulated(place, GREEDILY, 20)).verdict is Verdict.INCONCLUSIVE
@@ -136,6 +141,7 @@ class ScaledWorld:
         return np.stack([0.9 * self.place.target[token] for token in tokens[first - 1 : -1]])
 
 
+@pytest.mark.medium
 def test_truncated_laws_need_whole_rows():
     sampling = SamplingParams(temperature=1.0, top_p=0.8, max_new_tokens=16, seed=7)
     whole, short = (

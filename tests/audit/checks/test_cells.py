@@ -30,6 +30,7 @@ def judge(setup, seed=7, requests=24, check=LAW, on=WIDE):
     return evaluate(check, Evidence(arm(on, setup, requests)), {})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("draft", slow_unless(["soft", "one_hot", "none"], ["soft"]))
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL])
 def test_whole_vocabularies_of_cells_give_what_rows_give(draft, protocol):
@@ -120,6 +121,7 @@ def test_a_token_outside_the_cells_is_in_the_tail():
         assert trace.token[at] not in trace.cell_id[at]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("draft", ["soft", "one_hot", "none"])
 def test_replay_recomputes_every_decision_of_a_chain_on_cells(draft):
     full, lumped = (
@@ -130,6 +132,7 @@ def test_replay_recomputes_every_decision_of_a_chain_on_cells(draft):
     assert lumped.details["decisions"] == lumped.details["recomputed"] == full.details["decisions"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "fault", fast_first(["argmax_draft", "bf16_draft", "sqrt", "from_p", "reuse", "lenient", "wrong_bonus_row"], 2)
 )

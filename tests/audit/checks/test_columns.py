@@ -138,6 +138,7 @@ def contract(trace):
     return judge_request(record(trace)), check_kept(trace)
 
 
+@pytest.mark.medium
 def test_rows_and_draws_are_found_as_if_each_had_been_looked_at_singly(monkeypatch):
     given = list(kept_cases())
     quick = [contract(trace) for trace in given]
@@ -158,6 +159,7 @@ def every_draw(trace):
     return q_columns.DrawnTokens(len(drawn), drawn)
 
 
+@pytest.mark.medium
 def test_nothing_is_gone_through_singly_in_a_clean_trace(monkeypatch):
     """Else the columns would be pointless."""
 
@@ -184,6 +186,7 @@ def test_entries_know_their_step_and_their_number_in_it():
     assert len(numbered(np.empty(0, np.int16)).step) == 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("wanted", [[], [0], [1, 3], [2]])
 def test_chosen_steps_are_those_of_the_whole_walk(wanted):
     trace = traces()[0]

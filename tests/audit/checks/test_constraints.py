@@ -56,6 +56,7 @@ def candidate(level=RecordLevel.FULL, fault=None) -> ArmRecord:
     return arm(decoded(Protocol.CHAIN, "draft_model", requests(12, *params), level=level, fault=fault).values())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", RecordLevel)
 def test_sound_arms_are_certified(level):
     assert judged(MASKS, candidate(level)).verdict is Verdict.CERTIFIED

@@ -39,6 +39,7 @@ def judged(found, **params):
     return evaluate(CHECK, found, params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", slow_unless([*STALE, *FOREIGN], ["draft_one_behind", "copies_from_previous_request"]))
 def test_a_draft_from_a_stale_or_foreign_state_is_found_and_the_sound_proposer_is_certified(fault):
     result = judged(evidence(fault))
@@ -49,6 +50,7 @@ def test_a_draft_from_a_stale_or_foreign_state_is_found_and_the_sound_proposer_i
     assert clean.details["largest_distance"] < 1e-9
 
 
+@pytest.mark.medium
 def test_the_redraft_arm_is_the_candidate_alone_and_without_its_fault():
     arm = evidence("draft_one_behind").companions[ArmKind.REDRAFT]
     assert (arm.effective.rows, arm.effective.fault, arm.effective.mixed) == (1, None, None)
@@ -68,6 +70,7 @@ def changed(record, **columns):
     return replace(record, trace=replace(record.trace, **columns))
 
 
+@pytest.mark.medium
 def test_q_that_moved_by_more_than_rounding_is_wrong_and_by_less_is_not():
     ours, theirs = pair()
     rows = ours.trace.q_rows.copy()
@@ -110,6 +113,7 @@ def test_differences_that_may_be_rounding_are_a_fault_only_in_significant_number
     assert len(many.findings) == many.details["unlike"] == 8
 
 
+@pytest.mark.medium
 def test_without_rows_of_q_the_tokens_are_compared():
     found = evidence("draft_one_behind", broken=False, record=RecordLevel.TOKENS)
     result = judged(found)

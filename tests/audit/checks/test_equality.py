@@ -79,6 +79,7 @@ def widen(arms, check, amount):
     return replace(arms, control=changed(arms.baseline, 0, margin=put(margin, 0, margin[0] + amount)))
 
 
+@pytest.mark.medium
 def test_equal_outputs_are_certified(case):
     check, _, _, arms = case
     result = evaluate(check, arms, {})
@@ -87,11 +88,13 @@ def test_equal_outputs_are_certified(case):
     assert result.details["divergences"] == NONE
 
 
+@pytest.mark.medium
 def test_equal_outputs_are_certified_without_a_control(case):
     check, _, _, arms = case
     assert evaluate(check, replace(arms, control=None), {}).verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_unverified_drafts_are_real_divergences(case):
     check, target, draft, arms = case
     broken = replace(arms, candidate=arm(target, replace(draft, fault="unverified"), 8))
@@ -101,6 +104,7 @@ def test_unverified_drafts_are_real_divergences(case):
     assert "real: token" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_a_divergence_is_triaged_by_the_lead_at_its_first_token(case):
     check, _, _, arms = case
     near, clear = near_and_clear(check, arms)
@@ -118,6 +122,7 @@ def test_a_divergence_is_triaged_by_the_lead_at_its_first_token(case):
     assert evaluate(check, diverge(arms, request, index, token), {}).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_a_far_token_at_a_near_tie_is_real(case):
     check, _, _, arms = case
     near, _ = near_and_clear(check, arms)
@@ -136,6 +141,7 @@ def worse_baseline(check, arms, request, index):
     return replace(arms, baseline=swapped)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("bound", [-1.0, 0.0])
 def test_a_baseline_that_does_not_decode_its_own_rows_is_blamed_by_name(case, bound):
     check, _, _, arms = case
@@ -151,6 +157,7 @@ def test_a_baseline_that_does_not_decode_its_own_rows_is_blamed_by_name(case, bo
     assert "the baseline's own row prefers the candidate's token" in compared_.message
 
 
+@pytest.mark.medium
 def test_a_baseline_at_fault_is_found_without_any_divergence(case):
     check, _, _, arms = case
     request, index = (int(each) for each in near_and_clear(check, arms)[1])
@@ -177,6 +184,7 @@ def test_a_best_token_within_the_rounding_of_float32_is_no_fault():
     assert greedy_equality.beyond_rounding(np.array([2e-4]), row[1:]).tolist() == [2e-4]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("control", ["none", "short"])
 def test_without_measured_noise_a_divergence_is_inconclusive(case, control):
     check, _, _, arms = case
@@ -187,6 +195,7 @@ def test_without_measured_noise_a_divergence_is_inconclusive(case, control):
     assert result.details["divergences"]["untriaged"] == 1
 
 
+@pytest.mark.medium
 def test_a_bound_measured_elsewhere_triages_without_a_control(case):
     check, _, _, arms = case
     clear = [int(each) for each in near_and_clear(check, arms)[1]]
@@ -202,6 +211,7 @@ def test_a_bound_measured_elsewhere_triages_without_a_control(case):
     assert not evaluate(check, arms, {}).details["noise_given"]
 
 
+@pytest.mark.medium
 def test_a_shorter_output_is_real_without_any_control(case):
     check, _, _, arms = case
     old = arms.candidate.requests[0]
@@ -212,6 +222,7 @@ def test_a_shorter_output_is_real_without_any_control(case):
     assert "ends after 61 tokens" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_another_finish_reason_is_real(case):
     check, _, _, arms = case
     other = replace(arms.candidate.requests[0], finish_reason=FinishReason.STOP)
@@ -219,6 +230,7 @@ def test_another_finish_reason_is_real(case):
     assert evaluate(check, arms, {}).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_few_tokens_and_missing_pairs_are_no_certificate(case):
     check, _, _, arms = case
     assert evaluate(check, arms, {"min_tokens": 1000}).verdict is Verdict.INCONCLUSIVE
@@ -228,6 +240,7 @@ def test_few_tokens_and_missing_pairs_are_no_certificate(case):
     assert result.details["unpaired"] == ["case-0#0"]
 
 
+@pytest.mark.medium
 def test_other_prompts_are_not_compared(case):
     check, _, _, arms = case
     header = replace(arms.candidate.requests[0].trace.header, prompt=(1, 3))
@@ -235,6 +248,7 @@ def test_other_prompts_are_not_compared(case):
     assert evaluate(check, other, {}).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 def test_the_noise_bound_is_the_largest_change_and_says_what_it_covers(case):
     check, _, _, arms = case
     noise = measure_noise(arms.baseline, arms.controls, module_of(check).margins)
@@ -243,6 +257,7 @@ def test_the_noise_bound_is_the_largest_change_and_says_what_it_covers(case):
     assert noise.quantile == pytest.approx(covered_quantile(noise.positions))
 
 
+@pytest.mark.medium
 def test_a_flip_between_baseline_and_control_counts_with_both_leads(case):
     check, _, _, arms = case
     old = arms.control.requests[0]
@@ -254,6 +269,7 @@ def test_a_flip_between_baseline_and_control_counts_with_both_leads(case):
     assert noise.bound == pytest.approx(sum(leads))
 
 
+@pytest.mark.medium
 def test_benign_noise_is_numerical():
     """Three runs of one noisy engine, eight times: divergences happen, and none is called real."""
     target, counts = world(8), []
@@ -307,6 +323,7 @@ def test_coupled_arms_must_share_their_numbers():
     assert "random numbers" in result.summary
 
 
+@pytest.mark.medium
 def test_coupled_divergences_below_full_are_inconclusive():
     target = world(6)
     arms = [arm(target, replace(setup, level=RecordLevel.SCALARS), 8) for setup in (COUPLED_DRAFT, COUPLED_PLAIN)]

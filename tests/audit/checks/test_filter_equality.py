@@ -18,6 +18,7 @@ def judge(found, **params):
     return evaluate(CHECK, found, params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["gumbel", "chain"])
 def test_clean_decisions_are_certified(name):
     result = judge(evidence(name))
@@ -26,6 +27,7 @@ def test_clean_decisions_are_certified(name):
     assert result.details["with_baseline"] == (8 if name == "gumbel" else 0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["gumbel", "chain"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_filter_that_reads_another_text_is_a_fault(name, fault):
@@ -34,10 +36,12 @@ def test_a_filter_that_reads_another_text_is_a_fault(name, fault):
     assert result.statistic > 0
 
 
+@pytest.mark.medium
 def test_an_arm_without_filters_has_nothing_to_compare():
     assert (judge(evidence("stopped")).verdict, judge(evidence("plain")).verdict) == (Verdict.NOT_RUN,) * 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("key", "value"), [("category", "other"), ("start", 0), ("action", "refuse"), ("token", 40), ("filter", 1)]
 )

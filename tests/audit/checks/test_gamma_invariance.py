@@ -28,6 +28,7 @@ def regamma(setup, requests=16, target=TARGET, **changes):
     return simulated(target, setup, requests, regamma=replace(setup, gamma=2, **changes))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", COUPLED.values(), ids=COUPLED.keys())
 def test_tokens_do_not_depend_on_the_draft_length(setup):
     result = verdict(regamma(setup))
@@ -36,6 +37,7 @@ def test_tokens_do_not_depend_on_the_draft_length(setup):
     assert verdict(regamma(setup, 4)).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", COUPLED.values(), ids=COUPLED.keys())
 def test_tokens_that_do_are_a_fault(setup):
     result = verdict(regamma(setup, fault="unverified"))
@@ -58,12 +60,14 @@ def test_under_rejection_clean_arms_are_no_fault_and_enough_of_them_certified():
     assert verdicts.count(Verdict.CERTIFIED) >= 6
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", fast_first(["sqrt", "from_p", "stale_q", "wrong_bonus_row"]))
 def test_a_law_that_breaks_at_another_length_is_a_fault(fault):
     result = verdict(regamma(CHAIN, 32, fault=fault))
     assert result.verdict is Verdict.FAULT, result.summary
 
 
+@pytest.mark.medium
 def test_the_paired_contrast_is_seen_where_the_battery_is_told_nothing():
     """Rows that agree with their tokens at both lengths, of a sharper target at the other."""
     evidence = regamma(CHAIN, 16)
@@ -81,6 +85,7 @@ def test_missing_evidence_is_not_run():
     assert verdict(replace(evidence, companions={ArmKind.OTHER_GAMMA: low})).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.GUMBEL, Protocol.CHAIN])
 def test_the_engine_is_invariant(protocol):
     evidence = engine_evidence(plan(protocol), replace(SAMPLED, max_new_tokens=32), 6, kinds=(ArmKind.OTHER_GAMMA,))
@@ -90,6 +95,7 @@ def test_the_engine_is_invariant(protocol):
     assert "draft length 2 beside 4" in result.summary
 
 
+@pytest.mark.medium
 def test_noise_keyed_by_draws_depends_on_the_length():
     result = verdict(arena_evidence("noise_keyed_by_draw", 6, kinds=(ArmKind.OTHER_GAMMA,)))
     assert result.verdict is Verdict.FAULT

@@ -35,6 +35,7 @@ def judged(name, seed, scenario=None, level=RecordLevel.FULL, **params):
     return evaluate(CHECK, gather(suite), params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", fast_first(SEEDS))
 @pytest.mark.parametrize("name", slow_unless(NAMED, ["penalties_per_step", "truncation_missing_on_drafted_rows"]))
 def test_a_lost_parameter_is_found_and_named(name, seed):
@@ -43,6 +44,7 @@ def test_a_lost_parameter_is_found_and_named(name, seed):
     assert NAMED[name] in found.summary
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", fast_first(SEEDS))
 @pytest.mark.parametrize("level", fast_first([RecordLevel.TOPK, RecordLevel.FULL]))
 @pytest.mark.parametrize("name", slow_unless(NAMED, ["bonus_not_warped", "penalties_missing_on_drafted_rows"]))
@@ -52,22 +54,26 @@ def test_a_clean_engine_has_no_wrong_probability(name, level, seed):
     assert found.statistic == 0.0
 
 
+@pytest.mark.medium
 def test_drafted_and_other_rows_are_told_apart():
     kinds = {each["rows"]: each for each in judged("bonus_not_warped", 0).details["kinds"]}
     assert kinds["drafted"]["wrong"] == 0
     assert kinds["other"]["wrong"] == kinds["other"]["n"] > 0
 
 
+@pytest.mark.medium
 def test_cells_see_the_emitted_token_and_name_no_parameter():
     found = judged("temperature_ignored_on_drafted_rows", 0, level=RecordLevel.TOPK)
     assert found.verdict is Verdict.FAULT
     assert "record: full tells which parameter" in found.summary
 
 
+@pytest.mark.medium
 def test_a_wrong_decision_by_right_probabilities_is_not_this_checks():
     assert judged("resample_from_p", 0).statistic == 0.0
 
 
+@pytest.mark.medium
 def test_greedy_arms_and_records_without_rows_do_not_apply():
     greedy = replace(
         faults.load("resample_from_p").scenario, sampling=faults.load("greedy_accepts_top2").scenario.sampling

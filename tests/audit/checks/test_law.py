@@ -35,6 +35,7 @@ def seeded(setup, seed):
     return replace(setup, sampling=replace(setup.sampling, seed=seed))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", CLEAN.values(), ids=CLEAN.keys())
 def test_a_clean_engine_is_certified(setup):
     result = judge(arm(world(4), setup, 16))
@@ -73,6 +74,7 @@ POWER = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "requests", "component"), fast_first(POWER.values()), ids=POWER.keys())
 def test_faults_are_found_and_the_component_names_them(fault, requests, component):
     """Each fault in at least 4 of 5 seeds."""
@@ -95,6 +97,7 @@ NAMED = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("setup", "requests", "name"), fast_first(NAMED.values()), ids=NAMED.keys())
 def test_the_leading_alternative_names_the_fault(setup, requests, name):
     """In each of three seeds."""
@@ -111,6 +114,7 @@ def test_tokens_without_probability_are_left_out_of_the_alternatives():
     assert made.process.n == len(made.table.depth) - 1
 
 
+@pytest.mark.medium
 def test_a_bonus_fault_shows_in_the_bonus_stratum():
     result = judge(arm(world(4), Setup(fault="wrong_bonus_row"), 16))
     strata = {row["stratum"] for row in result.details["components"] if row["p_adjusted"] < 0.01}
@@ -127,6 +131,7 @@ def test_a_fifth_of_first_drafts_unverified_is_found_under_shared_noise():
     assert found >= 4
 
 
+@pytest.mark.medium
 def test_an_engine_that_ignores_the_recorded_temperature_is_found():
     cold = arm(world(4), Setup(Protocol.GUMBEL, "none", sampling=replace(SAMPLED, temperature=0.7)), 16)
     claimed = replace(
@@ -151,6 +156,7 @@ def test_an_impossible_token_needs_no_sample():
     assert result.findings[0].step == trace.steps - 1
 
 
+@pytest.mark.medium
 def test_component_tests_are_made_for_the_chain_rule_only():
     def names(setup):
         return {row["name"] for row in judge(arm(world(4), setup, 8)).details["components"]}

@@ -84,6 +84,7 @@ def test_a_baseline_that_lost_requests_is_judged_although_speculation_answered_a
     assert found.findings[0].message == "without speculation: engine_died: the engine died"
 
 
+@pytest.mark.medium
 def test_a_margin_needs_enough_requests():
     few, enough = ([answered(i) for i in range(count)] for count in (10, 60))
     assert evaluate(CHECK, evidence(few), {"margin": 0.1}).verdict is Verdict.INCONCLUSIVE

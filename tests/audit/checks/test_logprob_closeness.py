@@ -42,6 +42,7 @@ def with_candidate(evidence, move):
     return replace(evidence, candidate=moved(evidence.candidate, move))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
 def test_equal_numbers_are_certified(setup):
     result = verdict(evidence_of(setup))
@@ -70,18 +71,21 @@ MOVES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("move", fast_first(MOVES.values(), 2), ids=MOVES.keys())
 def test_other_numbers_are_a_fault(move):
     result = verdict(with_candidate(evidence_of(SETUPS["gumbel"]), move))
     assert result.verdict is Verdict.FAULT, result.summary
 
 
+@pytest.mark.medium
 def test_a_shift_inside_the_margin_of_the_mean_is_seen_as_a_shift():
     result = verdict(with_candidate(evidence_of(SETUPS["gumbel"]), MOVES["shift"]))
     assert "shifted by -0.015" in result.findings[0].message
     assert result.p_value < 0.001
 
 
+@pytest.mark.medium
 def test_a_single_wrong_number_is_named():
     evidence = evidence_of(SETUPS["gumbel"])
     wrong = evidence.candidate.requests[4].trace.logprob.copy()
@@ -94,6 +98,7 @@ def test_a_single_wrong_number_is_named():
     assert result.verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_the_floor_widens_what_is_allowed():
     noise = lambda row, rng: row + rng.normal(0, 0.05, len(row))  # noqa: E731
     evidence = with_candidate(evidence_of(SETUPS["greedy"]), noise)
@@ -102,6 +107,7 @@ def test_the_floor_widens_what_is_allowed():
     assert result.margin == pytest.approx(2 * result.details["floor"]["mean"])
 
 
+@pytest.mark.medium
 def test_too_little_is_inconclusive():
     few = evidence_of(SETUPS["gumbel"], 1)
     assert verdict(few).verdict is Verdict.INCONCLUSIVE
@@ -128,6 +134,7 @@ def test_an_anchor_serves_every_protocol():
     assert verdict(with_candidate(anchored, MOVES["temperature"])).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", fast_first(["logprobs_zero", "logprob_rows_shifted"]))
 def test_faults_of_the_catalogue(name):
     """In their arenas tokens are sampled: the anchor is the clean arm, whose tokens are the same."""
@@ -152,6 +159,7 @@ def with_prompts(evidence, **named):
     return replace(evidence, candidate=of_prompts(evidence.candidate, **named), baseline=of_prompts(evidence.baseline))
 
 
+@pytest.mark.medium
 def test_log_probabilities_of_prompts_are_compared_where_they_were_requested():
     plain = evidence_of(SETUPS["greedy"])
     assert "baseline over prompts" not in verdict(plain).summary
@@ -163,6 +171,7 @@ def test_log_probabilities_of_prompts_are_compared_where_they_were_requested():
     assert "against the baseline over prompts: mean absolute difference 0.5" in bad.summary
 
 
+@pytest.mark.medium
 def test_a_finding_names_the_prompt_s_token():
     plain = evidence_of(SETUPS["greedy"])
     far = with_prompts(plain, shift=-3.0)

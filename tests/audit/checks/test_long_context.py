@@ -74,6 +74,7 @@ def test_buckets_double_up_to_the_maximum():
     assert [each.name for each in buckets_up_to(30)] == ["0-29"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", [CHAIN, COLD, COUPLED], ids=["chain", "greedy", "gumbel"])
 def test_a_clean_engine_is_certified_at_every_length(setup):
     result = judge(evidence(setup))
@@ -82,6 +83,7 @@ def test_a_clean_engine_is_certified_at_every_length(setup):
     assert result.bound <= result.margin
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("setup", "fault", "requests"),
     [(COUPLED, "unverified", 10), (CHAIN, "sqrt", 30), (CHAIN, "from_p", 30)],
@@ -95,6 +97,7 @@ def test_a_fault_of_long_contexts_is_found_there_and_nowhere_else(setup, fault, 
     assert all("128-191" in each.message or "at context 1" in each.message for each in result.findings)
 
 
+@pytest.mark.medium
 def test_a_bucket_with_too_few_tokens_is_undecided():
     found = evidence(CHAIN)
     few = replace(found.candidate, requests=found.candidate.requests[:22])
@@ -104,6 +107,7 @@ def test_a_bucket_with_too_few_tokens_is_undecided():
     assert "128-191: 100 tokens for law, 200 are needed" in result.summary
 
 
+@pytest.mark.medium
 def test_an_arm_that_stays_below_the_maximum_is_undecided():
     found = evidence(CHAIN)
     assert "the longest context is 190 of 193" in judge(found, maximum=193).summary
@@ -125,6 +129,7 @@ def test_buckets_before_the_shortest_prompt_are_left_out():
     assert result.verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_differences_without_a_control_are_undecided():
     found = evidence(COUPLED, "unverified", places=(2,))
     result = judge(Evidence(found.candidate, found.baseline))
@@ -132,6 +137,7 @@ def test_differences_without_a_control_are_undecided():
     assert "that no control attributes" in result.summary
 
 
+@pytest.mark.medium
 def test_evidence_that_is_missing_is_no_pass():
     cold, sampled = evidence(COLD), evidence(CHAIN)
     assert "no baseline" in judge(Evidence(cold.candidate)).summary

@@ -25,11 +25,13 @@ def test_an_arm_without_a_stream_has_nothing_to_leak():
     assert (result.verdict, result.lacking) == (Verdict.NOT_RUN, False)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", ["chunk_before_verification", "filter_reads_drafts", "filter_not_rolled_back"])
 def test_text_of_drafts_is_a_fault(fault):
     assert judge(evidence("gumbel", fault)).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_a_stop_string_that_leaves_in_part_is_a_fault():
     result = judge(evidence("stopped", "stop_string_not_held"))
     assert result.verdict is Verdict.FAULT
@@ -42,6 +44,7 @@ def said(found):
     return "; ".join(each.message for each in result.findings)
 
 
+@pytest.mark.medium
 def test_every_way_to_leak_is_named():
     clean = evidence("stopped")
     chunks = stream(clean)["chunks"]

@@ -95,6 +95,7 @@ def test_no_baseline_no_case_and_no_time():
     assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=stopped))).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", fast_first(["bonus_dropped", "gamma_not_respected"]))
 def test_faults_that_cost_speed_show_in_tokens_per_forward(name):
     broken, clean = (verdict(arena_evidence(name, 6, broken=each, kinds=())) for each in (True, False))

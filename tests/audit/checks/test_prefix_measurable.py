@@ -33,6 +33,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(HARMLESS.values(), 2), ids=HARMLESS.keys())
 def test_what_the_prefix_decides_is_certified(setup):
     """Ending a draft after a kept token, for whatever it is, changes no law."""
@@ -41,6 +42,7 @@ def test_what_the_prefix_decides_is_certified(setup):
     assert max(result.bound, result.detectable) <= 0.06
 
 
+@pytest.mark.medium
 def test_where_drafts_end_is_said_and_not_judged():
     candidate = replace(arm(world(4), Setup(stop="after_low"), 48), effective=Effective(gamma=4))
     result = judge(candidate)
@@ -59,6 +61,7 @@ ENGINE = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("made", fast_first(ENGINE.values(), 2), ids=ENGINE.keys())
 def test_the_engine_keeps_what_it_draws(made):
     result = judge(engine_arm(made, requests=16))
@@ -77,6 +80,7 @@ def test_dropped_tokens_are_found(fault, named):
         assert any(named in each.message for each in result.findings), result.findings
 
 
+@pytest.mark.medium
 def test_the_effect_is_the_share_that_is_missing():
     """A lower bound of the distance between kept tokens and q; what lies below the threshold is missing as a whole."""
     candidate = arm(world(4), Setup(fault="drop_low"), 24)
@@ -156,6 +160,7 @@ def test_too_little_or_missing_evidence_is_no_pass():
 STEADY = Effective(steady_drafts=SteadyDrafts(context=4096))
 
 
+@pytest.mark.medium
 def test_steady_drafts_leave_no_arm_undecided():
     """Too few tokens for the bound: nothing was dropped, because accounting counts every draft."""
     few = replace(arm(world(4), Setup(), 8), effective=STEADY)
@@ -169,6 +174,7 @@ def test_steady_drafts_leave_no_arm_undecided():
     assert enough.verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_steady_drafts_that_are_cut_are_a_fault_all_the_same():
     result = judge(replace(arm(world(4), Setup(fault="drop_low"), 24), effective=STEADY))
     assert result.verdict is Verdict.FAULT

@@ -38,6 +38,7 @@ CLEAN = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(CLEAN.values(), 2), ids=CLEAN.keys())
 def test_a_clean_draft_is_certified(setup):
     result = judge(arm(world(4), setup, 32))
@@ -57,12 +58,14 @@ ENGINE = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("made", fast_first(ENGINE.values(), 3), ids=ENGINE.keys())
 def test_the_engine_draws_from_the_q_that_it_records(made):
     result = judge(engine_arm(made, requests=10))
     assert result.verdict is Verdict.CERTIFIED, result.summary
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "requests"), [("argmax_draft", 1), ("stale_q", 1), ("bf16_draft", 12)])
 def test_a_draft_from_another_law_is_named_with_its_step(fault, requests):
     for seed in range(5):
@@ -75,12 +78,14 @@ def test_a_draft_from_another_law_is_named_with_its_step(fault, requests):
         assert 0 <= first.step < candidate.requests[int(first.request.removeprefix("case-"))].trace.steps
 
 
+@pytest.mark.medium
 def test_a_bf16_draft_needs_the_numbers():
     """Its q is right to 0.1 %: ranks cannot show it, a draw that is repeated does."""
     result = judge(without_numbers(arm(world(0), Setup(fault="bf16_draft"), 24)))
     assert result.verdict is not Verdict.FAULT
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", fast_first(["argmax_draft", "stale_q", "drop_low"]))
 def test_ranks_show_it_where_the_numbers_are_not_recorded(fault):
     for seed in range(5):
@@ -90,6 +95,7 @@ def test_ranks_show_it_where_the_numbers_are_not_recorded(fault):
         assert "by rank" in result.findings[0].message or "by p / q" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_ranks_certify_with_a_weaker_statement_and_enough_tokens():
     few, many = (judge(without_numbers(arm(world(4), Setup(), count))) for count in (4, 48))
     assert (few.verdict, many.verdict) == (Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
@@ -132,6 +138,7 @@ def test_a_changed_record_is_a_fault(change, message):
     assert result.findings[0].request == "case-1"
 
 
+@pytest.mark.medium
 def test_rows_of_an_engine_that_normalises_in_single_precision_are_distributions():
     clean = without_numbers(arm(world(4), Setup(), 48))
     single = clean
@@ -145,6 +152,7 @@ def test_rows_of_an_engine_that_normalises_in_single_precision_are_distributions
     assert "is no distribution" in judge(broken).findings[0].message
 
 
+@pytest.mark.medium
 def test_the_catalogue_s_argmax_draft():
     result = judge(arena_arm("argmax_draft_soft_q", requests=4))
     assert result.verdict is Verdict.FAULT

@@ -67,6 +67,7 @@ def test_evidence_below_the_needed_level_is_no_pass(name):
     assert evaluate(load(name), low, {}).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_same_evidence_same_result():
     sampled = arm(world(1), Setup(), 2)
     evidence = Evidence(sampled, sampled, sampled)
@@ -77,6 +78,7 @@ def test_same_evidence_same_result():
                 assert evaluate(check, evidence, {}) == evaluate(check, evidence, {})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "setup",
     [
@@ -96,6 +98,7 @@ def test_results_are_plain_json(setup):
                 assert "\n" not in result.summary
 
 
+@pytest.mark.medium
 def test_checks_are_loaded_without_torch():
     """Whoever judges evidence runs no model: torch would cost seconds and 180 MiB in every such process."""
     lines = ("import sys", "from audit.checks import load, names", "list(map(load, names()))")

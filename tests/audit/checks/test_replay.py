@@ -28,6 +28,7 @@ def replay(candidate):
     return evaluate(CHECK, Evidence(candidate), {})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", CLEAN.values(), ids=CLEAN.keys())
 def test_a_clean_engine_is_certified(setup):
     result = replay(arm(world(4), setup, 6))

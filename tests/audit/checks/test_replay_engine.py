@@ -132,6 +132,7 @@ def loop_arm(setup, sampling, kind=ArmKind.CANDIDATE):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(LOOPS.values()), ids=LOOPS.keys())
 def test_the_decoding_loop_passes_every_check_that_applies(setup):
     sampling = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=48, seed=11, repetition_penalty=1.1)

@@ -29,6 +29,7 @@ CLEAN = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("made", fast_first(CLEAN.values(), 2), ids=CLEAN.keys())
 def test_the_engine_s_numbers_are_certified(made):
     result = judge(engine_arm(made, requests=10))
@@ -37,6 +38,7 @@ def test_the_engine_s_numbers_are_certified(made):
     assert set(result.details["significant_bits"].values()) == {53}
 
 
+@pytest.mark.medium
 def test_an_independent_draft_under_shared_noise_has_draft_numbers_only():
     result = judge(arm(world(4), Setup(Protocol.GUMBEL, "soft"), 12))
     assert result.verdict is Verdict.CERTIFIED
@@ -68,6 +70,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "message"), fast_first(FAULTS.items(), 2), ids=FAULTS.keys())
 def test_faults_of_the_catalogue_are_named(fault, message):
     for seed in range(3):
@@ -82,6 +85,7 @@ def test_a_number_of_zero_is_impossible():
     assert any("outside (0, 1)" in each.message for each in result.findings)
 
 
+@pytest.mark.medium
 def test_reuse_shows_in_the_simulated_decoder_too():
     for seed in range(5):
         broken = arm(world(seed), Setup(fault="reuse", sampling=replace(SAMPLED, seed=seed)), 2)
@@ -109,6 +113,7 @@ DEPENDENT = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", DEPENDENT.values(), ids=DEPENDENT.keys())
 def test_numbers_that_depend_on_each_other_without_being_equal(number):
     """The keys differ as well here; the tests of independence must say it by themselves."""
@@ -143,6 +148,7 @@ def test_missing_numbers_certify_nothing():
     assert "not recorded" in result.summary
 
 
+@pytest.mark.medium
 def test_missing_evidence_is_no_pass():
     clean = arm(world(4), Setup(), 1)
     assert judge(clean).verdict is Verdict.INCONCLUSIVE, "too few numbers for the margin"
@@ -153,6 +159,7 @@ def test_missing_evidence_is_no_pass():
     assert judge(engine_arm(plan(Protocol.SYNTHETIC), requests=2)).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_scalars_are_enough():
     result = judge(arm(world(4), Setup(level=RecordLevel.SCALARS), 10))
     assert result.verdict is Verdict.CERTIFIED
@@ -167,6 +174,7 @@ def test_precision_is_that_of_the_type():
     assert significant_bits(rng.integers(0, 2**24, 100) / 2.0**24) <= 24
 
 
+@pytest.mark.medium
 def test_coincidences_are_judged_by_the_birthday_bound_of_their_precision():
     rng = np.random.default_rng(1)
     half = rng.integers(0, 2**24, 20_000) / 2.0**24

@@ -64,6 +64,7 @@ def test_as_many_near_ties_as_the_baselines_own_are_no_fault(arms):
     assert judge(parted(candidate, 6, rng), baseline, *noisy).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 def test_without_repetitions_or_with_broken_seeds_it_decides_nothing(arms):
     candidate, baseline = arms
     rng = np.random.default_rng(3)

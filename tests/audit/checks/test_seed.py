@@ -43,6 +43,7 @@ def with_companion(evidence, kind, arm):
     return replace(evidence, companions={**evidence.companions, kind: arm})
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(SETUPS.values()), ids=SETUPS.keys())
 def test_the_same_tokens_are_certified(setup):
     result = verdict(simulated(TARGET, setup))
@@ -51,6 +52,7 @@ def test_the_same_tokens_are_certified(setup):
     assert result.bound == pytest.approx(1 - 0.01 ** (1 / 16))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(SETUPS.values()), ids=SETUPS.keys())
 @pytest.mark.parametrize("kind", RERUNS)
 def test_a_difference_names_the_arm_request_and_step(setup, kind):
@@ -64,6 +66,7 @@ def test_a_difference_names_the_arm_request_and_step(setup, kind):
     assert result.details[str(kind)]["differ"]["real"] == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", slow_unless(["chain", "gumbel"], ["chain"]))
 def test_other_seeds_are_not_compared_as_the_same(name):
     other = replace(SETUPS[name], sampling=replace(SAMPLED, seed=8))
@@ -72,6 +75,7 @@ def test_other_seeds_are_not_compared_as_the_same(name):
     assert "another seed" in result.summary
 
 
+@pytest.mark.medium
 def test_numerical_noise_is_no_fault():
     """Greedy and shared noise: a choice whose lead is within the noise between two plain runs."""
     setup = SETUPS["greedy"]
@@ -102,6 +106,7 @@ def rows_moved(arm, amount, seed=3):
     return arm
 
 
+@pytest.mark.medium
 def test_under_rejection_a_change_of_rows_within_the_usual_is_numerical_and_above_it_real():
     evidence = simulated(TARGET, SETUPS["chain"])
     noisy = rows_moved(evidence.companions[ArmKind.ALONE], 1e-3)
@@ -115,6 +120,7 @@ def test_under_rejection_a_change_of_rows_within_the_usual_is_numerical_and_abov
     assert verdict(with_companion(evidence, ArmKind.ALONE, moved)).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_noise_that_is_no_rounding_excuses_nothing():
     evidence = simulated(TARGET, SETUPS["chain"])
     noisy = diverge(rows_moved(evidence.companions[ArmKind.ALONE], 1.0), 2, 20)
@@ -123,6 +129,7 @@ def test_noise_that_is_no_rounding_excuses_nothing():
     assert result.details["alone"]["differ"]["untriaged"] == 1
 
 
+@pytest.mark.medium
 def test_text_alone_leaves_a_few_differences_open_and_calls_many_a_fault():
     setup = replace(SETUPS["chain"], level=RecordLevel.TOKENS)
     evidence = simulated(TARGET, setup)
@@ -135,6 +142,7 @@ def test_text_alone_leaves_a_few_differences_open_and_calls_many_a_fault():
     assert "near-ties" in result.summary
 
 
+@pytest.mark.medium
 def test_too_few_requests_and_missing_arms_are_no_certificate():
     evidence = simulated(TARGET, SETUPS["chain"], 4)
     result = verdict(evidence)
@@ -147,12 +155,14 @@ def test_too_few_requests_and_missing_arms_are_no_certificate():
     assert verdict(Evidence(only.candidate, only.baseline, only.control)).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_a_companion_with_a_case_of_its_own_is_inconclusive():
     evidence = simulated(TARGET, SETUPS["chain"], 17)
     fewer = replace(evidence, candidate=replace(evidence.candidate, requests=evidence.candidate.requests[:16]))
     assert "lacks case" in verdict(fewer).summary
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("drafts", ["private", "shared"])
 def test_other_drafts_are_left_out_only_where_the_proposer_shares_state(drafts):
     evidence = simulated(TARGET, SETUPS["chain"])
@@ -180,6 +190,7 @@ def test_the_engine_keeps_its_seeds(protocol):
         assert result.verdict is Verdict.CERTIFIED, result.findings
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", fast_first(["seed_ignored", "numbers_of_another_request", "requests_share_numbers"]))
 def test_faults_of_the_catalogue(name):
     result = verdict(arena_evidence(name, 8), margin=0.9)
@@ -192,11 +203,13 @@ def test_faults_of_the_catalogue(name):
         assert result.findings[0].request.startswith("r")
 
 
+@pytest.mark.medium
 def test_greedy_arms_have_no_seed_to_ignore():
     evidence = engine_evidence(EngineSpec(Protocol.GREEDY, "ngram", 4, rows=4, fault="seed_ignored"), GREEDY, 6)
     assert verdict(evidence, margin=0.9).verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_companions_of_engine_arms_are_compared_by_case():
     evidence = engine_evidence(plan(), SAMPLED, 5)
     found = compare(evidence, ArmKind.REVERSED)

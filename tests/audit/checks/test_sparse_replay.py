@@ -54,6 +54,7 @@ def gumbel_changes(trace):
     yield dataclasses.replace(trace, header=dataclasses.replace(trace.header, stream=1))
 
 
+@pytest.mark.medium
 def test_each_change_of_a_gumbel_record_is_a_fault():
     for at, broken in enumerate(gumbel_changes(traces(Protocol.GUMBEL)[0])):
         assert replay_partial(broken).faults, at
@@ -63,6 +64,7 @@ def faults(trace):
     return [message for message in map(lumped_fault, lumped_draws(trace, drawn_tokens(trace).strange)) if message]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL, Protocol.TREE, Protocol.BLOCK])
 def test_honest_draws_keep_the_contract(protocol):
     for trace in traces(protocol):

@@ -37,6 +37,7 @@ def judge(evidence, **params):
     return evaluate(CHECK, evidence, params)
 
 
+@pytest.mark.medium
 def test_a_clean_engine_is_certified_from_tokens_alone():
     result = judge(seen(Setup(), 4, 16), margin=0.1)
     assert result.verdict is Verdict.CERTIFIED, (result.summary, result.findings)
@@ -45,6 +46,7 @@ def test_a_clean_engine_is_certified_from_tokens_alone():
     assert 0 < result.detectable < 0.1
 
 
+@pytest.mark.medium
 def test_cells_give_the_bounds_of_whole_rows():
     whole, cells = (judge(seen(Setup(), 4, 2, level)) for level in (RecordLevel.FULL, RecordLevel.TOPK))
     assert cells.n == whole.n
@@ -52,6 +54,7 @@ def test_cells_give_the_bounds_of_whole_rows():
     assert cells.statistic == pytest.approx(whole.statistic, abs=0.5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "requests"), [("argmax_draft", 8), ("wrong_bonus_row", 16)])
 def test_a_fault_is_found_within_1024_tokens(fault, requests):
     result = judge(seen(Setup(fault=fault), 2, requests))
@@ -70,6 +73,7 @@ def test_truncated_laws_are_judged_and_an_impossible_token_is_a_fault():
     assert f"token {least} was emitted, its p is 0" in found.findings[0].message
 
 
+@pytest.mark.medium
 def test_end_tokens_that_the_server_hides_are_taken_out_of_the_laws():
     """The record of an endpoint that names ids with its log-probabilities lacks the token that ended the answer."""
     requests = drawn(Setup(sampling=SHORT, eos=(2,)), 5, 40)

@@ -60,6 +60,7 @@ def judged(evidence, **params):
     return evaluate(CHECK, evidence, params)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("scenario", ["coupled", "greedy"])
 def test_equal_calls_are_certified_with_the_bound_that_the_count_proves(scenario):
     found = judged(arms(scenario))
@@ -69,6 +70,7 @@ def test_equal_calls_are_certified_with_the_bound_that_the_count_proves(scenario
     assert judged(arms(scenario), min_answers=ANSWERS + 1).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", ["parser_fed_per_chunk", "tool_arguments_cut_at_accept", "tool_call_from_draft"])
 @pytest.mark.parametrize("scenario", ["coupled", "sampled"])
 def test_a_broken_reader_is_found_in_every_arm(scenario, fault):
@@ -84,6 +86,7 @@ def test_a_broken_reader_is_found_in_every_arm(scenario, fault):
     )
 
 
+@pytest.mark.medium
 def test_calls_of_other_tokens_are_found_without_any_text():
     evidence = arms("coupled", "target_rows_shifted")
     found = judged(replace(evidence, candidate=silent(evidence.candidate)))
@@ -112,6 +115,7 @@ def test_what_is_wrong_in_both_arms_is_about_the_model():
     assert judged(ends).details["wrong_in_both"] == 0
 
 
+@pytest.mark.medium
 def test_another_end_is_a_difference():
     evidence = arms("greedy")
     found = judged(replace(evidence, candidate=ended(evidence.candidate)))
@@ -134,6 +138,7 @@ def pairs(worse, better, n=400):
     return Evidence(candidate, arm(evidence.baseline, set(range(worse, worse + better))))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("worse", "better", "verdict"),
     [

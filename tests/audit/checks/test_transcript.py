@@ -34,6 +34,7 @@ def judged(evidence, **overrides):
     return evaluate(CHECK, evidence, overrides)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", fast_first(CLEAN.values()), ids=CLEAN.keys())
 def test_clean_arms_are_certified_within_what_so_many_prompts_can_show(setup):
     result = judged(simulated(world(1), setup, 60), margin=0.25)
@@ -54,6 +55,7 @@ def test_clean_arms_raise_no_alarm():
     assert Verdict.FAULT not in verdicts
 
 
+@pytest.mark.medium
 def test_the_sentence_says_all_of_it():
     result = judged(simulated(world(1), CHAIN, 60), margin=0.25)
     for part in (
@@ -77,6 +79,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "part"), fast_first(FAULTS.values()), ids=FAULTS.keys())
 def test_a_broken_decoder_is_a_fault_of_the_part_that_sees_it(fault, part):
     result = judged(simulated(world(1), replace(CHAIN, fault=fault), 20))
@@ -84,6 +87,7 @@ def test_a_broken_decoder_is_a_fault_of_the_part_that_sees_it(fault, part):
     assert any(each.message.startswith(f"{part}: ") for each in result.findings)
 
 
+@pytest.mark.medium
 def test_rows_that_are_not_the_references_are_a_fault_though_all_else_replays():
     evidence = simulated(world(1), CHAIN, 20)
     other = {ArmKind.ANCHOR: anchor_arm(evidence.candidate, world_reference(world(2)))}
@@ -115,6 +119,7 @@ def test_a_contradiction_is_a_fault():
     assert result.findings[0].request == "case-2"
 
 
+@pytest.mark.medium
 def test_without_an_anchor_it_says_what_is_left():
     evidence = replace(simulated(world(1), CHAIN, 60), companions={})
     result = judged(evidence, margin=0.25)
@@ -133,6 +138,7 @@ def test_few_prompts_are_no_certificate():
     assert result.detectable > result.margin
 
 
+@pytest.mark.medium
 def test_drafts_without_numbers_are_missing():
     evidence = simulated(world(1), CHAIN, 60)
     for i, request in enumerate(evidence.candidate.requests):
@@ -143,6 +149,7 @@ def test_drafts_without_numbers_are_missing():
     assert any(each.startswith("q_contract: ") for each in result.details["missing"])
 
 
+@pytest.mark.medium
 def test_evidence_without_random_numbers_gives_lower_bounds_only():
     clean = arm(world(1), CHAIN, 24)
     broken = arm(world(1), Setup(fault="argmax_draft"), 24)
@@ -165,6 +172,7 @@ def test_lossy_arms_have_no_transcript_to_certify():
     assert judged(Evidence(replace(clean, requests=(lossy,)))).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_one_position_per_prompt_is_audited_and_mismatches_count():
     evidence = simulated(world(1), replace(CHAIN, fault="lenient"), 40)
     same = replace(

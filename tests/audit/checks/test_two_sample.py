@@ -64,6 +64,7 @@ def test_coupled_arms_are_refused():
     assert verdict(Evidence(coupled)).verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_clean_arms_are_no_fault_and_a_certificate_is_of_features_only():
     result = verdict(evidence(12, 16), margin=0.2)
     assert result.verdict is Verdict.CERTIFIED, result.summary
@@ -74,6 +75,7 @@ def test_clean_arms_are_no_fault_and_a_certificate_is_of_features_only():
     assert few.detectable > 0.05
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("samples", [2, 6])
 def test_arms_that_are_equal_by_seed_are_no_independent_samples(samples):
     """A server that keeps its seeds answers as the baseline does; that says nothing about a law."""

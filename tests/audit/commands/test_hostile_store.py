@@ -193,6 +193,7 @@ def of_viewer(url: str, names: list[str], *, others: bool = True, whole: bool = 
             yield f"{path}: {ask.reported[-1][:200]}"
 
 
+@pytest.mark.medium
 def test_free_text_in_a_run_and_in_its_tables(clean, tmp_path):
     url = spoiled(clean, tmp_path, list(FREE), HOSTILE)
     found = [*printed(url, "show", check=unprintable), *printed(url, *CHECKS, "csv", check=alive_in_csv)]

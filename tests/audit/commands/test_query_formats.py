@@ -27,6 +27,7 @@ def saved(url, tmp_path, *arguments):
     return path
 
 
+@pytest.mark.medium
 def test_markdown_is_a_table_whose_cells_stay_cells(url):
     result = invoke("query", "--sql", MIXED, "--format", "markdown", "--store", url)
     head, rule, row = result.stdout.splitlines()
@@ -38,6 +39,7 @@ def test_markdown_is_a_table_whose_cells_stay_cells(url):
     assert (head, row) == (r"| a\|b |", r"| &lt;b>\[x\](y)\`\\n\| |")
 
 
+@pytest.mark.medium
 def test_duckdb_reads_the_types_that_the_store_has(url, tmp_path):
     path = saved(url, tmp_path, "--sql", MIXED)
     described, (row,) = duckdb_rows(f"DESCRIBE SELECT * FROM '{path}'", f"SELECT n, x, word, absent, raw FROM '{path}'")
@@ -53,6 +55,7 @@ def test_duckdb_reads_the_types_that_the_store_has(url, tmp_path):
     assert row == [1, 0.5, "a|b", None, "00ff"]
 
 
+@pytest.mark.medium
 def test_pandas_reads_the_same_rows_as_the_other_formats(url, tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_parquet(saved(url, tmp_path, "slow"))
@@ -61,6 +64,7 @@ def test_pandas_reads_the_same_rows_as_the_other_formats(url, tmp_path):
     pandas.testing.assert_frame_equal(frame, pandas.read_csv(text), check_dtype=False)
 
 
+@pytest.mark.medium
 def test_values_keep_their_types():
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
@@ -83,6 +87,7 @@ def refused(*arguments):
     return result.stderr
 
 
+@pytest.mark.medium
 def test_mistakes_are_one_line_and_leave_no_file(url, tmp_path):
     path, nowhere = tmp_path / "x.parquet", tmp_path / "no" / "x"
     form = ("--format", "parquet", "--store", url)
@@ -92,6 +97,7 @@ def test_mistakes_are_one_line_and_leave_no_file(url, tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.medium
 def test_a_missing_pyarrow_is_named_with_its_extra(url, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "x.parquet"

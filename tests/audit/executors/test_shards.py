@@ -74,6 +74,7 @@ def suite(tmp_path):
 
 
 # the arms have four and eight requests
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("of", "batch"),
     [(3, 1), (2, 3), pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(9, 1, marks=pytest.mark.slow)],
@@ -115,6 +116,7 @@ def test_an_arm_divided_without_a_promise_has_other_bits(tmp_path, monkeypatch):
     assert facts(found, newest(found))["root"] != facts(local, whole)["root"]
 
 
+@pytest.mark.medium
 def test_shards_of_one_store_are_joined_there(suite, any_url, tmp_path):
     names = [shard(suite, any_url, f"{index}/2") for index in (2, 1)]
     expected = facts(any_url, local_run(suite, any_url))
@@ -184,6 +186,7 @@ def test_an_arm_whose_time_is_measured_is_whole_and_so_is_its_baseline(suite):
     assert whole == {"baseline/T=1", "chain", "gumbel"}
 
 
+@pytest.mark.medium
 def test_an_interrupted_shard_goes_on_as_a_shard(suite, tmp_path):
     store = str(tmp_path / "one.db")
     with Store.open(store, create=True) as opened, pytest.raises(Interrupted) as stopped:
@@ -242,6 +245,7 @@ def refused(folder, *shards, code=2):
     return line
 
 
+@pytest.mark.medium
 def test_missing_doubled_and_foreign_shards_are_refused(three, suite, tmp_path):
     assert "shard 2/3 is missing; name all 3 shards" in refused(tmp_path, three[0], three[2])
     assert "shard 1/3 is given twice" in refused(tmp_path, *three, three[0])
@@ -260,6 +264,7 @@ def test_a_whole_run_is_no_shard(suite, tmp_path):
     assert "is a whole run; make shards" in refused(tmp_path, path)
 
 
+@pytest.mark.medium
 def test_an_edited_shard_is_refused(three, tmp_path):
     def other_case(rows):
         rows[0]["latency_us"] += 1
@@ -268,6 +273,7 @@ def test_an_edited_shard_is_refused(three, tmp_path):
     assert "shard 2/3 has changed since it finished" in refused(tmp_path, three[0], changed, three[2], code=3)
 
 
+@pytest.mark.medium
 def test_another_environment_is_accepted_on_record_only(suite, tmp_path, monkeypatch):
     store, local = str(tmp_path / "all.db"), str(tmp_path / "local.db")
     root = facts(local, local_run(suite, local))["root"]
@@ -294,6 +300,7 @@ def test_another_environment_is_accepted_on_record_only(suite, tmp_path, monkeyp
         assert any(event.detail.startswith("shard 2/2 ran elsewhere: cpu was") for event in record.events)
 
 
+@pytest.mark.medium
 def test_a_shard_is_neither_judged_nor_allowed(suite, tmp_path):
     store = str(tmp_path / "one.db")
     name = shard(suite, store, "1/2")

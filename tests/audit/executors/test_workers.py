@@ -51,6 +51,7 @@ def spread(suite, executor, workers=2):
     return prepared, Spread(prepared, job_of(prepared, 1, NOTHING), executor, workers).fill
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_workers_give_the_run_of_one_process(workers, suite, expected, tmp_path):
     store = str(tmp_path / "workers.db")
@@ -92,6 +93,7 @@ class InProcess:
         return self.outcome(len(self.parts), self.worker.run(part))
 
 
+@pytest.mark.medium
 def test_the_parts_are_of_two_waves_and_have_every_request_once(suite, expected, store):
     executor = InProcess()
     prepared, fill = spread(suite, executor)
@@ -105,6 +107,7 @@ def test_the_parts_are_of_two_waves_and_have_every_request_once(suite, expected,
     assert executor.closed
 
 
+@pytest.mark.medium
 def test_few_jobs_have_many_pieces(suite, expected, store):
     executor = InProcess()
     executor.whole_jobs = True
@@ -113,6 +116,7 @@ def test_few_jobs_have_many_pieces(suite, expected, store):
     assert [part.number for part in executor.parts] == [0, 1, 0]
 
 
+@pytest.mark.medium
 def test_lost_parts_are_done_again_and_nothing_is_stored_twice(suite, expected, store):
     lost = set()
 
@@ -129,6 +133,7 @@ def test_lost_parts_are_done_again_and_nothing_is_stored_twice(suite, expected, 
     assert facts(store.url, name) == expected
 
 
+@pytest.mark.medium
 def test_a_part_that_loses_every_worker_stops_a_run_that_can_be_resumed(suite, expected, store):
     executor = InProcess(lambda _, done: PartLost(done.part, "by signal 9") if is_of(done, "greedy") else done)
     prepared, fill = spread(suite, executor)
@@ -145,6 +150,7 @@ def is_of(done, arm):
     return any(piece.arm == arm for piece in done.part.pieces)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("with_workers", [True, False])
 def test_an_interrupted_run_goes_on_with_and_without_workers(with_workers, suite, expected, store):
     prepared, fill = spread(suite, InProcess())
@@ -177,6 +183,7 @@ def of_another_stream(done):
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("change", [without_the_last, twice, of_another_case, of_another_stream])
 def test_an_answer_to_something_else_is_not_stored(change, suite, store):
     executor = InProcess(lambda _, done: change(done))
@@ -186,6 +193,7 @@ def test_an_answer_to_something_else_is_not_stored(change, suite, store):
     assert store.finished(newest(store.url)) == frozenset()
 
 
+@pytest.mark.medium
 def test_an_engine_that_fails_in_a_worker_fails_the_run(suite, store):
     executor = InProcess(lambda _, done: PartFailed(done.part, "the engine is broken"))
     prepared, fill = spread(suite, executor)
@@ -267,6 +275,7 @@ def killed_runs(suite, store, kills, longest) -> tuple[int, int]:
     return runs, done
 
 
+@pytest.mark.medium
 def test_three_killed_workers_change_nothing(suite, expected, store):
     _, done = killed_runs(suite, store, TRIES - 1, 4.0)
     assert done == TRIES - 1

@@ -48,6 +48,7 @@ PATHS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("path", PATHS)
 def test_each_path_has_its_exit_code(path, asked):
     more, how, code = PATHS[path]
@@ -56,6 +57,7 @@ def test_each_path_has_its_exit_code(path, asked):
     assert "Traceback" not in done.output
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "error",
     [
@@ -74,6 +76,7 @@ def test_no_exception_allows(place, error, asked, monkeypatch):
     assert asked().exit_code == 3
 
 
+@pytest.mark.medium
 def test_an_error_of_the_gate_is_no_warning(asked, monkeypatch):
     def raising(*arguments, **options):
         raise ValueError("deep inside")
@@ -84,6 +87,7 @@ def test_an_error_of_the_gate_is_no_warning(asked, monkeypatch):
     assert "the gate failed: ValueError: deep inside" in done.stdout
 
 
+@pytest.mark.medium
 def test_a_summary_is_appended(asked, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")

@@ -48,6 +48,7 @@ def decisions(url: str) -> tuple[StoredDecision, ...]:
         return store.decisions(store.resolve("latest"))
 
 
+@pytest.mark.medium
 def test_allow(tmp_path, policy):
     url = stored_run(tmp_path)
     result = gate(url, policy, "--actor", "ci")
@@ -58,6 +59,7 @@ def test_allow(tmp_path, policy):
     assert decision.policy["name"] == "small"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("verdict", [Verdict.FAULT, Verdict.INCONCLUSIVE])
 def test_a_fault_blocks_and_is_recorded(tmp_path, policy, verdict):
     url = stored_run(tmp_path, {**PASSING, "law": verdict})
@@ -71,6 +73,7 @@ def test_a_fault_blocks_and_is_recorded(tmp_path, policy, verdict):
     assert decision.reasons == (TRUSTED, f"block: law: arm spec: law is {verdict}: told so")
 
 
+@pytest.mark.medium
 def test_a_missing_claim_cannot_be_decided(tmp_path, policy):
     url = stored_run(tmp_path, {"replay": Verdict.CERTIFIED})
     result = gate(url, policy)
@@ -79,6 +82,7 @@ def test_a_missing_claim_cannot_be_decided(tmp_path, policy):
     assert decisions(url)[0].decision == "cannot_decide"
 
 
+@pytest.mark.medium
 def test_stale_evidence_cannot_be_decided(tmp_path, policy):
     url = stored_run(tmp_path)
     with Store.open(url, create=False) as store:
@@ -88,6 +92,7 @@ def test_stale_evidence_cannot_be_decided(tmp_path, policy):
     assert "max_age" in [reason.requirement for reason in judgement.outcome.reasons]
 
 
+@pytest.mark.medium
 def test_a_changed_record_cannot_be_decided(tmp_path, policy):
     url = stored_run(tmp_path)
     with sqlite3.connect(tmp_path / "audit.db") as database:
@@ -100,12 +105,14 @@ def test_a_changed_record_cannot_be_decided(tmp_path, policy):
     assert "cannot decide: record: " in result.stdout
 
 
+@pytest.mark.medium
 def test_an_unknown_run_cannot_be_decided(tmp_path, policy):
     result = gate(stored_run(tmp_path), policy, run="01ZZZZ")
     assert result.exit_code == 3
     assert result.stdout.startswith("cannot decide: no run ")
 
 
+@pytest.mark.medium
 def test_a_draft_that_differs_by_one_byte_is_blocked(tmp_path, policy):
     folder = model_folder(tmp_path / "draft")
     draft = ArtifactRef("draft", "draft", "draft", None, parse_subject(f"draft={folder}").sha256)
@@ -118,6 +125,7 @@ def test_a_draft_that_differs_by_one_byte_is_blocked(tmp_path, policy):
     assert "block: subject draft: " in result.stdout
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -139,6 +147,7 @@ def test_invalid_input_is_told_and_records_nothing(tmp_path, arguments):
 NAMED = "subjects: {named: [target], named_if_used: [draft]}\n"
 
 
+@pytest.mark.medium
 def test_roles_that_nobody_named_cannot_be_decided_and_are_waived_aloud(tmp_path):
     url, policy = stored_run(tmp_path), tmp_path / "policy.yaml"
     policy.write_text(POLICY + NAMED)

@@ -88,6 +88,7 @@ def judged(name: str, base: RunFacts) -> GateOutcome:
     return decide(base, load_policy(name), subjects, NOW)
 
 
+@pytest.mark.medium
 def test_the_packaged_policies_are_those_in_the_folder_and_valid():
     digests = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in FOLDER.glob("*.yaml")}
     assert digests == PACKAGED, "write the digests of the changed policies into audit/gate/policy.py"
@@ -107,6 +108,7 @@ def test_a_clean_run_is_allowed(name):
     assert judged(name, clean(name)) == GateOutcome(Decision.ALLOW, ())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", PACKAGED)
 def test_each_check_of_a_policy_is_decisive(name):
     base = clean(name)

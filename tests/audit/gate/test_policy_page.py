@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import schemas
 from docs.tools.policy_page import page, write
 
@@ -20,6 +22,7 @@ def names_of(schema: object) -> set[str]:
     return set(schema.get("properties", ())) | names_of(list(schema.values()))
 
 
+@pytest.mark.medium
 def test_the_page_is_current(tmp_path):
     assert PAGE.read_text("utf-8") == page(), "run: make docs"
     write([str(tmp_path / "policy.md")], standalone_mode=False)

@@ -72,6 +72,7 @@ def test_the_facts_follow_their_schema():
     Draft202012Validator(schemas.load("gate-facts")).validate(json.loads(json.dumps(document())))
 
 
+@pytest.mark.medium
 def test_a_module_sees_the_facts_and_neither_variables_nor_an_output():
     answer = evaluate(module(TOKENS), document())
     assert (answer.allow, answer.deny) == (
@@ -115,6 +116,7 @@ def asked(tmp_path: Path):
     return ask
 
 
+@pytest.mark.medium
 def test_a_module_makes_a_decision_stricter_and_never_looser(asked):
     yes = HEAD + SILENT + "allow := true\n"
     allowed = asked(yes)
@@ -132,6 +134,7 @@ def test_allow_false_blocks():
     assert (reason.answer, reason.text) == (Decision.BLOCK, "rule allow is false")
 
 
+@pytest.mark.medium
 def test_a_policy_can_require_a_module_by_its_digest(asked):
     required = SMALL_POLICY + f'rego: ["sha256:{"7" * 64}"]\n'
     for text in ("", HEAD + SILENT + "allow := true\n"):
@@ -139,6 +142,7 @@ def test_a_policy_can_require_a_module_by_its_digest(asked):
         assert (done.exit_code, f"requires the Rego module sha256:{'7' * 64}" in done.stdout) == (3, True)
 
 
+@pytest.mark.medium
 def test_a_missing_engine_is_one_line(asked, monkeypatch):
     monkeypatch.setattr("audit.gate.rego_modules.find_spec", lambda name: None)
     done = asked(HEAD)

@@ -63,6 +63,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.medium
 def test_an_allow_is_a_statement_about_what_the_run_used(place):
     done = place.signed(*ALLOWED)
     assert done.exit_code == 0, done.output
@@ -88,6 +89,7 @@ def test_an_allow_is_a_statement_about_what_the_run_used(place):
     assert invoke("db", "check", "--store", place.url).exit_code == 0
 
 
+@pytest.mark.medium
 def test_an_old_decision_does_not_verify_for_anything_else(place):
     place.signed()
     policy = f"sha256:{load_policy(place.policy).sha256}"
@@ -108,6 +110,7 @@ def test_an_old_decision_does_not_verify_for_anything_else(place):
         assert line in problem
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("how", "code"),
     [
@@ -127,6 +130,7 @@ def test_what_is_not_allowed_is_signed_as_failed_and_does_not_verify(place, how,
     assert (refused.exit_code, refused.stdout) == (1, line)
 
 
+@pytest.mark.medium
 def test_nothing_is_decided_that_cannot_be_signed(place, monkeypatch):
     place.gate()
     loose = place.folder / "loose"
@@ -153,6 +157,7 @@ def test_nothing_is_decided_that_cannot_be_signed(place, monkeypatch):
     assert [path.name for path in place.folder.iterdir() if path.name.startswith((".", "decision"))] == []
 
 
+@pytest.mark.medium
 def test_a_store_that_fails_leaves_no_envelope(place, monkeypatch):
     def failing(*given: object) -> None:
         raise UserError("the disk is full")
@@ -161,6 +166,7 @@ def test_a_store_that_fails_leaves_no_envelope(place, monkeypatch):
     assert (place.signed().exit_code, place.out.exists()) == (2, False)
 
 
+@pytest.mark.medium
 def test_a_decision_on_a_bundle_needs_a_file_and_no_store(place):
     place.gate()
     bundle = place.folder / "run.zip"

@@ -206,6 +206,7 @@ CASES: dict[str, tuple[tuple[SignedReview, ...], Decision, str]] = {
 }
 
 
+@pytest.mark.medium
 def test_reviews_count_by_role_key_age_and_order():
     for name, (reviews, answer, says) in CASES.items():
         outcome = reviewed(*reviews)
@@ -269,6 +270,7 @@ WRONG = {
 }
 
 
+@pytest.mark.medium
 def test_a_policy_that_cannot_be_met_is_refused_in_one_line(desk):
     path, whole = desk.folder / "policy.yaml", (desk.folder / "policy.yaml").read_text()
     key = keys.read_public(desk.folder / "eve.pub").text

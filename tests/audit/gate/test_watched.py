@@ -115,11 +115,13 @@ def place(tmp_path) -> Place:
     return Place(url, run, tmp_path)
 
 
+@pytest.mark.medium
 def test_a_watched_day_without_an_alarm_is_allowed(place):
     place.watch()
     assert place.reasons() == []
 
 
+@pytest.mark.medium
 def test_without_the_key_nobody_looks(place):
     path = place.folder / "plain.yaml"
     path.write_text("\n".join((POLICY % "").splitlines()[:-1]))
@@ -127,11 +129,13 @@ def test_without_the_key_nobody_looks(place):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.medium
 def test_no_watch(place):
     (reason,) = place.reasons()
     assert reason.startswith("cannot_decide: watched: the store has no watch of a server compared with run ")
 
 
+@pytest.mark.medium
 def test_an_alarm_blocks_while_it_is_in_the_window(place):
     place.watch(Traffic(rate=0.3, end=timedelta(hours=22)))
     place.watch(Traffic(begin=timedelta(hours=21)), interval_s=601.0)
@@ -144,6 +148,7 @@ def test_an_alarm_blocks_while_it_is_in_the_window(place):
     assert later == []
 
 
+@pytest.mark.medium
 def test_an_alarm_that_the_row_does_not_name_is_computed_from_the_series(place):
     place.watch(Traffic(rate=0.3))
     with sqlite3.connect(place.folder / "audit.db") as database:
@@ -155,6 +160,7 @@ def test_an_alarm_that_the_row_does_not_name_is_computed_from_the_series(place):
     assert any("cannot_decide: record: " in reason for reason in reasons)
 
 
+@pytest.mark.medium
 def test_an_edited_reading_breaks_the_record(place):
     place.watch()
     with sqlite3.connect(place.folder / "audit.db") as database:
@@ -169,6 +175,7 @@ def test_an_edited_reading_breaks_the_record(place):
     assert "watch_reading 9" in reason
 
 
+@pytest.mark.medium
 def test_a_stale_watch(place):
     place.watch(Traffic(begin=timedelta(days=1, hours=3), end=timedelta(hours=2)))
     assert place.reasons("{days: 1, gaps: 0.1}") == [
@@ -177,6 +184,7 @@ def test_a_stale_watch(place):
     assert place.reasons("{days: 1, gaps: 0.1, interval: 3h}") == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("traffic", "minutes"),
     [(Traffic(down=(20, 30)), 220), (Traffic(restart=25), 20), (Traffic(begin=timedelta(hours=18)), 360)],
@@ -190,12 +198,14 @@ def test_gaps_count_to_the_minute(place, traffic, minutes):
     assert f"of the last 1 days ({share:.1%}) were not watched, at most" in reason
 
 
+@pytest.mark.medium
 def test_two_watches_of_one_server_add_up(place):
     place.watch(Traffic(end=timedelta(hours=10)))
     place.watch(Traffic(begin=timedelta(hours=12)), interval_s=599.0)
     assert place.reasons() == []
 
 
+@pytest.mark.medium
 def test_a_quiet_server_shows_nothing(place):
     place.watch(Traffic(drafts=40))
     (reason,) = place.reasons()
@@ -203,6 +213,7 @@ def test_a_quiet_server_shows_nothing(place):
     assert place.reasons("{days: 1, units: 2920}") == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -218,6 +229,7 @@ def test_a_watch_that_could_not_have_alarmed_does_not_count(place, changes, says
     assert says in reason
 
 
+@pytest.mark.medium
 def test_a_watch_of_another_model(place):
     with Store.open(place.url, create=False) as store:
         twin, stranger = a_run(store), a_run(store, "e" * 64)
@@ -234,6 +246,7 @@ def test_a_watch_of_another_model(place):
     assert place.reasons("{days: 1, models: [m]}") == []
 
 
+@pytest.mark.medium
 def test_named_servers_are_all_watched_whatever_their_reference_is_from(place):
     place.watch(run=None)
     (reason,) = place.reasons()
@@ -243,6 +256,7 @@ def test_named_servers_are_all_watched_whatever_their_reference_is_from(place):
     assert reason == f"cannot_decide: watched: the store has no watch of {OTHER}"
 
 
+@pytest.mark.medium
 def test_a_bundle_has_no_watch(place):
     place.watch()
     bundle, path = place.folder / "run.zip", place.folder / "policy.yaml"
@@ -253,6 +267,7 @@ def test_a_bundle_has_no_watch(place):
     assert "watched: a bundle holds no watches; judge the run in the store that has them" in result.output
 
 
+@pytest.mark.medium
 def test_the_command_blocks_and_names_the_next_step(place):
     place.watch(Traffic(rate=0.3))
     path = place.folder / "policy.yaml"
@@ -262,6 +277,7 @@ def test_the_command_blocks_and_names_the_next_step(place):
     assert "next: audit watch URL --show has the days" in result.output
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "rule", ["{}", "{days: 0}", "{days: 1, gaps: 1}", "{days: 1, interval: soon}", "{days: 1, url: x}"]
 )

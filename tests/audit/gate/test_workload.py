@@ -37,6 +37,7 @@ def test_what_leaves_a_choice(changes, sampled):
     assert is_sampled(SamplingParams(**changes)) is sampled
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("least", "says"),
     [

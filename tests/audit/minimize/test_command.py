@@ -154,6 +154,7 @@ def test_the_same_search_gives_the_same_files(broken):
         assert (broken.folder / "first" / name).read_bytes() == (broken.folder / "second" / name).read_bytes()
 
 
+@pytest.mark.medium
 def test_without_a_request_the_fault_names_it(broken):
     told = broken.minimized("--check", "greedy_equality", "--trials", "2", out="unnamed")
     assert told.exit_code == 0
@@ -161,6 +162,7 @@ def test_without_a_request_the_fault_names_it(broken):
     assert "further reductions may be possible" in told.stdout
 
 
+@pytest.mark.medium
 def test_a_limit_ends_the_search_with_what_is_found_by_then(broken):
     told = broken.minimized("hot/w/r0#0", "--trials", "4", out="limited")
     assert told.exit_code == 0
@@ -283,6 +285,7 @@ def test_a_verdict_that_does_not_come_again_is_said_in_one_line(tmp_path, dying,
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.medium
 def test_a_clean_run_has_nothing_to_minimize(tmp_path):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("clean", "replay"))
     told = place.minimized("w/r0#0")
@@ -318,6 +321,7 @@ def test_what_is_there_is_not_overwritten(broken):
     assert "its parent folder does not exist" in told.stderr
 
 
+@pytest.mark.medium
 def test_a_suite_that_changed_since_is_refused(tmp_path):
     place = Place(tmp_path).ran(SCRIPTED + ROWS + "arms:\n" + arm("broken", "replay", "resample_from_p"))
     (tmp_path / "rows.jsonl").write_text('{"id": "r0", "prompt": "other"}\n')

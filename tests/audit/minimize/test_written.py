@@ -35,6 +35,7 @@ def arms():
             yield pytest.param(suite, arm, id=f"{name}-{arm.name}")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("suite", "arm"), list(arms()))
 def test_every_packaged_arm_comes_back(suite, arm, tmp_path):
     one = replace(suite, arms=(arm,), samples=1)

@@ -19,6 +19,7 @@ def run(any_url):
         return fill_finished(store)
 
 
+@pytest.mark.medium
 def test_the_file_has_the_tokens_of_the_record(any_url, run, tmp_path):
     out = tmp_path / "spec.json"
     done = invoke("export", run, "--format", "difr", "--arm", "spec", "--out", str(out), "--store", any_url)
@@ -44,6 +45,7 @@ def test_repetitions_of_a_case_are_answers_to_one_prompt(any_url, run):
     assert found[0]["outputs"][0] == found[0]["outputs"][1] == {"token_ids": list(first.tokens)}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -58,6 +60,7 @@ def test_a_wrong_call_is_one_line(any_url, run, tmp_path, options, says):
     assert list(tmp_path.glob("x.json")) == []
 
 
+@pytest.mark.medium
 def test_an_erased_answer_is_not_exported(any_url, run, tmp_path):
     erase_first(any_url)
     done = invoke(

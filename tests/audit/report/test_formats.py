@@ -113,6 +113,7 @@ def test_a_badge_says_the_conclusion_and_can_be_read(shown):
     assert drawn.get("aria-label") == "a<b: c"
 
 
+@pytest.mark.medium
 def test_the_command_prints_a_format_and_writes_a_badge(tmp_path):
     url, badge = f"sqlite:///{tmp_path / 'audit.db'}", tmp_path / "badge.svg"
     with Store.open(url, create=True) as store:

@@ -47,6 +47,7 @@ class Counts(Silent):
         self.stored += 1
 
 
+@pytest.mark.medium
 def test_an_arm_that_remembers_is_decoded_again_and_nothing_is_stored_twice(suite, store, monkeypatch):
     whole = run(prepare(suite), store, Silent()).run
     name, counts = interrupted(suite, store, REQUESTS - 5), Counts()
@@ -60,6 +61,7 @@ def test_an_arm_that_remembers_is_decoded_again_and_nothing_is_stored_twice(suit
     assert root(store, name) != root(store, whole)
 
 
+@pytest.mark.medium
 def test_a_request_that_comes_out_differently_is_refused_in_one_line(suite, store, monkeypatch):
     name = interrupted(suite, store, REQUESTS - 5)
     prepared = prepare(suite)

@@ -46,6 +46,7 @@ def pragma(store, statement):
         return connection.exec_driver_sql(f"PRAGMA {statement}").scalar_one()
 
 
+@pytest.mark.medium
 def test_a_full_disk_keeps_the_finished_requests(suite, tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -85,6 +86,7 @@ def test_a_lost_connection_keeps_the_finished_requests(suite, postgres):
         assert store.damage() == ()
 
 
+@pytest.mark.medium
 def test_a_removed_file_stops_the_run_at_once_and_the_former_file_can_be_resumed(suite, tmp_path):
     path, moved = tmp_path / "audit.db", tmp_path / "moved"
     moved.mkdir()
@@ -113,6 +115,7 @@ def execute(suite, url, name, ready):
         resume(prepare(suite), store, name, Slow())
 
 
+@pytest.mark.medium
 def test_a_run_is_resumed_by_one_process_at_a_time(suite, any_url):
     with Store.open(any_url, create=False) as store:
         with pytest.raises(Interrupted, match=r"; continue with: audit resume \w+ --store ") as stopped:

@@ -32,6 +32,7 @@ def suite(tmp_path):
     return path
 
 
+@pytest.mark.medium
 def test_every_check_passes_and_lengths_differ(suite, tmp_path):
     store, results = str(tmp_path / "s.db"), tmp_path / "results.json"
     done = invoke("run", str(suite), "--store", store, "--results", str(results))

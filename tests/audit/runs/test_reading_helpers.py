@@ -54,6 +54,7 @@ def ended(pid):
     return False
 
 
+@pytest.mark.medium
 def test_results_do_not_depend_on_the_number_of_helpers(given):
     expected = list(evaluate_together(ASKED, Evidence(given)))
     assert {result.verdict.value for _, result in expected} >= {"fault", "certified"}
@@ -66,6 +67,7 @@ def test_results_do_not_depend_on_the_number_of_helpers(given):
     assert all(map(ended, pids))
 
 
+@pytest.mark.medium
 def test_helpers_read_what_they_are_given(given, monkeypatch):
     """Nothing is read here if they get everything: else a helper that always fails would not show."""
     expected = list(evaluate_together(ASKED, Evidence(given)))
@@ -75,6 +77,7 @@ def test_helpers_read_what_they_are_given(given, monkeypatch):
         assert judged(given, helpers) == expected
 
 
+@pytest.mark.medium
 def test_a_helper_that_dies_costs_no_result(given):
     expected = list(evaluate_together(ASKED, Evidence(given)))
     with ReadingHelpers(1, least=1) as helpers:
@@ -92,6 +95,7 @@ def no_process(*_arguments, **_named):
     raise OSError("no process can be started")
 
 
+@pytest.mark.medium
 def test_without_a_process_everything_is_read_here(given, monkeypatch):
     expected = list(evaluate_together(ASKED, Evidence(given)))
     monkeypatch.setattr(reading_helpers, "ProcessPoolExecutor", no_process)
@@ -111,6 +115,7 @@ def test_small_arms_whole_rows_and_one_processor_need_no_helper(given):
         assert helpers.pids == ()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("index", [1, 19])
 def test_what_a_check_raises_there_or_here_is_raised_and_ends_the_helpers(given, index):
     def damaged(at):
@@ -124,6 +129,7 @@ def test_what_a_check_raises_there_or_here_is_raised_and_ends_the_helpers(given,
         assert helpers.pids == ()
 
 
+@pytest.mark.medium
 def test_a_reading_that_is_given_up_ends_the_helpers(given):
     with ReadingHelpers(1, least=1) as helpers:
         parts = helpers.read(given, [load("law")])

@@ -55,6 +55,7 @@ def changed(url, statement):
         connection.execute(statement)
 
 
+@pytest.mark.medium
 def test_helpers_read_a_store_s_arms(copied, monkeypatch):
     begun = []
     pool = reading_helpers.ProcessPoolExecutor
@@ -72,6 +73,7 @@ def test_helpers_read_a_store_s_arms(copied, monkeypatch):
     assert len(begun) == 1
 
 
+@pytest.mark.medium
 def test_the_verdicts_are_the_same_and_stand_beside_the_first(copied, made):
     result = invoke("judge", "--store", copied)
     assert result.exit_code == 0, result.output
@@ -87,6 +89,7 @@ def test_the_verdicts_are_the_same_and_stand_beside_the_first(copied, made):
         assert {row[1:] for row in rows} == {(2, 1)}
 
 
+@pytest.mark.medium
 def test_a_verdict_that_was_edited_comes_out(copied):
     changed(copied, "UPDATE check_result SET verdict = 'certified', bound = 0.25 WHERE name = 'replay'")
     result = invoke("judge", "--store", copied)
@@ -111,6 +114,7 @@ def test_the_arms_on_record_are_those_that_were_planned(made):
     assert found.unknown == ()
 
 
+@pytest.mark.medium
 def test_what_this_version_does_not_know_is_named_and_left_alone(copied, made):
     changed(copied, 'UPDATE arm SET spec = replace(spec, \'"replay": {}\', \'"gone": {}, "seed": {"old": 1}\')')
     result = invoke("judge", "--store", copied)
@@ -119,6 +123,7 @@ def test_what_this_version_does_not_know_is_named_and_left_alone(copied, made):
         assert {each.check for each in store.checks(made[1])} >= {"replay", "seed"}
 
 
+@pytest.mark.medium
 def test_a_run_with_looks_is_judged_at_the_share_of_its_last_one(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
         path = suite_file(tmp_path, margin=0.1, more=", accounting: {}")

@@ -63,6 +63,7 @@ def scripted_run(folder, **options):
         return run(prepared, store, Silent()).run
 
 
+@pytest.mark.medium
 def test_every_token_and_every_digest_comes_again_without_the_suite(tmp_path):
     name = scripted_run(tmp_path)
     for file in ("suite.yaml", "prompts.jsonl"):
@@ -74,6 +75,7 @@ def test_every_token_and_every_digest_comes_again_without_the_suite(tmp_path):
     assert all(each["digests"] == each["same_digests"] > 100 for each in found["arms"])
 
 
+@pytest.mark.medium
 def test_an_older_record_comes_again_with_the_digests_of_its_time(tmp_path, monkeypatch):
     def former(*given, **options):
         return LoopOptions(*given, **options | {"digest_kind": DigestKind.BLAKE2B})
@@ -87,6 +89,7 @@ def test_an_older_record_comes_again_with_the_digests_of_its_time(tmp_path, monk
         assert replay_run(store, store.load_run(name), lambda _arm: None).same
 
 
+@pytest.mark.medium
 def test_what_no_seed_determines_does_not_come_again(tmp_path):
     scripted_run(tmp_path, fault="unseeded_draft")
     result = invoke("replay", "--store", str(tmp_path / "audit.db"))
@@ -97,6 +100,7 @@ def test_what_no_seed_determines_does_not_come_again(tmp_path):
     assert baseline[1] == baseline[2] == "6", "the baseline has no draft"
 
 
+@pytest.mark.medium
 def test_grammars_filters_tools_neighbours_and_refused_prompts_come_again(tmp_path):
     shutil.copytree(str(files("engine") / "bundled" / "target"), tmp_path / "target")
     (tmp_path / "suite.yaml").write_text(BUNDLED.format(target=tmp_path / "target"))
@@ -129,6 +133,7 @@ arms:
 """
 
 
+@pytest.mark.medium
 def test_demanded_calls_come_again(tmp_path):
     (tmp_path / "suite.yaml").write_text(DEMANDING)
     (tmp_path / "prompts.jsonl").write_text(json.dumps(PROMPTS[2]) + "\n")
@@ -137,6 +142,7 @@ def test_demanded_calls_come_again(tmp_path):
         assert replay_run(store, store.load_run(store.resolve("latest")), lambda _arm: None).same
 
 
+@pytest.mark.medium
 def test_a_run_that_was_interrupted_comes_again_call_by_call(tmp_path):
     path = suite_file(tmp_path, more=", replay: {}")
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
@@ -146,6 +152,7 @@ def test_a_run_that_was_interrupted_comes_again_call_by_call(tmp_path):
         assert replay_run(store, store.load_run(stopped.value.run), lambda _arm: None).same
 
 
+@pytest.mark.medium
 def test_another_engine_cannot_be_run_again(tmp_path):
     name = scripted_run(tmp_path)
     with Store.open(str(tmp_path / "audit.db"), create=False) as store:
@@ -169,6 +176,7 @@ def test_the_quickstart_gives_every_digest_again(tmp_path, mode):
     assert "the same tokens and the same bits" in found.stdout
 
 
+@pytest.mark.medium
 def test_what_differs_in_the_environment_is_listed(tmp_path, monkeypatch):
     scripted_run(tmp_path)
     url = str(tmp_path / "audit.db")

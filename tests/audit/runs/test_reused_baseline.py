@@ -98,6 +98,7 @@ def verdicts(store, name):
     return {(each.arm, each.check): each.verdict for each in store.checks(name)}
 
 
+@pytest.mark.medium
 def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
     again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent()).run
     for arm in PLAIN:
@@ -138,6 +139,7 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
     assert run(prepared, store, Silent()).exit_code in (0, 3)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("change", "message"),
     fast_first(
@@ -163,6 +165,7 @@ def test_what_the_earlier_run_lacks_is_one_line_and_nothing_is_stored(path, chan
         assert len(store.list_runs(10)) == 1
 
 
+@pytest.mark.medium
 def test_another_prompt_is_told(path):
     prompts = path.parent / "prompts.jsonl"
     prompts.write_text(prompts.read_text().replace("abcd", "abca"))
@@ -170,6 +173,7 @@ def test_another_prompt_is_told(path):
     assert (done.exit_code, "recorded baseline/greedy/words/w15#0 with another prompt" in done.stderr) == (2, True)
 
 
+@pytest.mark.medium
 def test_a_run_that_is_not_finished_is_refused(path, store):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(load_suite(path)), store, StopsAfter(3))
@@ -178,6 +182,7 @@ def test_a_run_that_is_not_finished_is_refused(path, store):
     assert f"is interrupted; finish it first: audit resume {stopped.value.run}" in done.stderr
 
 
+@pytest.mark.medium
 def test_a_run_that_was_changed_decides_nothing(path, first):
     edited(path.parent / "audit.db", "UPDATE request SET n_output = n_output + 1 WHERE id = 1")
     done = audit(path, "--baseline", first)

@@ -42,6 +42,7 @@ def decide(folder, store, most, **options):
     return run(prepare(load_suite(suite_file(folder, **options))), store, Silent(), RunStopRule(most))
 
 
+@pytest.mark.medium
 def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
     outcome = decide(tmp_path, store, 100 * ROUND, margin=0.1, more=", accounting: {}")
     last = ended(store, outcome)
@@ -61,6 +62,7 @@ def test_a_clean_engine_stops_when_its_margin_is_reached(tmp_path, store):
     assert store.verify_root(outcome.run)
 
 
+@pytest.mark.medium
 def test_no_stream_is_used_twice(tmp_path, store):
     outcome = decide(tmp_path, store, 3 * ROUND, margin=0.001)
     assert [each.repetitions for each in looks_of(store, outcome)] == [1, 2, 3]
@@ -169,6 +171,7 @@ def test_a_margin_out_of_reach_ends_inconclusive_at_the_limit(tmp_path, store):
     assert f"would pass the limit of {4 * ROUND + ROUND // 2}" in last.stopped
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", fast_first(range(5)))
 def test_a_broken_engine_stops_early(tmp_path, store, seed):
     outcome = decide(tmp_path, store, 20 * ROUND, margin=0.001, seed=seed, fault="sqrt_acceptance")
@@ -186,6 +189,7 @@ def test_clean_engines_raise_no_more_alarms_than_alpha_under_optional_stopping(t
     assert codes.count(1) <= binom.isf(0.001, runs, alpha)
 
 
+@pytest.mark.medium
 def test_greedy_arms_run_once_and_cannot_hold_up_the_end(tmp_path, store):
     path = suite_file(tmp_path)
     text = path.read_text().replace("temperature: 1", "temperature: 0")
@@ -237,12 +241,14 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, sto
     assert first == second
 
 
+@pytest.mark.medium
 def test_a_limit_below_one_round_is_refused(tmp_path, store):
     with pytest.raises(UserError, match=rf"one round emits up to {ROUND} tokens .* more than --max-tokens 100; write"):
         decide(tmp_path, store, 100)
     assert store.list_runs(5) == ()
 
 
+@pytest.mark.medium
 def test_the_command_says_after_how_many_tokens_it_was_decided(tmp_path):
     path, url = str(suite_file(tmp_path, margin=0.1)), str(tmp_path / "own.db")
     options = ["--store", url, "--results", str(tmp_path / "r.json")]
@@ -260,6 +266,7 @@ def test_the_command_says_after_how_many_tokens_it_was_decided(tmp_path):
     assert "looks         decided after " in shown.stdout
 
 
+@pytest.mark.medium
 def test_the_command_prints_what_is_left_and_never_full_certainty(tmp_path):
     # the level of the first look is within rounding of 1
     path = str(suite_file(tmp_path, margin=0.001, alpha="0.001, confidence: 0.9999999"))

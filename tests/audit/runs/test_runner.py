@@ -63,6 +63,7 @@ def anchored_suite(folder) -> Suite:
     return load_suite(path)
 
 
+@pytest.mark.medium
 def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
     outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
     candidate, anchor = (store.load_arm(outcome.run, name) for name in ("chain", "chain/anchor"))
@@ -105,6 +106,7 @@ class Unanchored:
         return getattr(self._backend, name)
 
 
+@pytest.mark.medium
 def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, monkeypatch):
     whole = ScriptedBackend.arm
     monkeypatch.setattr(ScriptedBackend, "arm", lambda shop, plan: Unanchored(whole(shop, plan)))
@@ -114,6 +116,7 @@ def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, m
     assert found.verdict is Verdict.NOT_RUN
 
 
+@pytest.mark.medium
 def test_a_run_stores_every_request_and_its_verdicts(suite, store):
     outcome = run(prepare(suite), store, Silent())
     assert outcome.exit_code in (0, 3)
@@ -133,6 +136,7 @@ def tokens_of(store, run_id, arm):
     return {each.key: each.tokens for each in store.load_arm(run_id, arm).requests}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("stop_after", fast_first([9, 1, 30]))
 def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
     whole = run(prepare(suite), store, Silent())
@@ -148,12 +152,14 @@ def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
         assert tokens_of(store, name, arm) == tokens_of(store, whole.run, arm)
 
 
+@pytest.mark.medium
 def test_a_finished_run_is_not_resumed(suite, store):
     outcome = run(prepare(suite), store, Silent())
     with pytest.raises(UserError, match="is finished"):
         resume(prepare(suite), store, outcome.run, Silent())
 
 
+@pytest.mark.medium
 def test_a_changed_suite_is_not_resumed(suite, store, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(2))
@@ -162,6 +168,7 @@ def test_a_changed_suite_is_not_resumed(suite, store, tmp_path):
         resume(prepare(changed), store, stopped.value.run, Silent())
 
 
+@pytest.mark.medium
 def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(2))
@@ -174,6 +181,7 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
         resume(elsewhere, store, stopped.value.run, Silent())
 
 
+@pytest.mark.medium
 def test_a_run_is_not_resumed_in_another_environment_unless_the_user_accepts_it(suite, store):
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(2))
@@ -196,6 +204,7 @@ def test_a_run_is_not_resumed_in_another_environment_unless_the_user_accepts_it(
         assert change in elsewhere
 
 
+@pytest.mark.medium
 def test_a_run_that_began_without_an_arm_is_not_resumed(suite, store):
     prepared = prepare(suite)
     with pytest.raises(Interrupted) as stopped:
@@ -293,6 +302,7 @@ def test_a_stopped_process_can_be_resumed(tmp_path, number):
     assert "already done" in resumed.stderr
 
 
+@pytest.mark.medium
 def test_a_memory_of_finished_requests_is_in_the_record_where_it_begins_and_ends(tmp_path, store):
     path = suite_file(tmp_path)
     arm = "proposer: {kind: suffix, gamma: 2, options: {cached_requests: 4}}"

@@ -100,6 +100,7 @@ def test_without_a_run_the_plan_rests_on_stated_defaults(tmp_path):
     assert found.seconds == pytest.approx(found.tokens / RATE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("samples", "margin"), slow_unless([(2, 0.2), (2, 0.02)], [(2, 0.02)]))
 def test_a_run_ends_as_its_plan_from_the_run_before_says(tmp_path, samples, margin):
     suite = load_suite(suite_of(tmp_path, samples, margin))
@@ -116,6 +117,7 @@ def test_a_run_ends_as_its_plan_from_the_run_before_says(tmp_path, samples, marg
     assert found.exit_code == first.exit_code == (0 if margin == 0.2 else 3)
 
 
+@pytest.mark.medium
 def test_another_proposers_counts_are_not_used(tmp_path):
     path = suite_of(tmp_path)
     suite = load_suite(path)

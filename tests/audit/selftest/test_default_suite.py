@@ -37,6 +37,7 @@ NAMED = (
 """One fault of each of several groups of situations: drafting, rows, batch, parameters, ends, trees."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NAMED)
 def test_the_default_checks_catch_a_fault_in_a_few_short_answers(name):
     scenario = faults.load(name).scenario
@@ -91,6 +92,7 @@ def test_all_but_prompts_are_the_loaders_defaults(tmp_path):
     assert unreachable(ours) == ()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("broken", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["broken", "clean"])
 @pytest.mark.parametrize("situation", slow_unless(WITHOUT, [name for name in WITHOUT if name != "near_tie"]))
 def test_without_its_situation_neither_engine_passes(situation, broken):
@@ -120,6 +122,7 @@ def test_without_its_situation_the_default_checks_end_undecided(situation):
         assert any(situation in result.details.get("short_of", {}) for result in judged.results.values())
 
 
+@pytest.mark.medium
 def test_every_situation_with_a_floor_has_a_suite_without_it():
     """Arms with every setting that asks for a situation: trees, chains, filters, tools, early ends, and a grammar."""
     sampling = SamplingParams(

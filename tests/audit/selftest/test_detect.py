@@ -112,6 +112,7 @@ def test_large_arms_over_models_with_weights_are_judged_by_the_checks_of_the_bro
     assert not limits(record=4096, outside=4096).allow("text", 4096, heavy)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", sorted(battery.OF_OTHER_ENGINES))
 def test_a_check_of_other_engines_has_nothing_to_judge_here_and_is_not_sought(name):
     found = gather(suite_of(faults.load("noise_keyed_by_draw").scenario, None, 0, 256, (name,)))
@@ -120,6 +121,7 @@ def test_a_check_of_other_engines_has_nothing_to_judge_here_and_is_not_sought(na
     assert name not in battery.uncaught(())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", sorted(detect.ALONE))
 def test_checks_of_the_candidate_alone_say_the_same_with_and_without_a_baseline(name):
     suite = suite_of(faults.load("sqrt_acceptance").scenario, "sqrt_acceptance", 0, 256, (name,))

@@ -44,6 +44,7 @@ def test_runs_of_ones_own_stay_whole(evidence):
         assert (arm is evidence.companions[kind]) == (kind.reads)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", [Level.L0, Level.L1])
 def test_a_clean_arm_seen_from_outside_is_no_fault(level):
     clean = gather(suite_of(faults.load(FAULT).scenario, None, 0, 256, battery.names(level)))

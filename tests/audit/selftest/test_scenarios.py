@@ -69,6 +69,7 @@ def test_the_clean_grid_has_grammars_filters_and_tools_at_every_sampling():
     assert any(case.tools for suite in arms for case in suite.cases)
 
 
+@pytest.mark.medium
 def test_what_is_gathered_is_the_arm_with_its_baseline_and_companions():
     evidence = gather(suite_of(faults.load("greedy_accepts_top2").scenario, "greedy_accepts_top2", 0, 256, ("seed",)))
     assert evidence.candidate.effective.fault == "greedy_accepts_top2"

@@ -95,6 +95,7 @@ def test_a_broken_engine_is_never_certified(evaluated, tmp_path, rule, fault, re
     assert results[check] is verdict
 
 
+@pytest.mark.medium
 def test_answers_without_a_partner_are_counted(evaluated):
     found = evaluated(Asked(0), Asked(0, ("abc", *Asked(0).prompts[:-1])), model="scripted:1", draft="scripted:2")
     assert (found.pairs, found.unpaired) == (35, 2)

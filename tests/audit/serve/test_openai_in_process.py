@@ -62,6 +62,7 @@ def complete(client, **options):
     )
 
 
+@pytest.mark.medium
 def test_an_answer_has_its_name_its_counts_and_its_drafts(app):
     (listed,) = asked(app, lambda client: client.models.list()).data
     assert listed.id == "script"

@@ -44,6 +44,7 @@ def texts(answers):
     return [answer.document["choices"][0]["text"] for answer in answers]
 
 
+@pytest.mark.medium
 def test_an_answer_is_in_the_store_when_it_is_given(opened):
     model = opened(rows="3")
     answers = ask(model, *(body(prompt) for prompt in "abcdefgh"))
@@ -61,6 +62,7 @@ def test_an_answer_is_in_the_store_when_it_is_given(opened):
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.medium
 def test_the_same_requests_draw_the_same_numbers_with_drafts_and_without(opened):
     bodies = [body(), body("xyz"), body(), body()]
     drafted, plain, other = (
@@ -72,6 +74,7 @@ def test_the_same_requests_draw_the_same_numbers_with_drafts_and_without(opened)
     assert fixed[0] == fixed[1]
 
 
+@pytest.mark.medium
 def test_a_score_is_the_targets_own(opened):
     model = opened()
     (answer,) = ask(model, body(temperature=0, return_token_ids=True))
@@ -89,6 +92,7 @@ def test_a_score_is_the_targets_own(opened):
     assert not unlikely.greedy
 
 
+@pytest.mark.medium
 def test_what_the_engine_refuses_is_one_line(opened):
     model = opened()
     with pytest.raises(UserError, match=r"letters: top_p"):
@@ -116,6 +120,7 @@ def test_wrong_options_are_named(opened, options, line):
         opened(**options)
 
 
+@pytest.mark.medium
 def test_without_its_record_there_is_no_answer(opened, monkeypatch):
     model = opened()
 

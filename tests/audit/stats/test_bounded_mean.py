@@ -26,6 +26,7 @@ LAWS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("law", fast_first(LAWS, 2))
 @pytest.mark.parametrize("method", UPPER)
 def test_bounds_cover(method, law):
@@ -101,6 +102,7 @@ def test_numbers_outside_the_unit_interval_are_refused(method, bad):
         UPPER[method](np.array([0.5, bad]))
 
 
+@pytest.mark.medium
 def test_a_million_numbers_take_seconds_at_most():
     """0.5 s on one core where this was written; the limit leaves room for a busy machine."""
     x = np.random.default_rng(7).beta(0.5, 200.0, 1_000_000)

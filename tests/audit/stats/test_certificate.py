@@ -70,6 +70,7 @@ def test_positions_cover(lenient, noise):
     assert max(each.certificate.eps for each in audited) < 0.1
 
 
+@pytest.mark.medium
 def test_the_simulation_would_notice_a_bound_that_is_too_small():
     """The same arms at 20 % confidence: where mismatches make up the whole distance, the bound misses often."""
     rng = np.random.default_rng(13)
@@ -140,6 +141,7 @@ def leak_score(rng, n, share):
     return PredictableScore("leak of q", 3, picked(scores, token), expected, 0.0, 1.0), truth
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("share", slow_unless([0.0, 0.4], [0.4]))
 def test_directions_cover(share):
     rng, missed = np.random.default_rng(8), 0

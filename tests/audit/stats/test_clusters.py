@@ -45,6 +45,7 @@ def test_equal_clusters_are_the_t_test_of_their_means():
     assert found.high - found.estimate == pytest.approx(half)
 
 
+@pytest.mark.medium
 def test_coverage_holds_for_prompts_and_fails_for_tokens():
     # 95 % intervals of 400 runs: the true rate of misses is .05 for prompts; bounds at 1e-3
     runs = 400
@@ -95,6 +96,7 @@ def latencies(rng, prompts, each=5):
     return ((common + own) ** 2).sum(axis=2).ravel() / 4, np.repeat(np.arange(prompts), each)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("level", "prompts"), fast_first([(0.5, 30), (0.5, 300), (0.9, 100), (0.99, 100), (0.99, 500)], 2)
 )
@@ -194,6 +196,7 @@ def strata(generator, sizes=(8, 9, 10)):
     return found
 
 
+@pytest.mark.medium
 def test_a_mean_of_strata_covers_the_mean_and_is_far_narrower_than_the_mixture():
     generator = np.random.default_rng(5)
     runs = [mean_of_strata(strata(generator), 0.95) for _ in range(600)]

@@ -57,6 +57,7 @@ def test_a_difference_at_the_margin_is_certified_and_blamed_at_most_alpha_often(
     assert found[EquivalenceDecision.FAULT] <= most
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("form", FORMS)
 def test_equal_arms_are_certified_and_broken_ones_are_not(form):
     assert decisions(form, 0.0, 0.3, 30)[EquivalenceDecision.CERTIFIED] == 30
@@ -116,6 +117,7 @@ def test_score_of_proportions_is_at_the_maximum_of_the_likelihood(difference):
         assert difference_score(first, second, difference) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.medium
 def test_size_of_proportions_by_enumeration():
     margin, trials, base = 0.15, 60, 0.7
     size = 0.0

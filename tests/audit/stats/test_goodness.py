@@ -74,6 +74,7 @@ def test_tiny_law_tails_do_not_leave_one_cell_to_the_limit():
     assert rare.p < 0.001
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("n", fast_first([12, 45, 300]))
 def test_false_alarms_are_nominal_and_a_change_is_found(n):
     law, runs = np.tile(LAW / 2, 2), 400
@@ -117,6 +118,7 @@ def test_combined_statistic_has_the_stated_mean_and_variance():
     assert np.mean(standard) == pytest.approx(0.0, abs=4 / np.sqrt(400))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", slow_unless([0.05, 0.01], [0.01]))
 def test_combined_false_alarms_are_nominal(level):
     runs = 600

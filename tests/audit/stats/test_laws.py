@@ -66,6 +66,7 @@ print("scipy.special" in before, "scipy.special" in sys.modules, "scipy.stats" i
 """
 
 
+@pytest.mark.medium
 def test_checks_load_no_special_functions_and_computing_loads_no_more():
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "False"]

@@ -79,6 +79,7 @@ def table_law(n, worse, better):
                 yield PairCounts(n, lost, won), head * binom.pmf(won, n - lost, better / (1 - worse))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("better", fast_first([0.02, 0.1]))
 def test_size_at_the_margin_by_enumeration(better):
     n, margin = 100, 0.1
@@ -132,6 +133,7 @@ def prompts_with_common_part(rng, mean, prompts=30, each=20):
     return mean + rng.normal(size=prompts)[cluster] + rng.normal(size=len(cluster)), cluster
 
 
+@pytest.mark.medium
 def test_flipping_prompts_holds_its_level_and_flipping_tokens_does_not():
     runs, by_prompt, by_token = 300, 0, 0
     for seed in range(runs):

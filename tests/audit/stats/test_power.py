@@ -52,6 +52,7 @@ def test_score_need_and_effect_are_inverse_and_scale_as_the_square():
     assert score_effect(1.0, 0.0) == np.inf
 
 
+@pytest.mark.medium
 def test_score_power_by_simulation():
     p, q, leak = np.array([0.7, 0.2, 0.1]), np.array([0.3, 0.3, 0.4]), 0.2
     score = q / (p + q)
@@ -96,6 +97,7 @@ def test_smooth_power_by_simulation():
     assert near(share(rejects, 400), 0.9, 400)
 
 
+@pytest.mark.medium
 def test_mcnemar_need_by_simulation():
     worse, better = 0.08, 0.03
     need = mcnemar_need(worse + better, worse - better, alpha=0.05)
@@ -112,6 +114,7 @@ def _pairs(draw, worse, better):
     return pairs_of(~won, ~lost)
 
 
+@pytest.mark.medium
 def test_non_inferiority_need_is_the_published_size_and_holds():
     assert non_inferiority_need(0.005, 0.01).units == 651
     assert non_inferiority_need(0.05, 0.01).units in (6508, 6509)
@@ -134,6 +137,7 @@ def test_bound_need_is_the_smallest_that_suffices():
     assert bound_width(1, 0.1) == 1.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("power", [0.5, 0.9])
 def test_e_process_need_by_simulation(power):
     p, q, leak = np.array([0.7, 0.2, 0.1]), np.array([0.3, 0.3, 0.4]), 0.3
@@ -165,6 +169,7 @@ def first_tokens(size, rng, shift=0.4):
     return first_token_test(drawn, rng, 199).p
 
 
+@pytest.mark.medium
 def test_power_of_a_permutation_test_is_simulated():
     rng = np.random.default_rng(1)
     weak = simulated_power(lambda numbers: first_tokens(10, numbers), 100, rng)

@@ -49,11 +49,13 @@ def results(store, run):
     }
 
 
+@pytest.mark.medium
 def test_every_hash_of_it_holds(url):
     result = invoke("db", "check", "--store", url)
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+@pytest.mark.medium
 def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
     with Store.open(url, create=False) as store:
         run = store.resolve("latest")
@@ -68,6 +70,7 @@ def test_judged_again_it_has_the_same_verdicts_and_numbers(url):
     assert {after[key]["verdict"] for key in after if key[1] == "bitwise"} == {Verdict.NOT_RUN}
 
 
+@pytest.mark.medium
 def test_the_command_gives_its_verdicts_without_its_suite(url):
     """Its run states no checks, floors or companions: the store's suite and results do."""
     result = invoke("judge", "--store", url, "--wide")
@@ -79,6 +82,7 @@ def test_the_command_gives_its_verdicts_without_its_suite(url):
     assert "this version has no" not in result.stderr
 
 
+@pytest.mark.medium
 def test_it_is_shown_and_the_gate_blocks_it(url):
     shown = invoke("show", "latest", "--store", url)
     assert (shown.exit_code, shown.stderr) == (0, "")
@@ -88,6 +92,7 @@ def test_it_is_shown_and_the_gate_blocks_it(url):
     assert "known_bad: arm broken is broken on purpose" in gated.stdout
 
 
+@pytest.mark.medium
 def test_a_report_that_carries_its_evidence_is_verified(url):
     result = invoke("verify", str(FOLDER / "report.audited.json"), "--store", url)
     assert (result.exit_code, result.stderr) == (0, "")

@@ -31,6 +31,7 @@ def test_every_table_is_described_with_its_columns():
         assert absent == [], name
 
 
+@pytest.mark.medium
 def test_every_view_is_described(tmp_path):
     url = str(tmp_path / "audit.db")
     migrate.upgrade(url)

@@ -58,6 +58,7 @@ def test_a_trace_lists_the_versions_that_drafted():
     assert trace.header.draft_versions == VERSIONS
 
 
+@pytest.mark.medium
 def test_steps_keep_number_and_digest(learning_url):
     with Store.open(learning_url, create=False) as store:
         rows = sql(store, "SELECT draft_version, draft_sha256 FROM decode_step WHERE request_id = 5 ORDER BY step")
@@ -69,6 +70,7 @@ def test_steps_keep_number_and_digest(learning_url):
 CHANGES = ["steps = replace(steps, ',1],[', ',0],[')", "draft_versions = '{}'", "draft_versions = NULL"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_version_breaks_the_root(learning_url, change):
     with Store.open(learning_url, create=False) as store:
@@ -78,6 +80,7 @@ def test_a_changed_version_breaks_the_root(learning_url, change):
         assert "spec/case-c#0" in {broken.place for broken in store.broken_places(run)}
 
 
+@pytest.mark.medium
 def test_a_store_of_the_first_revision_is_brought_up_with_its_runs(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
@@ -97,6 +100,7 @@ def test_a_store_of_the_first_revision_is_brought_up_with_its_runs(any_url):
         connection.execute(text("UPDATE request_steps SET draft_versions = NULL"))
 
 
+@pytest.mark.medium
 def test_show_and_query_name_the_versions(learning_url):
     lines = [line.split() for line in invoke("show", "--store", learning_url).stdout.splitlines()]
     ends = [f"{each.number} sha256:{each.digest[:12]}".split() for each in VERSIONS]
@@ -105,6 +109,7 @@ def test_show_and_query_name_the_versions(learning_url):
     assert rows[1:] == [f"spec,{each.number},{each.digest},1,2,6,2,{1 / 3}" for each in VERSIONS]
 
 
+@pytest.mark.medium
 def test_show_says_nothing_of_versions_where_no_draft_learns(tmp_path):
     url = f"sqlite:///{tmp_path / 'audit.db'}"
     with Store.open(url, create=True) as store:

@@ -37,6 +37,7 @@ def test_default_is_in_the_data_folder_unless_named(monkeypatch, tmp_path):
     assert default_url() == "postgresql://h/d"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["a.db", "odd %name?.db", "sp ace#.db"])
 def test_a_plain_path_is_a_store_whatever_its_name(tmp_path, name):
     path = tmp_path / "made" / "folders" / name
@@ -106,6 +107,7 @@ def test_a_foreign_database_is_refused(tmp_path):
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
 
 
+@pytest.mark.medium
 def test_an_empty_file_becomes_a_store_only_on_create(tmp_path):
     path = tmp_path / "empty.db"
     path.touch()
@@ -115,6 +117,7 @@ def test_an_empty_file_becomes_a_store_only_on_create(tmp_path):
         assert store.list_runs(1) == ()
 
 
+@pytest.mark.medium
 def test_an_older_store_is_not_touched(tmp_path):
     url = made_store(tmp_path)
     with connected(url) as connection, connection.begin():
@@ -127,6 +130,7 @@ def test_an_older_store_is_not_touched(tmp_path):
     assert migrate.current(url) == "0000"
 
 
+@pytest.mark.medium
 def test_a_newer_store_is_refused_by_everything(tmp_path):
     url = made_store(tmp_path)
     with connected(url) as connection, connection.begin():
@@ -144,6 +148,7 @@ def test_an_empty_postgresql_database_must_be_upgraded_by_hand(postgres):
         assert store.list_runs(1) == ()
 
 
+@pytest.mark.medium
 def test_writers_have_the_settings_that_keep_evidence(tmp_path):
     with connected(made_store(tmp_path)) as connection:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
@@ -152,6 +157,7 @@ def test_writers_have_the_settings_that_keep_evidence(tmp_path):
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == engines.STEP_MS
 
 
+@pytest.mark.medium
 def test_a_reader_cannot_write(tmp_path):
     with connected(made_store(tmp_path), read_only=True) as connection:
         for statement in (
@@ -175,6 +181,7 @@ def test_a_store_in_a_frozen_folder_is_immutable(tmp_path, monkeypatch):
     assert readonly_uri(tmp_path / "a b.db").endswith("?mode=ro")
 
 
+@pytest.mark.medium
 def test_a_reader_does_not_wait_for_a_writer_and_a_writer_gives_up_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "BUSY_MS", 50)
     url = made_store(tmp_path)
@@ -230,6 +237,7 @@ def rows_before(connection):
     return counts
 
 
+@pytest.mark.medium
 def test_no_row_can_be_changed_in_either_database(any_url):
     fill_every_table(any_url)
     with connected(any_url) as connection:
@@ -254,6 +262,7 @@ def refused(connection, statement):
     connection.rollback()
 
 
+@pytest.mark.medium
 def test_of_a_run_only_its_progress_can_be_changed(any_url):
     fill_every_table(any_url)
     with connected(any_url) as connection:
@@ -266,6 +275,7 @@ def test_of_a_run_only_its_progress_can_be_changed(any_url):
         refused(connection, "DELETE FROM run")
 
 
+@pytest.mark.medium
 def test_every_table_is_guarded_and_a_lost_guard_is_damage(any_url):
     tables = set(Base.metadata.tables)
     # the sums go when their run goes on, and `audit db check` makes them again
@@ -303,6 +313,7 @@ def test_a_guard_that_does_nothing_is_damage(any_url):
     assert found["helper"] == "the trigger does not belong to the store"
 
 
+@pytest.mark.medium
 def test_dangling_rows_and_damaged_pages_are_found(tmp_path):
     url = made_store(tmp_path)
     path = tmp_path / "audit.db"
@@ -326,6 +337,7 @@ def test_dangling_rows_and_damaged_pages_are_found(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.medium
 def test_a_crash_between_two_requests_keeps_the_first(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -336,6 +348,7 @@ def test_a_crash_between_two_requests_keeps_the_first(tmp_path):
             assert [key.case_id for key in after.finished(run)] == ["a"]
 
 
+@pytest.mark.medium
 def test_a_power_cut_takes_back_no_commit(tmp_path):
     url = str(tmp_path / "audit.db")
     migrate.upgrade(url)

@@ -23,6 +23,7 @@ from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, gen
 from tests.support.stores import sql, tamper
 
 
+@pytest.mark.medium
 def test_a_run_comes_back_as_it_was_begun(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
@@ -106,6 +107,7 @@ def test_an_undecodable_trace_stores_nothing(store):
     assert sql(store, "SELECT COUNT(*) FROM request") == [(0,)]
 
 
+@pytest.mark.medium
 def test_a_finished_run_takes_no_request_until_it_runs_again(store):
     run = fill_finished(store)
     with pytest.raises(UserError, match="is finished; requests can be added to a running one only"):
@@ -125,6 +127,7 @@ def test_a_finished_run_takes_no_request_until_it_runs_again(store):
     ]
 
 
+@pytest.mark.medium
 def test_checks_come_back_without_nan_and_the_last_one_counts(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
@@ -139,6 +142,7 @@ def test_checks_come_back_without_nan_and_the_last_one_counts(any_url):
         assert store.list_runs(1)[0].verdicts == {Verdict.CERTIFIED: 2}
 
 
+@pytest.mark.medium
 def test_decisions_and_attachments_come_back(any_url):
     moment = datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     with Store.open(any_url, create=False) as store:
@@ -191,6 +195,7 @@ def test_unknown_runs_and_arms_are_named(store):
         store.load_arm(run, "x")
 
 
+@pytest.mark.medium
 def test_the_newest_runs_are_listed_first(store):
     first, second = fill_finished(store), store.begin_run(start())
     newest, oldest = store.list_runs(5)
@@ -201,6 +206,7 @@ def test_the_newest_runs_are_listed_first(store):
     assert len(store.list_runs(1)) == 1
 
 
+@pytest.mark.medium
 def test_a_damaged_trace_cannot_decide_and_is_named(store):
     run = fill_finished(store)
     tamper(store, "token_trace", "payload = x'5341545241434531'", "request_id = 3")
@@ -228,6 +234,7 @@ def test_any_damage_to_a_trace_is_found_and_never_a_crash():
     assert found["refused"] > 900
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "change",
     [
@@ -249,6 +256,7 @@ def test_a_trace_whose_columns_do_not_fit_cannot_decide(store, change):
         store.load_arm(run, "spec")
 
 
+@pytest.mark.medium
 def test_a_missing_trace_cannot_decide(store):
     run = fill_finished(store)
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
@@ -258,6 +266,7 @@ def test_a_missing_trace_cannot_decide(store):
         store.load_arm(run, "spec")
 
 
+@pytest.mark.medium
 def test_a_swapped_trace_is_not_intact(store):
     run = fill_finished(store)
     other = sql(store, "SELECT hex(payload), sha256 FROM token_trace WHERE request_id = 4")[0]
@@ -267,6 +276,7 @@ def test_a_swapped_trace_is_not_intact(store):
     assert [each.intact for each in store.load_arm(run, "spec").requests] == [False, True]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("table", "change", "place"),
     [
@@ -303,6 +313,7 @@ def test_every_change_breaks_the_root(store, run, table, change, place):
     assert not store.verify_root(run)
 
 
+@pytest.mark.medium
 def test_a_removed_request_breaks_the_root(store, run):
     with sqlite3.connect(store.url.removeprefix("sqlite:///")) as connection:
         parts = [(name, "request_id") for name in ("request_steps", "request_tokens", "token_trace", "content")]
@@ -318,6 +329,7 @@ def test_an_unfinished_run_has_no_root(store):
     assert [broken.place for broken in store.broken_places(run)] == ["run"]
 
 
+@pytest.mark.medium
 def test_the_root_does_not_depend_on_the_order_of_arrival(tmp_path, monkeypatch):
     made = [NewRequest("spec", "chat", f"c{i % 4}", i // 4, generation(((2, i % 3),), seed=i)) for i in range(8)]
     monkeypatch.setattr("audit.store.writing.writer.new_ulid", lambda: "0" * 26)

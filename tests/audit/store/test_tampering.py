@@ -33,6 +33,7 @@ def first(url, kind="log entry"):
     return next(line for line in damage(url) if kind in line or UNLOGGED in line or "log" in line)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
@@ -53,6 +54,7 @@ def test_a_statement_is_named(url, statement, message):
     assert message in first(url)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
@@ -69,22 +71,26 @@ def test_a_view_that_says_something_else_is_named(url, statements, message):
     assert damage(url) == [message]
 
 
+@pytest.mark.medium
 def test_a_view_of_the_users_own_is_no_damage(url):
     tamper(url, "CREATE VIEW blocked AS SELECT * FROM v_gate WHERE decision = 'block'")
     assert damage(url) == []
 
 
+@pytest.mark.medium
 def test_rows_inserted_past_the_log_are_named(url):
     columns = "run_id, status, at, detail"
     tamper(url, f"INSERT INTO run_event (id, {columns}) SELECT 50, {columns} FROM run_event WHERE id = 1")
     assert damage(url) == [f"run_event 50: {UNLOGGED}"]
 
 
+@pytest.mark.medium
 def test_a_cut_log_is_named_by_the_rows_it_no_longer_covers(url):
     tamper(url, "DELETE FROM log_entry WHERE seq > (SELECT MAX(seq) FROM log_entry) - 3")
     assert damage(url) == [f"{name} 1: {UNLOGGED}" for name in ("attachment", "erasure", "checkpoint")]
 
 
+@pytest.mark.medium
 def test_entries_that_change_places_are_named(url):
     tamper(
         url,
@@ -95,11 +101,13 @@ def test_entries_that_change_places_are_named(url):
     assert damage(url) == [f"log entry 5: {MISFIT}"]
 
 
+@pytest.mark.medium
 def test_a_row_edited_with_its_leaf_does_not_fit_the_tree(url):
     tamper(url, "UPDATE log_entry SET leaf = (SELECT leaf FROM log_entry WHERE seq = 3) WHERE seq = 8")
     assert f"log entry 8: {MISFIT}" in damage(url)
 
 
+@pytest.mark.medium
 def test_replaced_rows_are_named(tmp_path):
     """Without `recursive_triggers`, which every connection may turn off, a REPLACE fires no trigger."""
     url = f"sqlite:///{tmp_path / 'audit.db'}"

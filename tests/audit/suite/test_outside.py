@@ -92,6 +92,7 @@ def test_a_suite_cannot_read_a_variable_or_reach_a_host_that_nobody_allowed(comm
     assert not (tmp_path / "audit.db").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("command", ["resume", "minimize"])
 def test_a_run_that_goes_on_needs_the_allowances_again(command, tmp_path):
     path, store = suite_file(tmp_path), str(tmp_path / "audit.db")
@@ -223,6 +224,7 @@ def test_models_of_the_hub_and_programs_are_listed(tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_no_packaged_suite_needs_an_allowance():
     home = Path(__file__).parents[3] / "suites"
     for path in sorted(home.rglob("*.yaml")):

@@ -232,6 +232,7 @@ def test_a_sweep_prints_a_table_and_writes_json(suite, tmp_path):
         assert point["tokens_per_second"]["low"] <= point["tokens_per_second"]["median"]
 
 
+@pytest.mark.medium
 def test_one_arm_may_be_named_and_nothing_is_stored(suite, tmp_path, monkeypatch):
     monkeypatch.setenv("AUDIT_STORE", str(tmp_path / "audit.db"))
     result = invoke("sweep", str(suite), "--gamma", "2", "--rounds", "1", "--arm", "lookup")

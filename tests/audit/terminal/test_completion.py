@@ -44,6 +44,7 @@ def offered(line: str, **variables: str) -> list[str]:
     return [each.split(",", 1)[1] for each in done.stdout.splitlines() if each.startswith("plain,")]
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("program")
 def test_runs_arms_suites_and_queries_are_offered(tmp_path, monkeypatch):
     url = made_store(tmp_path)
@@ -58,6 +59,7 @@ def test_runs_arms_suites_and_queries_are_offered(tmp_path, monkeypatch):
     assert offered("audit run quick") == ["quickstart"]
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("program")
 def test_a_named_store_is_asked_and_zsh_and_fish_show_the_suite(tmp_path):
     url = made_store(tmp_path)
@@ -69,6 +71,7 @@ def test_a_named_store_is_asked_and_zsh_and_fish_show_the_suite(tmp_path):
     assert "smoke, 20" in fish
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("content", [None, b"no database", b""], ids=["missing", "foreign", "empty"])
 def test_a_store_that_cannot_be_asked_is_left_alone_without_a_word(tmp_path, content):
@@ -81,6 +84,7 @@ def test_a_store_that_cannot_be_asked_is_left_alone_without_a_word(tmp_path, con
     assert content is None or (path.read_bytes() == content and len(list(path.parent.iterdir())) == 1)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("program")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this machine")
 def test_bash_itself_completes_runs_and_suites(tmp_path):

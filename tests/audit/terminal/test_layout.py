@@ -56,6 +56,7 @@ def test_a_word_longer_than_the_line_is_broken_and_not_lost():
     assert "".join(line.strip() for line in found[1:]).replace("1  ", "") == "x" * 300
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_a_command_wraps_in_columns_and_not_when_piped_or_wide(width, tmp_path, monkeypatch):
     url = made_store(tmp_path)

@@ -35,6 +35,7 @@ def test_what_is_refused(ask):
     assert [name for name, answer in answers.items() if "smoke" in answer.text] == []
 
 
+@pytest.mark.medium
 def test_every_answer_has_the_headers(ask):
     paths = ("/", "/static/style.css", "/nothing", "/?since=x", "/open?token=x", f"/open?token={ACCESS.token}")
     lacking = [

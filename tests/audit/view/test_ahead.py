@@ -44,6 +44,7 @@ def rendered(monkeypatch):
     return counts, failing
 
 
+@pytest.mark.medium
 def test_the_sections_of_an_opened_run_are_there_when_they_are_asked_for(runs, rendered):
     counts, _ = rendered
     ask = Asking(runs.url)
@@ -54,6 +55,7 @@ def test_the_sections_of_an_opened_run_are_there_when_they_are_asked_for(runs, r
     assert {name: counts[name] for name in LATER} == dict.fromkeys(LATER, 1)
 
 
+@pytest.mark.medium
 def test_a_section_that_fails_is_its_own_pages_matter(runs, rendered):
     counts, failing = rendered
     failing.add("acceptance")

@@ -41,6 +41,7 @@ def alive(pid):
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.medium
 def test_a_drawing_is_that_of_the_report(drawer):
     for chart in examples():
         assert drawn(drawer, chart) == charts.svg(chart)
@@ -53,6 +54,7 @@ def test_hostile_text_stays_text(drawer):
     assert drawing == charts.svg(hostile)
 
 
+@pytest.mark.medium
 def test_charts_are_drawn_at_the_same_time(drawer):
     pids = both_begun(drawer)
     drawings = [drawer.begin(replace(CHART, title=f"chart {number}")) for number in range(2 * PROCESSES)]
@@ -72,6 +74,7 @@ def test_a_chart_that_cannot_be_drawn_harms_no_other(drawer):
     assert set(drawer.pids) == before
 
 
+@pytest.mark.medium
 def test_killed_processes_get_successors(drawer):
     before = both_begun(drawer)
     for pid in before:
@@ -89,6 +92,7 @@ def end_at_once():
     os._exit(0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pool", [no_process, drawer_module.ProcessPoolExecutor])
 def test_without_a_process_the_server_draws_and_says_so(pool, monkeypatch):
     said = []
@@ -109,6 +113,7 @@ def test_a_chart_that_ends_the_process_is_not_drawn_here():
         drawn(drawer, CHART)
 
 
+@pytest.mark.medium
 def test_the_processes_end_with_their_server():
     with Drawer(pytest.fail) as drawer:
         pids = both_begun(drawer)

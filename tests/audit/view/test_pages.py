@@ -60,6 +60,7 @@ def everything(runs):
     yield request_page(runs.hostile, f"{HOSTILE}/{HOSTILE}#0")
 
 
+@pytest.mark.medium
 def test_every_page_is_valid_and_nothing_in_it_is_alive(shown, pages):
     offenders = []
     for path, page in pages.items():
@@ -88,6 +89,7 @@ def test_every_link_leads_to_a_page(shown, pages):
     assert len(links) > 15
 
 
+@pytest.mark.medium
 def test_hostile_words_in_an_address_are_inert(shown):
     names = ("suite", "model", "engine", "actor", "older", "arm", "a")
     hostile = urlencode(dict.fromkeys(names, HOSTILE + "\x00\ud800" * 2), errors="surrogatepass")
@@ -130,6 +132,7 @@ def test_a_short_id_leads_to_the_whole_one(shown):
     assert answer.status_code == 303
 
 
+@pytest.mark.medium
 def test_numbers_of_the_lists_are_the_stores(shown):
     numbers = {}
     for path in ("/", "/trends", f"/runs/{shown.runs.finished}/requests"):
@@ -151,6 +154,7 @@ def test_no_section_has_the_address_of_another_page():
     assert {one.name for one in sections()} & {*RESERVED} == set()
 
 
+@pytest.mark.medium
 def test_a_store_that_goes_away_is_a_page(tmp_path):
     runs = stored_runs(f"sqlite:///{tmp_path / 'audit.db'}")
     ask = Asking(runs.url)
@@ -161,6 +165,7 @@ def test_a_store_that_goes_away_is_a_page(tmp_path):
         assert (answer.status_code, "no such store" in sentence(answer)) == (503, True)
 
 
+@pytest.mark.medium
 def test_a_value_that_no_page_can_show_is_named(tmp_path):
     runs = stored_runs(f"sqlite:///{tmp_path / 'audit.db'}")
     edited(tmp_path / "audit.db", "UPDATE arm SET level = 'L9'")

@@ -93,6 +93,7 @@ def rows(store, columns, label="canary"):
         return connection.execute(query, (label,)).fetchall()
 
 
+@pytest.mark.medium
 def test_alone_on_the_server_the_counters_are_the_canarys_own(store, prompts):
     simulated = Simulated()
     result = watched(store, prompts, simulated)
@@ -110,6 +111,7 @@ def test_alone_on_the_server_the_counters_are_the_canarys_own(store, prompts):
         assert opened.damage() == ()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("simulated", "words"),
     [
@@ -127,16 +129,19 @@ def test_other_traffic_is_a_gap_in_words_and_answers_are_still_compared(store, p
     assert changed == 0
 
 
+@pytest.mark.medium
 def test_other_traffic_does_not_matter_where_each_answer_has_its_own_account(store, prompts):
     watched(store, prompts, Simulated(others=3, running=2, accounts=True), 1)
     assert rows(store, "drafts, drafted, accepted, requests, gap") == [(10, 40, 25, 1, None)]
 
 
+@pytest.mark.medium
 def test_counters_that_come_late_are_waited_for(store, prompts):
     watched(store, prompts, Simulated(late=3), 1)
     assert rows(store, "drafted, gap") == [(40, None)]
 
 
+@pytest.mark.medium
 def test_a_changed_answer_is_reported_and_stays_changed(store, prompts, tmp_path):
     simulated, path = Simulated(), tmp_path / "audit.prom"
     other = {'"once upon"': "another answer"}
@@ -150,6 +155,7 @@ def test_a_changed_answer_is_reported_and_stays_changed(store, prompts, tmp_path
     assert path.read_text().count('label="canary chat"} 1') == 1
 
 
+@pytest.mark.medium
 def test_another_prompt_is_no_changed_answer(store, prompts, tmp_path):
     simulated = Simulated()
     other = PROMPTS.replace("once upon", "twice upon")
@@ -157,6 +163,7 @@ def test_another_prompt_is_no_changed_answer(store, prompts, tmp_path):
     assert [row[0] for row in rows(store, "changed", "canary chat")] == [0] * 4
 
 
+@pytest.mark.medium
 def test_a_canary_of_low_acceptance_is_no_part_of_what_is_tested(store, prompts):
     simulated = Simulated(accepted=1)
 
@@ -168,6 +175,7 @@ def test_a_canary_of_low_acceptance_is_no_part_of_what_is_tested(store, prompts)
     assert {row[0] for row in rows(store, "fall")} == {None}
 
 
+@pytest.mark.medium
 def test_a_server_that_answers_no_canary_is_a_gap(store, prompts):
     simulated = Simulated()
     simulated.reply = lambda path, body: Answer("down", 503)
@@ -178,6 +186,7 @@ def test_a_server_that_answers_no_canary_is_a_gap(store, prompts):
     assert (answers, changed) == ("{}", None)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("page_fails", "then"), [(False, 0), (True, None)])
 def test_what_a_failed_canary_drafted_is_no_part_of_the_whole_traffic(store, prompts, page_fails, then):
     """Its last request fails, once another has drafted; the page behind it is read, or fails as well."""

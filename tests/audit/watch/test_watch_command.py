@@ -48,6 +48,7 @@ def store(tmp_path):
     return str(tmp_path / "watch.db")
 
 
+@pytest.mark.medium
 def test_each_reading_goes_on_with_the_series_and_a_fall_is_an_alarm(store):
     with metrics_server(*growing(0.7, 6), *growing(0.5, 6, begin=(3000, 8400))) as server:
         results = [once(server, store, "--reference", "0.65") for _ in range(12)]
@@ -66,6 +67,7 @@ def test_each_reading_goes_on_with_the_series_and_a_fall_is_an_alarm(store):
         assert opened.damage() == ()
 
 
+@pytest.mark.medium
 def test_one_process_and_many_give_the_same_evidence(store, tmp_path):
     other = str(tmp_path / "other.db")
     pages = growing(0.66, 5)
@@ -79,6 +81,7 @@ def test_one_process_and_many_give_the_same_evidence(store, tmp_path):
     assert rows(store, evidence) == rows(other, evidence)[:5]
 
 
+@pytest.mark.medium
 def test_a_restart_is_marked_and_its_growth_counted(store):
     pages = [
         Answer(vllm_page(1000, 2800)),
@@ -91,6 +94,7 @@ def test_a_restart_is_marked_and_its_growth_counted(store):
     assert rows(store, "drafted, restarted, gap IS NULL")[1:] == [(400, 1, 1), (400, 0, 1)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -114,6 +118,7 @@ def test_what_cannot_be_read_is_a_gap_and_exit_code_3(answer, words, store):
     assert drafted is None
 
 
+@pytest.mark.medium
 def test_a_gap_between_readings_loses_no_counts(store):
     before, after = growing(0.7, 2)
     with metrics_server(before, Answer("down", status=503), after) as server:
@@ -122,6 +127,7 @@ def test_a_gap_between_readings_loses_no_counts(store):
     assert [row[0] for row in rows(store, "drafted")] == [None, None, 2000]
 
 
+@pytest.mark.medium
 def test_sglang_has_a_series_and_no_test(store):
     with metrics_server(Answer(SGLANG)) as server:
         assert [once(server, store).exit_code for _ in range(2)] == [0, 0]
@@ -139,6 +145,7 @@ def of_domains(chat, code, started=1.7e9):
     return Answer("".join(pages) + vllm_page(7, 7, started=started))
 
 
+@pytest.mark.medium
 def test_each_value_of_a_label_has_a_series_and_only_the_whole_is_tested(store):
     pages = [
         of_domains((100, 300), (10, 20)),
@@ -163,12 +170,14 @@ def test_each_value_of_a_label_has_a_series_and_only_the_whole_is_tested(store):
         assert opened.damage() == ()
 
 
+@pytest.mark.medium
 def test_a_label_that_no_sample_has_gives_no_series(store):
     with metrics_server(*growing(0.7, 2)) as server:
         assert [once(server, store, "--by", "domain").exit_code for _ in range(2)] == [0, 0]
     assert rows(store, "label", "watch_reading") == [(None,)] * 2
 
 
+@pytest.mark.medium
 def test_drafts_longer_than_the_unit_are_no_evidence(store):
     with metrics_server(*growing(0.2, 3)) as server:
         codes = [once(server, store, "--reference", "0.6", "--unit", "3").exit_code for _ in range(3)]
@@ -178,6 +187,7 @@ def test_drafts_longer_than_the_unit_are_no_evidence(store):
     }
 
 
+@pytest.mark.medium
 def test_the_reference_is_the_lower_bound_of_a_run(store):
     with Store.open(store, create=True) as opened:
         few = fill_finished(opened)
@@ -199,6 +209,7 @@ def test_the_reference_is_the_lower_bound_of_a_run(store):
     assert "fewer than 10 prompts; give --reference RATE" in refused[0].stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -230,6 +241,7 @@ def test_a_bad_address_is_refused(url, store):
     assert "URL" in result.stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_watch_and_keeps_the_series(number, store):
     with metrics_server(*growing(0.7, 50)) as server:
@@ -243,6 +255,7 @@ def test_a_signal_ends_the_watch_and_keeps_the_series(number, store):
     assert len(rows(store, "id", "watch_reading")) >= 2
 
 
+@pytest.mark.medium
 def test_the_key_goes_to_the_server_and_nowhere_else(store, monkeypatch):
     monkeypatch.setenv("WATCH_KEY", "sk-very-secret-key")
     page = vllm_page(1, 1, model="sk-very-secret-key")
@@ -253,6 +266,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(store, monkeypatch):
     assert rows(store, "model") == [("***",)]
 
 
+@pytest.mark.medium
 def test_show_sums_the_days(store):
     with metrics_server(*growing(0.7, 3)) as server:
         for _ in range(3):
@@ -304,6 +318,7 @@ def alarmed(store, receiver, key_file, *more):
         return [once(server, store, *options) for _ in range(3)]
 
 
+@pytest.mark.medium
 def test_an_alarm_is_posted_signed(store, receiver, key_file):
     results = alarmed(store, receiver, key_file)
     assert max(result.exit_code for result in results) == 1
@@ -317,6 +332,7 @@ def test_an_alarm_is_posted_signed(store, receiver, key_file):
     assert "0123456789abcdef" not in "".join(result.output for result in results)
 
 
+@pytest.mark.medium
 def test_a_webhook_that_fails_does_not_lose_the_alarm(store, receiver, key_file, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     receiver.status = 500
@@ -336,6 +352,7 @@ def test_a_key_that_others_can_read_is_refused(store, key_file):
     assert "chmod 600" in result.stderr
 
 
+@pytest.mark.medium
 def test_the_textfile_is_read_by_prometheus_own_parser(store, tmp_path):
     parser = pytest.importorskip("prometheus_client.parser")
     path = tmp_path / "audit.prom"

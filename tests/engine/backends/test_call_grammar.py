@@ -181,6 +181,7 @@ def answers(library, protocol, proposer, temperature, rows):
     return {each.request.id: each for each in engine.generate(wanted)}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_answers_call_what_the_choice_demands(library):
     found = answers(library, Protocol.CHAIN, "draft_model", 1.0, ROWS[:6])

@@ -85,6 +85,7 @@ def arm(protocol=Protocol.CHAIN, rows=8, proposer="draft_model"):
     return backend.arm(EngineSpec(protocol, proposer, 3, "draft" if proposer == "draft_model" else None, rows=rows))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("protocol", "sampling"), RULES.items())
 @pytest.mark.parametrize("rows", [2, 8])
 def test_a_mixed_batch_changes_no_token(protocol, sampling, rows):
@@ -96,6 +97,7 @@ def test_a_mixed_batch_changes_no_token(protocol, sampling, rows):
     assert found == alone
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampling", [GREEDY, HOT])
 @pytest.mark.parametrize("rows", [2, 3, 8, 64])
 @pytest.mark.parametrize("count", [1, 12, 30])

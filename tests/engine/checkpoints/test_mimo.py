@@ -196,6 +196,7 @@ def test_a_folder_is_written_with_the_tokenizer_and_read_again(tmp_path):
     assert not head.tensors[gate][512:].any()
 
 
+@pytest.mark.medium
 def test_a_model_that_runs_alone_is_no_module(tmp_path, capsys):
     with pytest.raises(ModelError, match="bundled:draft: a model that runs alone; give an MTP module"):
         export("bundled:target", "bundled:draft", tmp_path)

@@ -17,6 +17,7 @@ def tokens(generations):
     return {name: each.tokens for name, each in generations.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(("temperature", "rule"), [(0.0, Protocol.GREEDY), (1.0, Protocol.GUMBEL)])
 def test_speculative_tokens_are_those_of_plain_decoding(library, temperature, rule):
@@ -49,6 +50,7 @@ def test_drawn_answers_follow_the_grammar(rule):
     assert sum(each.finish_reason is FinishReason.STOP for each in answers.values()) >= 12
 
 
+@pytest.mark.medium
 def test_rows_of_drafts_and_of_every_role_are_masked():
     wanted = requests(24, sampling(SENTENCE, temperature=1.0))
     seen = set()

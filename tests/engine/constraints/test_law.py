@@ -76,6 +76,7 @@ def test_answers_have_the_law_conditional_on_the_masks(protocol, proposer, libra
     assert p_value(exact(params), answers(protocol, proposer, params, 4000)) > 1e-4
 
 
+@pytest.mark.medium
 def test_chains_have_the_law_conditional_on_the_masks():
     params = sampling(TREE_OF_ANSWERS, temperature=1.0)
     assert p_value(exact(params), answers(Protocol.CHAIN, "draft_model", params, 400)) > 1e-4
@@ -84,6 +85,7 @@ def test_chains_have_the_law_conditional_on_the_masks():
 WRONG = ("mask_missing_on_bonus_token", "matcher_not_rolled_back", "mask_on_draft_only")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", slow_unless(WRONG, WRONG[:1]))
 def test_a_broken_mask_fails_the_law(fault):
     params = sampling(TREE_OF_ANSWERS, temperature=1.0)

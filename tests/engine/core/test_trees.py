@@ -42,6 +42,7 @@ def test_a_chain_is_a_tree_with_one_child_per_node():
     assert Tree.chain(()) == Tree()
 
 
+@pytest.mark.medium
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(trees())
 def test_the_views_of_a_tree_agree(tree):

@@ -58,6 +58,7 @@ def tokens_of(generations):
     return {each.request.id: each.tokens for each in generations}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("proposer", [None, "draft_model", "ngram", "suffix"])
 def test_requests_that_join_later_get_the_tokens_of_plain_decoding(proposer):
     wanted = requests(9, SAMPLED)

@@ -96,6 +96,7 @@ def test_the_loop_records_what_its_text_holds():
         assert (fact["choice"], fact["offered"]) == ("auto", [dict(tool) for tool in TOOLS])
 
 
+@pytest.mark.medium
 def test_tools_change_nothing_else_in_a_record():
     for plain, offered in zip(generated(None), generated(), strict=True):
         ours, theirs = facts_of(plain), facts_of(offered)
@@ -104,6 +105,7 @@ def test_tools_change_nothing_else_in_a_record():
         assert plain.tokens == offered.tokens
 
 
+@pytest.mark.medium
 def test_under_none_nothing_looks_for_calls():
     for generation in generated(replace(OFFER, choice="none")):
         assert facts_of(generation)["tools"] == {

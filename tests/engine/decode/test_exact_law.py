@@ -22,6 +22,7 @@ def branches(monkeypatch):
 SIZES = [(2, 3), (3, 2), (8, 1)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize(("vocabulary", "gamma"), fast_first(SIZES))
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_an_argmax_draft_under_a_soft_q_breaks_the_law(name, branches, monkeypat
     assert distance(emitted_law(setup, sampling, branches), target_law(setup, sampling)) > 1e-3
 
 
+@pytest.mark.medium
 def test_resampling_from_p_breaks_the_law(branches, monkeypatch):
     monkeypatch.setattr("engine.verify.chain.residual", lambda p, proposal, node: p)
     setup = Setup(gamma=2, vocabulary=3)

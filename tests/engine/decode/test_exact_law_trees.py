@@ -53,6 +53,7 @@ def test_a_tree_under_shared_noise_keeps_the_law(how, branches):
     assert gap(setup, SamplingParams(temperature=1.0, max_new_tokens=3), branches, proposer) < TOLERANCE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize(("vocabulary", "gamma"), [(2, 3), (3, 2), (8, 1)])
 @pytest.mark.parametrize(("proposer", "options"), [("draft_model", {}), ("ngram", {"min_ngram": 1})])
@@ -61,6 +62,7 @@ def test_the_block_rule_keeps_the_law(name, vocabulary, gamma, proposer, options
     assert gap(setup, replace(SAMPLINGS[name], max_new_tokens=gamma + 1), branches) < TOLERANCE
 
 
+@pytest.mark.medium
 def test_a_block_is_longer_on_average_than_tokens_one_by_one(branches):
     sampling = SamplingParams(temperature=1.0, max_new_tokens=3)
     kept = {}

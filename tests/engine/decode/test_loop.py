@@ -73,6 +73,7 @@ def test_every_proposer_gives_the_tokens_of_plain_decoding(rows, proposer, proto
     assert sum(trace.n_accepted for trace in traces(got).values()) > 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_accepted_paths_that_skip_nodes_are_committed(protocol, rows):
@@ -130,6 +131,7 @@ def test_the_rows_of_a_random_tree_are_those_of_its_paths(seed):
     assert len(seen) > 24
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", list(Protocol))
 @pytest.mark.parametrize("proposer", fast_first(["draft_model", "ngram", None]))
 def test_a_request_s_record_does_not_depend_on_its_batch(protocol, proposer):
@@ -142,6 +144,7 @@ def test_a_request_s_record_does_not_depend_on_its_batch(protocol, proposer):
             np.testing.assert_array_equal(getattr(alone, column), getattr(together[request.id], column), column)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL])
 def test_neither_order_nor_repetition_matters(protocol):
     setup = Setup(protocol=protocol, rows=3, gamma=4)
@@ -201,6 +204,7 @@ def test_the_last_column_of_the_cache_is_usable_and_none_beyond_it():
     assert len(tight.tokens) == 12
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", slow_unless(list(Protocol), [Protocol.CHAIN, Protocol.GREEDY, Protocol.TREE]))
 def test_nothing_after_an_end_token_is_emitted_or_counted(protocol):
     sampling = replace(GREEDY if protocol is Protocol.GREEDY else SAMPLED, max_new_tokens=60, temperature=1.0)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from engine import verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
@@ -38,12 +39,14 @@ def test_the_argmax_draft_reports_a_q_that_it_did_not_draw_from():
     assert drawn.q.max() < 0.5
 
 
+@pytest.mark.medium
 def test_the_argmax_draft_is_invisible_at_temperature_zero():
     greedy = replace(SAMPLED, temperature=0.0)
     clean, wrong = generate(None, greedy), generate("argmax_draft_soft_q", greedy)
     assert {key: each.tokens for key, each in clean.items()} == {key: each.tokens for key, each in wrong.items()}
 
 
+@pytest.mark.medium
 def test_the_argmax_draft_is_accepted_too_often():
     clean, wrong = (
         acceptance(decode(each.trace) for each in generate(fault, SAMPLED).values())

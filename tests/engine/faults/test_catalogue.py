@@ -180,6 +180,7 @@ def test_a_fault_replaces_the_parts_that_it_names_and_no_others(name):
     assert {part for part in PARTS if getattr(broken, part) is not before[part]} == set(fault.parts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_the_arena_suits_the_fault(name):
     fault = faults.load(name)
@@ -202,6 +203,7 @@ def test_the_arena_suits_the_fault(name):
     assert ("weights" in suits.needs) <= (scenario.models == "bundled")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", faults.REGISTRY)
 def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(name):
     scenario = faults.load(name).scenario
@@ -210,6 +212,7 @@ def test_the_effective_configuration_names_the_fault_and_nothing_else_changes(na
     assert {key for key in clean if clean[key] != broken[key]} == {"fault"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", slow_unless(faults.REGISTRY, one_of_each_theme(faults.REGISTRY)))
 def test_a_fault_changes_what_is_emitted_or_what_is_recorded(name):
     clean, broken = generations(name, False), generations(name, True)
@@ -239,6 +242,7 @@ def verdict(check, name, broken):
     return evaluate(checks.load(check), Evidence(candidate, *compared), {}).verdict
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", slow_unless(SEEN, one_of_each_theme(SEEN)))
 def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     check = SEEN_BY.get(name, "replay")
@@ -246,6 +250,7 @@ def test_a_check_sees_the_fault_and_calls_the_clean_arm_none(name):
     assert (clean is Verdict.FAULT, broken) == (False, Verdict.FAULT)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name", slow_unless((*WRONG_ROWS, *WRONG_MASKS), ["bonus_wrong_row", "kv_not_rolled_back", "tree_mask_leaks"])
 )

@@ -23,6 +23,7 @@ def with_verifier(setup, verifier) -> Loop:
     return loop
 
 
+@pytest.mark.medium
 def test_the_walk_with_no_piece_replaced_is_the_chain_rule():
     setup, wanted = Setup(), requests(6, SAMPLED)
     facts = verify.load(Protocol.CHAIN).facts
@@ -45,5 +46,6 @@ def test_a_draft_cut_by_its_own_tokens_breaks_the_law(offer, monkeypatch):
     assert law_with(functools.partial(offer, least=0.6), enumerate_decisions(monkeypatch)) > 1e-4
 
 
+@pytest.mark.medium
 def test_an_unchanged_proposer_keeps_the_law(monkeypatch):
     assert law_with(as_it_is, enumerate_decisions(monkeypatch)) < TOLERANCE

@@ -57,6 +57,7 @@ WITHOUT = {
 """Changes of a fault's scenario that take its situation away."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", WITHOUT)
 def test_without_its_situation_a_fault_changes_nothing(name):
     scenario = replace(faults.load(name).scenario, **WITHOUT[name])

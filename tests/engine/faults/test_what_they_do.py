@@ -45,6 +45,7 @@ def tokens_with(setup, change):
 # what faults are made of is the real thing until something is changed
 
 
+@pytest.mark.medium
 def test_a_wrapped_model_is_the_model_that_it_wraps():
     setup = Setup(rows=3)
     wrapped = tokens_with(setup, lambda loop: setattr(loop, "_target", WrappedModel(loop._target)))
@@ -52,12 +53,14 @@ def test_a_wrapped_model_is_the_model_that_it_wraps():
     assert isinstance(WrappedModel(make_loop(setup)._target), TargetModel)
 
 
+@pytest.mark.medium
 def test_rows_from_unchanged_inputs_are_the_rows():
     parts = with_inputs(parts_of(), lambda inputs: inputs)
     plain = tokens_with(Setup(rows=3), lambda loop: None)
     assert tokens_with(Setup(rows=3), lambda loop: setattr(loop, "_parts", parts)) == plain
 
 
+@pytest.mark.medium
 def test_columns_that_are_never_reached_are_not_stale():
     def change(loop):
         loop._target = StaleColumns(loop._target, every=10_000)
@@ -79,6 +82,7 @@ def test_the_last_tokens_of_steps_are_learned_from_a_history_that_grows():
 # the target and its cache
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["bonus_wrong_row", "rows_of_another_request", "target_rows_shifted"])
 def test_plain_decoding_beside_nobody_has_no_wrong_row(name):
     scenario = replace(arena_of(name), proposer="ngram", drafts=0, gamma=0, options={}, rows=1)
@@ -86,17 +90,20 @@ def test_plain_decoding_beside_nobody_has_no_wrong_row(name):
     assert {key: each.tokens for key, each in clean.items()} == {key: each.tokens for key, each in broken.items()}
 
 
+@pytest.mark.medium
 def test_only_the_second_request_of_a_row_reads_a_stale_block():
     clean, broken = emitted("stale_prefix_block"), emitted("stale_prefix_block", "stale_prefix_block")
     assert all(clean[f"r{i}"] == broken[f"r{i}"] for i in range(2))
     assert clean != broken
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["kv_residue", "kv_not_rolled_back"])
 def test_without_drafts_nothing_is_left_in_the_cache(name):
     assert emitted(name, None, gamma=0) == emitted(name, name, gamma=0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["tree_mask_leaks", "tree_positions_flat", "path_not_gathered"])
 def test_trees_that_are_chains_are_right(name):
     chain = {"proposer": "draft_model", "gamma": 3}
@@ -148,12 +155,14 @@ def test_drafted_tokens_are_counted_twice():
     assert (rows.logits[1] - rows[1].scores).tolist() == [0, 0, 2, 1]
 
 
+@pytest.mark.medium
 def test_end_tokens_stay_forbidden_for_as_many_steps_as_tokens_were_asked_for():
     clean, broken = emitted("min_tokens_in_steps"), emitted("min_tokens_in_steps", "min_tokens_in_steps")
     assert min(map(len, clean.values())) >= 8
     assert np.mean([len(each) for each in broken.values()]) > np.mean([len(each) for each in clean.values()])
 
 
+@pytest.mark.medium
 def test_every_first_token_was_drafted():
     found = traces(generate(arena_of("first_token_from_draft"), "first_token_from_draft", 8))
     assert all(trace.token[0] == trace.node_token[0] for trace in found)
@@ -170,6 +179,7 @@ def test_a_tie_goes_to_the_last_token():
 # drafts, numbers and verdicts
 
 
+@pytest.mark.medium
 def test_dropped_drafts_are_drawn_without_the_mask_and_never_offered():
     name = "forbidden_drafts_dropped"
     forbidden = [word[0] for word in arena_of(name).sampling.bad_words]
@@ -184,6 +194,7 @@ def test_a_request_has_the_numbers_of_the_one_before_it():
     assert drawn == [Randomness(5, stream).uniform(3, Purpose.ACCEPT) for stream in (7, 7, 8)]
 
 
+@pytest.mark.medium
 def test_a_refused_token_is_emitted_beside_its_replacement():
     name = "rejected_token_leaks"
     leaks = sum(
@@ -202,6 +213,7 @@ def test_tokens_after_an_end_token_are_emitted():
     assert any(token in ENDS for tokens in emitted(name, name).values() for token in tokens[:-1])
 
 
+@pytest.mark.medium
 def test_a_response_that_overran_is_one_token_too_long():
     clean, broken = emitted("length_overrun"), emitted("length_overrun", "length_overrun")
     assert {key: len(each) for key, each in broken.items()} == {key: 1 + len(each) for key, each in clean.items()}
@@ -223,10 +235,12 @@ def recorded(name):
     return traces(broken)
 
 
+@pytest.mark.medium
 def test_every_token_is_recorded_as_certain():
     assert all((trace.logprob == 0).all() for trace in recorded("logprobs_zero"))
 
 
+@pytest.mark.medium
 def test_only_tokens_after_the_first_of_a_step_have_a_wrong_log_probability():
     name = "logprob_rows_shifted"
     pairs = list(zip(traces(generate(arena_of(name), None, 8)), recorded(name), strict=True))
@@ -236,15 +250,18 @@ def test_only_tokens_after_the_first_of_a_step_have_a_wrong_log_probability():
     assert any(not np.array_equal(clean.logprob, broken.logprob) for clean, broken in pairs)
 
 
+@pytest.mark.medium
 def test_all_that_was_drafted_seems_to_be_kept():
     assert acceptance(recorded("accepted_counted_as_drafted")).draft_acceptance_rate == 1
 
 
+@pytest.mark.medium
 def test_no_step_seems_to_have_kept_nothing_of_its_draft():
     found = acceptance(recorded("drafts_not_recorded"))
     assert found.kept[0] == found.drafting_steps < found.steps
 
 
+@pytest.mark.medium
 def test_one_more_is_counted_in_every_drafting_step():
     clean = acceptance(traces(generate(arena_of("acceptance_inflated"), None, 8)))
     inflated = acceptance(recorded("acceptance_inflated"))

@@ -71,11 +71,13 @@ def test_there_are_greedy_and_sampled_transcripts_that_differ(golden):
     assert sum(greedy.tokens != sampled.tokens for greedy, sampled in pairs) >= 3
 
 
+@pytest.mark.medium
 def test_plain_decoding_gives_the_transcripts(golden):
     found = decoded(Arm(model_of(golden)), golden.transcripts)
     assert differences(golden.transcripts, found) == []
 
 
+@pytest.mark.medium
 def test_speculative_batches_give_the_transcripts(golden):
     drafting = golden.model == "bundled:target"
     draft = fast_model(bundled("draft")) if drafting else None
@@ -83,6 +85,7 @@ def test_speculative_batches_give_the_transcripts(golden):
     assert differences(golden.transcripts, decoded(arm, golden.transcripts)) == []
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("how", ["whole", "trees"])
 def test_teacher_forced_rows_have_the_digests(golden, how):
     model, case = model_of(golden), golden.transcripts[1]
@@ -95,6 +98,7 @@ def test_teacher_forced_rows_have_the_digests(golden, how):
     assert own[:count] == case.digests[:count]
 
 
+@pytest.mark.medium
 def test_numerics_fast_does_not_give_the_digests():
     golden = read("target")
     cases = golden.transcripts[:1]
@@ -102,6 +106,7 @@ def test_numerics_fast_does_not_give_the_digests():
     assert "logits" in differences(cases, found)[0]
 
 
+@pytest.mark.medium
 def test_one_changed_weight_is_seen(tmp_path):
     shutil.copytree(bundled("target").path, tmp_path / "broken")
     path = tmp_path / "broken" / "model.safetensors"

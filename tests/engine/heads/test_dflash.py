@@ -54,6 +54,7 @@ def spied(case, protocol, gamma):
     return seen
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("gamma", [3, 9])
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL])
 def test_every_q_is_what_the_drafter_says_of_the_committed_tokens(protocol, gamma):
@@ -68,6 +69,7 @@ def test_every_q_is_what_the_drafter_says_of_the_committed_tokens(protocol, gamm
     assert checked > 60
 
 
+@pytest.mark.medium
 def test_a_tree_holds_the_best_prefixes_of_the_marginals():
     checked = 0
     for context, history, proposal in spied("ddtree", Protocol.TREE, 12):

@@ -66,6 +66,7 @@ def q_logits(head, history, drafted):
     return torch.full((8,), -torch.inf, dtype=torch.float64).index_copy(0, ids, known)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", ["eagle", "eagle-tree", "eagle3"])
 def test_every_q_is_what_the_definition_says(case):
     protocol = Protocol.TREE if case == "eagle-tree" else Protocol.CHAIN
@@ -94,6 +95,7 @@ def test_every_q_is_what_the_definition_says(case):
     assert checked > 40
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", ["eagle2", "eagle2-eagle3"])
 @pytest.mark.parametrize("budget", [1, 4, 9])
 def test_a_dynamic_tree_keeps_the_likeliest_nodes_of_all_it_looked_at(case, budget):

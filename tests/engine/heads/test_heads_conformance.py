@@ -52,6 +52,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("case", "protocol"), slow_unless(SAMPLING, first_rejection(SAMPLING)))
 def test_the_law_is_the_target_s(case, protocol, monkeypatch):
     branches = enumerate_decisions(monkeypatch)
@@ -132,6 +133,7 @@ def require_budget_and_facts(head, protocol, budget):
         assert np.all(proposal.q[np.arange(count), list(proposal.tree.tokens)] > 0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, daily(PAIRS, ("eagle",))))
 def test_it_serves_as_every_head_must(head, protocol):
     comparing = (head, protocol) in COMPARING
@@ -157,6 +159,7 @@ def test_it_serves_as_every_head_must(head, protocol):
                 require_budget_and_facts(head, protocol, budget)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("head", "protocol"), slow_unless(PAIRS, daily(PAIRS)[:2]))
 def test_alone_it_repeats_the_drafts_that_it_made_in_a_batch(head, protocol):
     setup = Setup(head, protocol=protocol, rows=3, gamma=4)
@@ -179,6 +182,7 @@ def test_start_forgets_what_the_row_held(head):
                     np.testing.assert_allclose(kept.q, fresh.q, atol=1e-12)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", [case for case in CASES if "max_position_embeddings" in HEADS[case][1]().config])
 def test_a_head_whose_context_is_shorter_than_the_target_s_stops_drafting(case):
     kind, head = HEADS[case]

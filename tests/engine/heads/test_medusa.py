@@ -51,6 +51,7 @@ def drafted(case, protocol, sampling=SHAPED, gamma=5):
     return [step for each in generate(setup, requests(8, sampling)).values() for step in drafted_steps(each)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampling", [SHAPED, replace(SHAPED, temperature=0.0)], ids=["sampled", "greedy"])
 def test_head_i_drafts_the_token_i_after_the_newest_from_the_state_before_it(sampling):
     steps = drafted("medusa", Protocol.GUMBEL, sampling)
@@ -61,6 +62,7 @@ def test_head_i_drafts_the_token_i_after_the_newest_from_the_state_before_it(sam
             assert token == np.argmax(step.row(head_logits(step.state, i), step.tokens[:i]).scores)
 
 
+@pytest.mark.medium
 def test_a_soft_draft_is_drawn_from_the_heads_own_distributions_over_the_known_tokens():
     steps = drafted("medusa-soft", Protocol.CHAIN)
     checked = 0
@@ -73,6 +75,7 @@ def test_a_soft_draft_is_drawn_from_the_heads_own_distributions_over_the_known_t
     assert checked > 50
 
 
+@pytest.mark.medium
 def test_a_tree_holds_the_most_likely_tokens_of_each_level_s_head():
     steps = drafted("medusa-tree", Protocol.TREE, gamma=15)
     assert max(len(step.tokens) for step in steps) == 3 + 6 + 6
@@ -87,6 +90,7 @@ def test_a_tree_holds_the_most_likely_tokens_of_each_level_s_head():
                 assert below == np.argsort(-row.scores, kind="stable")[: len(below)].tolist()
 
 
+@pytest.mark.medium
 def test_a_small_budget_keeps_a_tree_s_first_branch_whole():
     steps = drafted("medusa-tree", Protocol.TREE, gamma=4)
     most = SHAPED.max_new_tokens - 3  # one token more than the tree is deep must still be wanted
@@ -256,6 +260,7 @@ def test_a_pickle_alone_is_refused_with_the_way_to_convert_it(tmp_path):
 # the bundled head
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "protocol"), fast_first([({}, Protocol.GREEDY), ({"tree": "4,2,1"}, Protocol.TREE)])
 )

@@ -41,6 +41,7 @@ def expected(state, newest, drafted):
         yield tensors[f"head.{stage}"] @ state
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", ["mlp_speculator", "mlp_speculator-soft"])
 def test_every_stage_reads_the_state_before_and_the_token_before(case):
     setup = Setup(case, Protocol.CHAIN, rows=3, gamma=5)

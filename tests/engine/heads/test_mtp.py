@@ -41,6 +41,7 @@ def defined(history, drafted, case):
         states = found if step + 1 < modules else dict([max(found.items())])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.GUMBEL]))
 def test_every_q_is_what_the_modules_say_of_the_prefix(case, protocol):

@@ -26,6 +26,7 @@ def elsewhere(network, mode):
     return LeanModel(config, weights, numerics=numerics.load(mode))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", sorted(set(numerics.REGISTRY) - set(CPU_ONLY)))
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_every_tensor_of_a_forward_is_on_the_models_device(kind, mode, make_network):

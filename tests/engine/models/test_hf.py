@@ -11,18 +11,21 @@ from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 KINDS = ("llama", "qwen2", "qwen3", "gpt2")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_agrees_with_a_plain_forward(kind, make_network, largest_error):
     network = make_network(kind)
     assert largest_error(HfModel(network), network) < 1e-4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_agrees_in_float64(kind, make_network, largest_error):
     network = make_network(kind, torch.float64)
     assert largest_error(HfModel(network), network, first_row=1) < 1e-10
 
 
+@pytest.mark.medium
 def test_eager_attention_sees_the_same_mask(make_network, largest_error):
     network = make_network("llama")
     network.set_attn_implementation("eager")
@@ -83,6 +86,7 @@ def test_a_sliding_window_inside_the_context_is_refused(make_network):
         HfModel(network)
 
 
+@pytest.mark.medium
 def test_a_window_as_long_as_the_context_is_full_attention(make_network, largest_error):
     network = make_network("mistral", sliding_window=128)
     assert largest_error(HfModel(network), network) < 1e-4

@@ -107,6 +107,7 @@ def odd_configurations(document):
             yield with_field(document, name, value)
 
 
+@pytest.mark.medium
 def test_an_odd_configuration_is_one_line_with_our_own_forward(folder):
     document = json.loads((folder / "config.json").read_text())
     refused = 0
@@ -231,6 +232,7 @@ def test_a_link_that_is_swapped_meanwhile_is_noticed(folder, loader):
         load_opened(opened, LoadOptions("float32", loader, "fast", "cpu"))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("loader", ["lean", "hf"])
 def test_a_link_that_is_swapped_all_the_time_never_parts_digest_and_weights(folder, loader):
     other, link = other_weights(folder), folder / "model.safetensors"

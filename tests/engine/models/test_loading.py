@@ -81,6 +81,7 @@ def test_loads_in_the_dtype_asked_for(loader, dtype, saved):
     assert logits_of(load_model(str(saved), dtype=dtype, loader=loader).model).dtype == getattr(torch, dtype)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("loader", ["lean", "hf"])
 @pytest.mark.parametrize(
     ("kind", "overrides"), [("qwen2", {}), ("qwen3", {}), ("llama", {"tie_word_embeddings": True})]

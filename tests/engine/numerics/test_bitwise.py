@@ -26,6 +26,7 @@ HEAVY = 34
 """Requests per case, so that the four ways of running make at least 20 000 positions."""
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("case", slow_unless(QUICK, DAILY), ids=str)
 def test_no_bit_differs(case):
     if refused(case.mode, case.dtype, case.threads):

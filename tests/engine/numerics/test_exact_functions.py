@@ -37,6 +37,7 @@ def errors_in_ulps(x, found):
         return [float(abs(Decimal(y) - Decimal(a).exp()) / Decimal(math.ulp(y))) for a, y in pairs]
 
 
+@pytest.mark.medium
 def test_exp_is_within_two_ulps(exponential):
     generator = torch.Generator().manual_seed(0)
     x = -41.5 * torch.rand(20_000, dtype=torch.float64, generator=generator) ** 2

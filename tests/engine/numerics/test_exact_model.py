@@ -40,6 +40,7 @@ def test_is_the_mode_that_promises_everything():
     assert (mode.name, mode.promises) == ("exact", Invariance.EVERYWHERE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", fast_first(KINDS))
 def test_chains_trees_and_capacities_give_the_same_bits(kind, dtype):
@@ -56,6 +57,7 @@ def test_chains_trees_and_capacities_give_the_same_bits(kind, dtype):
     assert same_bits(trees, expected)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", fast_first(DTYPES))
 @pytest.mark.parametrize("kind", fast_first(KINDS))
 def test_ragged_batches_give_the_same_bits(kind, dtype):
@@ -71,6 +73,7 @@ def test_the_comparison_can_fail():
     assert not same_bits(by_chains(model, tokens, 8), by_chains(model, tokens, 1))
 
 
+@pytest.mark.medium
 def test_two_threads_give_the_same_bits(bundled):
     model = LeanModel(bundled.config, bundled.weights, numerics=ExactNumerics())
     tokens = some_tokens(96, model.vocabulary)
@@ -97,6 +100,7 @@ def test_is_about_as_accurate_as_fast(kind):
     assert error(torch.bfloat16, ExactNumerics()) < 2 * error(torch.bfloat16, FastNumerics())
 
 
+@pytest.mark.medium
 def test_close_to_fast_on_the_bundled_target(bundled):
     tokens = some_tokens(250, bundled.vocabulary)
     fast = by_chains(bundled, tokens, 250)

@@ -61,6 +61,7 @@ def operations(numerics):
     return log
 
 
+@pytest.mark.medium
 def test_every_operation_is_exact_or_rounded_once():
     log = operations(ExactNumerics())
     assert log.names <= MOVES | COMPARISONS | ROUNDED_ONCE | SUMS
@@ -68,6 +69,7 @@ def test_every_operation_is_exact_or_rounded_once():
     assert log.scaled == []
 
 
+@pytest.mark.medium
 def test_the_list_does_tell_modes_apart():
     assert operations(FastNumerics()).names - (MOVES | COMPARISONS | ROUNDED_ONCE | SUMS) >= {"silu", "addcmul"}
 

@@ -72,6 +72,7 @@ def test_rows_without_weight_share_the_smallest_grid():
     assert row_unit(x).tolist() == [[2 * SMALLEST_PEAK]] * 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("inner", "rows"), [(256, 1), (96, 7), (700, 3), (2500, 2)])
 def test_matrix_products_are_integer_sums(inner, rows):
     weight, x = wild(9, inner, seed=1), wild(rows, inner, seed=2)

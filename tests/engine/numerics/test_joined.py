@@ -75,6 +75,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("whole", "call_by_call"), MODES)

@@ -129,6 +129,7 @@ def test_a_tree_sees_its_path():
     assert seen == [committed, [*committed, 5], [*committed, 6], [*committed, 5, 7], [*committed, 6, 8], [0, 1]]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_bit_depends_on_the_forward(mode, kind, dtype):
@@ -141,6 +142,7 @@ def test_no_bit_depends_on_the_forward(mode, kind, dtype):
     assert torch.equal(by_trees(model, tokens), alone)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86 processors")
 def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     """Half vectors, by another choice of instructions."""
@@ -161,12 +163,14 @@ def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     assert digest(load("int8")) == ANSWERS["int8"]
 
 
+@pytest.mark.medium
 def test_the_known_answer_can_fail(mode, monkeypatch):
     monkeypatch.setattr(panel_code, "TERMS", 16)
     monkeypatch.setattr(panels, "product_code", panel_code.product_code.__wrapped__)
     assert digest(mode) != ANSWERS["ordered"]
 
 
+@pytest.mark.medium
 def test_a_processor_without_the_code_gets_another_mode(monkeypatch):
     model = make("llama", torch.float32, load("fast"))
     assert choose("auto", parts_of(model.config, model.weights), "m").facts.mode == "ordered"
@@ -196,6 +200,7 @@ def test_rounded_weights_keep_the_law_of_rows_and_change_the_numbers():
     assert 1e-4 < away < 0.5
 
 
+@pytest.mark.medium
 def test_float64_gets_another_mode():
     model = make("llama", torch.float64, load("fast"))
     facts = choose("auto", parts_of(model.config, model.weights), "m").facts

@@ -52,6 +52,7 @@ def nearest(value):
     return min(near, key=lambda each: (abs(Fraction(float(each)) - value), each.view(np.uint32) & 1))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("terms", [1, 17, TERMS, TERMS + 3, 2 * TERMS + 500])
 def test_the_sum_is_the_documented_one(terms):
     weight, bias, x = drawn(1, 20, terms), drawn(2, 20), drawn(3, 2, terms)

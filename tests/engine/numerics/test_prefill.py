@@ -51,6 +51,7 @@ def model():
     return lean("bundled:target", mode="tiled")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("mode", "every"), [("tiled", EveryTile()), ("fixed", EveryBucket())])
 def test_columns_that_no_query_of_a_block_sees_change_no_bit(mode, every):
     model, want = lean("bundled:target", mode=mode), WantedOutputs(hidden=(2,))
@@ -95,6 +96,7 @@ def test_one_block_sees_all(model):
     assert seen_tiles(layout.placement, layout.pads, model.heads, 2) == (2,)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", ["fast", "fixed", "tiled", "exact"])
 def test_a_prompt_read_without_its_last_output_leaves_the_same_keys_and_values(mode):
     model = lean("bundled:target", mode=mode)
@@ -105,6 +107,7 @@ def test_a_prompt_read_without_its_last_output_leaves_the_same_keys_and_values(m
     assert torch.equal(cache.all_values, whole.all_values)
 
 
+@pytest.mark.medium
 def test_the_last_layer_of_a_prompt_is_not_attended(model, monkeypatch):
     seen = []
     attend = type(model.numerics).attend

@@ -49,6 +49,7 @@ def failures(report):
     return {each.name for each in report.results if not each.held}
 
 
+@pytest.mark.medium
 def test_the_mode_that_holds_everywhere_holds_here(parts):
     report = probe(parts, ExactNumerics())
     assert names(report) == (*TREES, "known_answer")
@@ -84,6 +85,7 @@ def test_one_row_in_many_is_found():
     assert row_dependence(broken_at_the_seam, rows) is not None
 
 
+@pytest.mark.medium
 def test_no_more_is_tried_than_is_promised(parts):
     assert probe(parts, numerics.load("fast")).results == ()
     assert probe(parts, numerics.load("fast")).passed
@@ -91,6 +93,7 @@ def test_no_more_is_tried_than_is_promised(parts):
     assert names(probe(parts, numerics.load("tiled"))) == TREES
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
@@ -117,6 +120,7 @@ def test_each_kind_of_broken_kernel_is_seen(parts, mode, name):
     assert failures(report) - {name} <= {"attention_batch", "attention_tree"}
 
 
+@pytest.mark.medium
 def test_the_detail_says_where(parts):
     detail = probe(parts, broken.CountedProducts()).failure.detail
     assert detail.startswith("qkv [512, 256]: row 0 of 13 differs from the same row of 257: ")
@@ -124,6 +128,7 @@ def test_the_detail_says_where(parts):
     assert "of a tree of 24 after 121 tokens differs from the same path as a chain" in detail
 
 
+@pytest.mark.medium
 def test_a_product_of_torch_that_depends_on_its_rows_is_seen(parts, monkeypatch):
     whole = FixedNumerics.matrix
 
@@ -136,17 +141,20 @@ def test_a_product_of_torch_that_depends_on_its_rows_is_seen(parts, monkeypatch)
         assert probe(parts, numerics.load(name)).failure.name == "products"
 
 
+@pytest.mark.medium
 def test_a_kernel_that_is_missing_is_a_failure_and_no_crash(parts):
     failure = probe(parts, broken.Absent()).failure
     assert (failure.name, failure.detail) == ("products", "NotImplementedError: no kernel for this dtype")
 
 
+@pytest.mark.medium
 def test_another_machine_is_seen_by_its_answer(parts):
     report = probe(parts, broken.OtherMachine())
     assert failures(report) == {"known_answer"}
     assert digest(broken.OtherMachine()) != ANSWERS["exact"] == digest(ExactNumerics())
 
 
+@pytest.mark.medium
 def test_threads_decide_only_where_they_are_promised(parts, monkeypatch):
     monkeypatch.setattr("engine.models.probe.probe.PROPERTIES", {"threads": PROPERTIES["threads"]})
     assert probe(parts, broken.Threaded()).results == ()
@@ -162,6 +170,7 @@ def test_threads_decide_only_where_they_are_promised(parts, monkeypatch):
     assert greater.failure.name == "threads"
 
 
+@pytest.mark.medium
 def test_small_models_are_probed_within_their_context(parts):
     for context in (1, 5, 63, 64, 130):
         short = replace(parts, heads=replace(parts.heads, context=context))
@@ -209,6 +218,7 @@ def registry(monkeypatch):
     monkeypatch.setitem(numerics.REGISTRY, "fixed", f"{HERE}Sound")
 
 
+@pytest.mark.medium
 def test_a_mode_that_was_asked_for_is_refused_and_never_replaced(parts, registry):
     with pytest.raises(NumericsRefused) as refused:
         choose("tiled", parts, "some/target")
@@ -219,6 +229,7 @@ def test_a_mode_that_was_asked_for_is_refused_and_never_replaced(parts, registry
     assert "\n" not in message
 
 
+@pytest.mark.medium
 def test_auto_takes_the_next_and_says_why(parts, registry):
     choice = choose("auto", parts, "t")
     assert (choice.numerics.name, choice.facts.mode, choice.facts.requested) == ("sound", "fixed", "auto")
@@ -239,12 +250,14 @@ def test_auto_ends_with_the_mode_that_promises_nothing(parts, registry, monkeypa
     assert "; sound fails norm (row " in facts.reason
 
 
+@pytest.mark.medium
 def test_a_sound_first_choice_needs_no_reason(parts, monkeypatch):
     monkeypatch.setitem(numerics.REGISTRY, "ordered", f"{HERE}Sound")
     facts = choose("auto", parts, "t").facts
     assert (facts.mode, facts.reason, facts.refused) == ("ordered", None, ())
 
 
+@pytest.mark.medium
 def test_the_loaded_model_runs_what_was_chosen():
     for asked in ("fast", "fixed", "exact"):
         loaded = load_model("bundled:draft", numerics=asked)

@@ -15,6 +15,7 @@ def read(model, cache, start, end):
     return model.forward(cache, placement, WantedOutputs()).logits[0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", ["fixed", "tiled"])
 def test_reading_a_text_at_once_gives_the_bits_of_decoding_it(mode):
     torch.set_num_threads(1)

@@ -50,6 +50,7 @@ def build(options, drafts, rule=DraftRule.INDEPENDENT, rows=1):
     return proposers.build("cascade", ProposerParts(rows, 64, rule, draw, (), first, options, tuple(others)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rows", fast_first([4, 1]))
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE, Protocol.GUMBEL, Protocol.GREEDY])
 @pytest.mark.parametrize("sampled", fast_first([SAMPLED, SHAPED]), ids=["sampled", "shaped"])
@@ -89,6 +90,7 @@ def proposal_law(proposer, params, branches, budget):
     return law, rows
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, REJECTION, {**REJECTION, "inner_gamma": 1}], ids=str)
 @pytest.mark.parametrize("drafters", [1, 2])
 @pytest.mark.parametrize("params", [SamplingParams(temperature=1.0), replace(SHAPED, bad_words=(), min_tokens=0)])
@@ -205,6 +207,7 @@ def replayed(options):
     )
 
 
+@pytest.mark.medium
 def test_replay_recomputes_the_draws_of_matching_only():
     assert replayed({}).verdict is Verdict.CERTIFIED
     found = replayed(REJECTION)
@@ -212,6 +215,7 @@ def test_replay_recomputes_the_draws_of_matching_only():
     assert found.findings == ()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, REJECTION], ids=["matching", "rejection"])
 @pytest.mark.parametrize("drafters", slow_unless([1, 2], [2]))
 def test_the_draft_model_reads_the_prefix_it_drafts_after(drafters, options):
@@ -232,6 +236,7 @@ def test_the_draft_model_reads_the_prefix_it_drafts_after(drafters, options):
     assert checked > 100
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("options", [{}, REJECTION], ids=["matching", "rejection"])
 def test_the_tiny_drafter_reads_the_prefix_it_drafts_after(options):
     """And draws with the numbers of its stage: the draft model's own ones under matching, separate ones else."""

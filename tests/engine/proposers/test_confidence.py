@@ -67,6 +67,7 @@ def branches(monkeypatch):
     return enumerate_decisions(monkeypatch)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "protocol",
     slow_unless([Protocol.CHAIN, Protocol.BLOCK, Protocol.TREE, Protocol.GUMBEL], [Protocol.CHAIN, Protocol.TREE]),
@@ -82,16 +83,19 @@ def test_stopping_where_q_is_flat_keeps_the_law(kind, protocol, branches, monkey
     assert distance(law, target_law(setup, SAMPLED)) < TOLERANCE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.BLOCK], ids=str)
 def test_dropping_a_drawn_token_because_its_q_row_is_flat_keeps_the_law(protocol, branches):
     assert truncated_gap(lambda q, tokens, i: q[i].max() < STOP, branches, protocol) < TOLERANCE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.BLOCK], ids=str)
 def test_dropping_a_token_because_of_its_own_q_breaks_the_law(protocol, branches):
     assert truncated_gap(lambda q, tokens, i: q[i, tokens[i]] < STOP, branches, protocol) > 1e-2
 
 
+@pytest.mark.medium
 def test_dropping_a_token_because_of_what_follows_it_breaks_the_law(branches):
     def drops(q, tokens, i):
         return i + 1 < len(tokens) and q[i + 1].max() < STOP
@@ -99,6 +103,7 @@ def test_dropping_a_token_because_of_what_follows_it_breaks_the_law(branches):
     assert truncated_gap(drops, branches) > 1e-3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("temperature", slow_unless([0.0, 0.8], [0.8]))
 @pytest.mark.parametrize("kind", CHAINS)
 def test_drafts_end_where_the_draft_is_unsure(kind, temperature):

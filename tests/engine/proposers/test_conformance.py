@@ -52,6 +52,7 @@ COMPARING = (Protocol.GREEDY, Protocol.GUMBEL)
 SAMPLING_PAIRS = [pair for pair in PAIRS if pair[1] is not Protocol.GREEDY]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "protocol"), slow_unless(SAMPLING_PAIRS, first_rejection(SAMPLING_PAIRS)))
 def test_the_law_is_the_target_s(kind, protocol):
     params = SamplingParams(temperature=0.9, repetition_penalty=1.3, frequency_penalty=0.3, max_new_tokens=3)
@@ -142,6 +143,7 @@ def require_budget_and_facts(kind, protocol, budget):
         assert proposal.uniforms.shape == (count,)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "protocol"), slow_unless(PAIRS, daily(PAIRS, ("draft_model",))))
 def test_it_serves_as_every_proposer_must(kind, protocol):
     with every_case() as case:
@@ -250,6 +252,7 @@ def test_a_draft_model_is_asked_for():
         proposers.build("draft_model", parts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.GUMBEL, Protocol.CHAIN])
 def test_a_draft_model_reads_the_prefix_it_drafts_after(protocol):
     """After rejections, cuts and reuse of rows, q is what the draft says about the true prefix."""

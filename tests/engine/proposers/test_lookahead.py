@@ -192,6 +192,7 @@ def test_tokens_are_drafted_that_nothing_before_them_shows():
     assert steps["lookahead"] < 11
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("options", [{}, {"window": 3, "levels": 3, "guesses": 2}, {"window": 2, "levels": 2}])
 def test_greedy_output_is_that_of_plain_decoding(rows, options):
@@ -226,6 +227,7 @@ def test_nothing_is_scouted_in_a_request_s_last_step():
     assert len(proposal.lookahead_tokens) == 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("vocabulary", [2, 3])
 def test_branching_drafts_keep_the_law(vocabulary, monkeypatch):
     branches = enumerate_decisions(monkeypatch)

@@ -57,6 +57,7 @@ def replayed(arm):
 # without learning
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL, Protocol.BLOCK])
 def test_without_learning_it_is_the_draft_model(protocol):
     wanted = requests(8, SAMPLED)
@@ -94,6 +95,7 @@ def test_options_out_of_range_are_refused(options):
 # the law
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("positions", ["rejected", "all"])
 @pytest.mark.parametrize("protocol", fast_first([Protocol.CHAIN, Protocol.BLOCK]))
 def test_the_law_of_two_requests_is_the_product_of_the_target_s(protocol, positions, monkeypatch):
@@ -162,6 +164,7 @@ def test_learning_from_dropped_tokens_breaks_the_law(monkeypatch):
 # what is collected, and what is drafted with
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("positions", ["rejected", "all"])
 @pytest.mark.parametrize("protocol", slow_unless([Protocol.CHAIN, Protocol.GUMBEL, Protocol.GREEDY], [Protocol.CHAIN]))
 def test_only_committed_contexts_are_learnt_with_the_rows_that_decided_them(protocol, positions):
@@ -184,6 +187,7 @@ def test_only_committed_contexts_are_learnt_with_the_rows_that_decided_them(prot
     assert all(3 <= count < 3 + 3 * 5 for count in counts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.GUMBEL])
 def test_q_is_what_the_recorded_version_says_after_the_true_prefix(protocol):
     """Also in rows whose request began with an older version."""
@@ -207,6 +211,7 @@ def test_q_is_what_the_recorded_version_says_after_the_true_prefix(protocol):
 # versions
 
 
+@pytest.mark.medium
 def test_versions_are_a_chain_that_every_step_names():
     traces, proposer = served(learning_setup(), requests(9, SAMPLED))
     found = {each.number: each for trace in traces.values() for each in trace.header.draft_versions}
@@ -219,6 +224,7 @@ def test_versions_are_a_chain_that_every_step_names():
         assert {each.number for each in trace.header.draft_versions} == set(trace.draft_version.tolist())
 
 
+@pytest.mark.medium
 def test_equal_requests_in_equal_order_give_equal_bytes_and_another_order_other_versions():
     wanted = requests(6, replace(SAMPLED, max_new_tokens=20))
     (ours, _), (again, _), (turned, _) = (served(learning_setup(), order) for order in (wanted, wanted, wanted[::-1]))
@@ -230,6 +236,7 @@ def test_equal_requests_in_equal_order_give_equal_bytes_and_another_order_other_
         np.testing.assert_array_equal(trace.q_rows, again[name].q_rows)
 
 
+@pytest.mark.medium
 def test_every_decision_can_be_replayed():
     traces, proposer = served(learning_setup(), requests(9, SAMPLED))
     assert replayed(arm_of(traces, proposer.facts.version.digest)).verdict is Verdict.CERTIFIED
@@ -298,12 +305,14 @@ def test_replay_refuses_a_record_whose_versions_do_not_match(message, arm):
     assert any(message in finding.message for finding in result.findings)
 
 
+@pytest.mark.medium
 def test_a_resumed_run_may_begin_the_chain_anew(arm):
     other, _ = served(learning_setup(), requests(12, SAMPLED)[9:])
     both = replace(arm, requests=(*arm.requests, *(record(each) for each in other.values())))
     assert replayed(both).verdict is Verdict.CERTIFIED
 
 
+@pytest.mark.medium
 def test_what_finished_before_an_interruption_holds_the_whole_chain():
     """Requests of different lengths in four rows: after any number of them the others may be lost."""
     wanted = [

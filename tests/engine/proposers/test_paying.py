@@ -67,6 +67,7 @@ def expected_lengths(trace, gamma):
     return found
 
 
+@pytest.mark.medium
 def test_a_record_shows_the_lengths_of_the_rule():
     lengths = set()
     for trace in traces(generate(PAYING, requests(6, SAMPLED))).values():
@@ -75,6 +76,7 @@ def test_a_record_shows_the_lengths_of_the_rule():
     assert len(lengths) >= 4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["draft_model", "ngram"])
 def test_neighbours_change_no_length(kind):
     setup = replace(PAYING, proposer=kind)
@@ -95,11 +97,13 @@ def test_drafts_that_are_always_kept_are_as_long_as_allowed():
     assert set(found[3:-2]) == {5}
 
 
+@pytest.mark.medium
 def test_without_a_cost_nothing_changes():
     wanted = requests(4, SAMPLED)
     assert drafted(replace(PAYING, options={"token_cost": 0}), wanted) == drafted(replace(PAYING, options={}), wanted)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.BLOCK, Protocol.GUMBEL], ids=str)
 def test_the_law_stays_over_steps_whose_lengths_differ(protocol, monkeypatch):
     params = SamplingParams(temperature=0.9, max_new_tokens=4)

@@ -84,6 +84,7 @@ def tokens_of(generations):
     return {name: each.tokens for name, each in generations.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", slow_unless(KINDS, ["layer_skip"]))
 @pytest.mark.parametrize(
     ("protocol", "sampling"),
@@ -98,6 +99,7 @@ def test_the_output_is_that_of_plain_decoding(kind, protocol, sampling, rows, ta
     assert 0 < kept < drafted
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("protocol", "sampling"),
     slow_unless(

@@ -110,6 +110,7 @@ def test_the_law_is_the_target_s(params, vocabulary, gamma, tokens, protocol, mo
     assert distance(law, target_law(setup, params)) < TOLERANCE
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.TREE, Protocol.GUMBEL])
 @pytest.mark.parametrize("params", [SAMPLED, replace(PENALISED, max_new_tokens=40)], ids=["plain", "penalised"])
 def test_every_draw_and_decision_can_be_replayed(params, protocol):
@@ -120,6 +121,7 @@ def test_every_draw_and_decision_can_be_replayed(params, protocol):
     assert result.verdict is Verdict.CERTIFIED, result.summary
 
 
+@pytest.mark.medium
 def test_the_full_q_for_every_child_would_break_the_law(monkeypatch):
     """The negative control: SpecInfer's q under draws without replacement."""
 

@@ -64,6 +64,7 @@ def test_a_smaller_budget_drops_the_last_branches(widths):
     assert whole[: len(widths)] == tuple(first), "the first branch keeps its depth"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("siblings", ["with_replacement", "without_replacement"])
 @pytest.mark.parametrize(
     ("vocabulary", "gamma", "widths"), fast_first([(2, 8, "2,1"), (2, 6, "1,1,1"), (3, 4, "2"), (3, 3, "1,1")])
@@ -80,6 +81,7 @@ def test_the_law_of_two_merged_trees_is_the_target_s(params, vocabulary, gamma, 
     assert branches.total > 10
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", slow_unless([Protocol.TREE, Protocol.GUMBEL], [Protocol.TREE]))
 @pytest.mark.parametrize("siblings", ["with_replacement", "without_replacement"])
 def test_every_draw_and_decision_can_be_replayed(siblings, protocol):
@@ -127,6 +129,7 @@ def test_a_token_drawn_twice_has_children_once():
     assert sorted(tree.parents[6:]) == sorted(tokens.index(token) for token in set(tokens))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("siblings", ["with_replacement", "without_replacement"])
 @pytest.mark.parametrize("rows", fast_first([3, 1]))
 def test_each_drafter_reads_the_prefix_it_drafts_after(siblings, rows):

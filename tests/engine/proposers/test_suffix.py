@@ -138,6 +138,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.medium
 @given(st.integers(0, 2**32), st.sampled_from(SHAPES))
 def test_a_chain_takes_the_most_frequent_continuation_each_time(seed, each):
     history = random_history(seed)
@@ -158,6 +159,7 @@ def test_a_chain_takes_the_most_frequent_continuation_each_time(seed, each):
     assert found.score == pytest.approx(score)
 
 
+@pytest.mark.medium
 @given(st.integers(0, 2**32), st.sampled_from(SHAPES))
 def test_a_tree_takes_the_likeliest_paths_of_all(seed, each):
     history = random_history(seed)
@@ -283,6 +285,7 @@ def test_the_fingerprint_does_not_change_between_versions():
     assert proposer.memory.fingerprint() == "710332e5edeece8e1207e53359b29663b1c8a4e229351e2c9e27a0a20e7ce58c"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.GREEDY, Protocol.GUMBEL])
 @pytest.mark.parametrize("tree", slow_unless([False, True], [True]))
 def test_a_shared_memory_changes_drafts_and_no_token(protocol, tree):
@@ -311,6 +314,7 @@ class Warm(SuffixProposer):
         del self._rows[row]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("protocol", "tree"), [(Protocol.CHAIN, False), (Protocol.TREE, False), (Protocol.TREE, True)])
 def test_a_memory_of_other_requests_keeps_the_law(protocol, tree, monkeypatch):
     branches = enumerate_decisions(monkeypatch)

@@ -64,6 +64,7 @@ def require_counts(tree, counted, tokens, width):
     return seen
 
 
+@pytest.mark.medium
 def test_counts_are_those_of_looking_everywhere():
     seen = []
 
@@ -76,6 +77,7 @@ def test_counts_are_those_of_looking_everywhere():
     assert sum(count > 0 for count in seen) > len(seen) / 2
 
 
+@pytest.mark.medium
 @given(LIVES)
 def test_the_root_counts_tokens(life):
     tree, counted, *_ = life
@@ -83,6 +85,7 @@ def test_the_root_counts_tokens(life):
     assert {token: child.count for token, child in children.items()} == counted.next_tokens(())
 
 
+@pytest.mark.medium
 @given(LIVES, st.sampled_from((1, 2, 3, 5, 20)))
 def test_rare_continuations_can_be_left_out(life, least):
     tree, counted, tokens, _ = life
@@ -92,6 +95,7 @@ def test_rare_continuations_can_be_left_out(life, least):
         assert {each: child.count for each, child in tree.children(node, least).items()} == wanted
 
 
+@pytest.mark.medium
 @settings(max_examples=48)
 @given(LIVES)
 def test_a_child_is_the_node_of_the_longer_string(life):
@@ -113,6 +117,7 @@ def drawn_history(rng, tokens, texts):
     return history
 
 
+@pytest.mark.medium
 def test_the_longest_suffix_that_goes_on():
     lengths = set()
 

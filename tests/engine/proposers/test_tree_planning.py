@@ -70,6 +70,7 @@ def test_there_are_catalan_many_ordered_trees():
     assert [len(forests(size, 2)) for size in range(1, 8)] == [2 ** (size - 1) for size in range(1, 8)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, LARGEST])
 @pytest.mark.parametrize("size", range(LARGEST + 1))
 def test_the_programme_finds_the_best_of_all_trees(size, depth):
@@ -231,6 +232,7 @@ def acceptance_vectors(draw, most=5):
     return tuple(weight / total if total else 0.0 for weight in weights)
 
 
+@pytest.mark.medium
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(shapes(), acceptance_vectors(), st.data())
 def test_one_more_node_is_worth_the_product_of_its_path(shape, rates, data):
@@ -246,6 +248,7 @@ def test_one_more_node_is_worth_the_product_of_its_path(shape, rates, data):
     assert gained == pytest.approx(product, abs=1e-12)
 
 
+@pytest.mark.medium
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(shapes(), acceptance_vectors())
 def test_no_drawn_tree_is_better_than_the_planned_one(shape, rates):

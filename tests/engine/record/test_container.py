@@ -21,6 +21,7 @@ def back(column, whole=()):
     return found.columns["x"], len(content)
 
 
+@pytest.mark.medium
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(
     st.sampled_from(TYPES).flatmap(

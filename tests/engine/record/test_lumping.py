@@ -34,6 +34,7 @@ def both(proposer="draft_model", protocol=Protocol.CHAIN, vocabulary=90, samplin
     return decisions(record(full)), full, lumped
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("proposer", "protocol"), fast_first(RULES, 2))
 @pytest.mark.parametrize("sampling", [SAMPLED, replace(SAMPLED, top_k=7, repetition_penalty=1.2)])
 @pytest.mark.parametrize("vocabulary", [30, 90])
@@ -61,6 +62,7 @@ def test_cells_are_the_rows_lumped(proposer, protocol, sampling, vocabulary):
             assert np.isnan([lumped.tail[at, 1], lumped.q_token[at], lumped.product[at]]).all()
 
 
+@pytest.mark.medium
 def test_the_mass_before_a_drafted_token_is_that_of_its_row():
     _, full, lumped = both()
     tokens = [
@@ -73,6 +75,7 @@ def test_the_mass_before_a_drafted_token_is_that_of_its_row():
     np.testing.assert_allclose(lumped.q_below, expected, atol=1e-14)
 
 
+@pytest.mark.medium
 def test_a_token_that_was_drawn_does_not_choose_its_cell():
     """Else the lumped law would depend on what it is to judge."""
     flat = replace(SAMPLED, temperature=50.0, max_new_tokens=200)

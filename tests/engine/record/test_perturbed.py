@@ -25,6 +25,7 @@ def test_the_noise_of_single_tokens_is_that_of_the_row():
     assert np.allclose(gumbel_at(7, 2**63 + 5, np.full(len(ids), 1234), ids), whole[ids], rtol=1e-14, atol=0)
 
 
+@pytest.mark.medium
 def test_the_leaders_are_those_of_the_whole_row():
     sparse, full = traces(RecordLevel.TOPK), traces(RecordLevel.FULL)
     for name, trace in sparse.items():

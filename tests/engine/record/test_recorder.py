@@ -60,6 +60,7 @@ def one(level=RecordLevel.FULL, protocol=Protocol.CHAIN, sampling=SAMPLED, vocab
     return traces(generate(setup, requests(3, sampling, vocabulary)))["r2"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", list(RecordLevel))
 @pytest.mark.parametrize("protocol", slow_unless(list(Protocol), [Protocol.CHAIN, Protocol.GUMBEL, Protocol.TREE]))
 def test_a_level_holds_what_it_promises_and_nothing_else(level, protocol):
@@ -103,6 +104,7 @@ def test_scalars_are_those_of_the_rows(protocol):
     assert np.all(known > 0)
 
 
+@pytest.mark.medium
 def test_q_rows_are_those_of_the_examined_nodes():
     trace = one()
     for step in steps_of(trace):
@@ -135,6 +137,7 @@ def test_random_numbers_are_there_exactly_where_one_decided():
     assert np.isnan(gumbel.node_uniform).all()  # coupled drafts draw no number of their own
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("vocabulary", [8, 40])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_tops_are_the_largest_scores(vocabulary, temperature):
@@ -153,6 +156,7 @@ def test_tops_are_the_largest_scores(vocabulary, temperature):
         assert trace.top_lse[at] == pytest.approx(logsumexp(scores / (temperature or 1.0)), abs=1e-12)
 
 
+@pytest.mark.medium
 def test_a_request_that_ends_in_its_first_step():
     sampling = replace(SAMPLED, max_new_tokens=1)
     for level in RecordLevel:
@@ -239,6 +243,7 @@ def test_rows_that_a_level_does_not_hold_are_let_go_while_decoding(level, monkey
     assert all(each.logits.size == 0 and each.scores is None and each.proposal.q is None for each in kept.records)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", list(RecordLevel))
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams(temperature=0.8, max_new_tokens=30, seed=4)])
 def test_the_size_of_a_block_changes_nothing(level, sampling, monkeypatch):

@@ -140,6 +140,7 @@ def test_a_truncated_trace_is_refused(data, keep):
             read(data[:end])
 
 
+@pytest.mark.medium
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_flipped_bit_is_refused_or_changes_nothing(data, drawn):
@@ -234,6 +235,7 @@ def test_missing_and_unknown_columns_are_refused(data):
             decode(wrap(pack(document, columns, WHOLE_ROWS)))
 
 
+@pytest.mark.medium
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_changed_content_is_refused_or_another_trace(data, drawn):

@@ -60,6 +60,7 @@ class InPlace(RecordWriter):
         super().finish(None, replace(generation, trace=recorder.finish(generation.finish_reason)))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampling", [SAMPLED, PENALISED])
 @pytest.mark.parametrize("level", list(RecordLevel))
 @pytest.mark.parametrize("steps_at_once", slow_unless([1, 3, 16], [3]))

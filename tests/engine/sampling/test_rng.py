@@ -143,6 +143,7 @@ def by_numpy(seed, stream, position, last, index):
     return np.random.Generator(np.random.Philox(key=np.array([seed, stream], np.uint64), counter=counter)).random()
 
 
+@pytest.mark.medium
 def test_one_number_is_numpys_first_to_the_last_bit():
     for seed, stream, position, purpose, index in keys_and_places(2000):
         one = Randomness(seed, stream)

@@ -140,6 +140,7 @@ def test_trim_keeps_rejected_siblings_before_the_last_kept_token():
     assert math.isnan(trim(verdict, 2).residual_mass)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", slow_unless(list(Protocol), [Protocol.CHAIN, Protocol.GREEDY, Protocol.TREE]))
 @pytest.mark.parametrize("stop", fast_first(map(pytest.param, [("dd",), ("aba", "g"), ("hc", "bf", "ee")])))
 def test_in_the_loop_the_text_ends_before_its_first_stop_string(protocol, stop):
@@ -158,6 +159,7 @@ def test_in_the_loop_the_text_ends_before_its_first_stop_string(protocol, stop):
     assert stopped > 0 or load(protocol).facts.draft_rule is DraftRule.GREEDY
 
 
+@pytest.mark.medium
 def test_stop_strings_cut_a_speculative_run_where_they_cut_a_plain_one():
     sampling = SamplingParams(temperature=1.0, max_new_tokens=60, stop=("ac", "fe"), stop_token_ids=(6,), min_tokens=3)
     wanted = requests(20, sampling)

@@ -216,6 +216,7 @@ truncations = st.builds(
 )
 
 
+@pytest.mark.medium
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(scores, truncations)
 def test_a_truncated_row_is_a_distribution_on_the_most_likely_tokens(logits, params):
@@ -232,6 +233,7 @@ def test_a_truncated_row_is_a_distribution_on_the_most_likely_tokens(logits, par
     np.testing.assert_allclose(p[support], whole[support] / whole[support].sum(), rtol=1e-9)
 
 
+@pytest.mark.medium
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(scores, st.integers(1, 12), st.floats(0.01, 0.99))
 def test_a_tighter_setting_never_widens_the_support(logits, k, mass):
@@ -244,6 +246,7 @@ def test_a_tighter_setting_never_widens_the_support(logits, k, mass):
         assert not np.any((truncate(p, tighter) > 0) & (truncate(p, looser) == 0))
 
 
+@pytest.mark.medium
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(scores, st.floats(-50, 50))
 def test_a_constant_added_to_all_logits_changes_nothing(logits, shift):
@@ -277,6 +280,7 @@ def test_inverse_cdf_at_its_edges(weights, u, token):
     assert inverse_cdf(np.array(weights), u) == token
 
 
+@pytest.mark.medium
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     arrays(np.float64, st.integers(1, 9), elements=st.sampled_from([0.0, 1e-17, 0.1, 1 / 3, 2.0])).filter(np.any),

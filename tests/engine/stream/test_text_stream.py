@@ -137,6 +137,7 @@ def facts(generation):
     return decode(generation.trace).header.facts
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rule", RULES)
 def test_a_stream_changes_nothing_but_the_facts(backend, rule):
     alone, streamed = (generate(backend, rule, stream) for stream in (None, StreamSpec()))
@@ -151,6 +152,7 @@ def test_a_stream_changes_nothing_but_the_facts(backend, rule):
         assert all(np.array_equal(*(getattr(one, name) for one in traces), equal_nan=True) for name in COLUMNS)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rule", ["greedy", "gumbel"])
 def test_filters_decide_as_over_plain_decoding(backend, rule):
     ours, theirs = (generate(backend, rule, FILTERS, plain) for plain in (False, True))
@@ -163,6 +165,7 @@ def test_filters_decide_as_over_plain_decoding(backend, rule):
     assert decided
 
 
+@pytest.mark.medium
 def test_a_refused_prompt_gets_no_tokens_and_the_others_are_not_touched(backend):
     engine = backend.arm(EngineSpec(Protocol.GUMBEL, **DRAFT, stream=FILTERS))
     asked = Request("asked", engine.encode(Prompt(text="tell me please")), SamplingParams(temperature=1.0), 3)

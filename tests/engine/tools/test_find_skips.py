@@ -64,6 +64,7 @@ def test_equal_inputs_give_equal_sets(make_bench):
     assert search(make_bench(), least=2) == search(make_bench(), least=2)
 
 
+@pytest.mark.medium
 def test_skipping_nothing_agrees_everywhere_and_gains_nothing(make_bench):
     bench = make_bench()
     trial = bench.measure(SkipSet())
@@ -71,6 +72,7 @@ def test_skipping_nothing_agrees_everywhere_and_gains_nothing(make_bench):
     assert search(bench).speed >= 1.0
 
 
+@pytest.mark.medium
 def test_agreement_is_that_of_the_first_drafted_token(loaded, sequences, make_bench):
     """Recomputed one position at a time: the target reads the tokens before it, the part its own."""
     model, skips = loaded.model, SkipSet((1,), (2,))
@@ -130,6 +132,7 @@ def test_a_set_that_growing_misses_is_found_by_exchanging():
     assert search(table).skips == SkipSet((1,), (0,))
 
 
+@pytest.mark.medium
 def test_the_budget_is_kept_and_no_set_is_measured_twice(make_bench):
     table = Table(3, 12, lambda skips: 100 - 5 * len(skips))
     search(table)
@@ -175,6 +178,7 @@ def test_windows_are_spread_over_the_text():
             windows(range(8), count, length)
 
 
+@pytest.mark.medium
 def test_the_command_prints_the_proposer_s_options(tmp_path, capsys):
     data = tmp_path / "data.txt"
     data.write_text(TEXT, encoding="utf-8")

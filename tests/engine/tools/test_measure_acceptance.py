@@ -75,6 +75,7 @@ def measured(firsts, seed=1, tokens=40):
     return measure_trials(drafting, requests(firsts, seed, tokens), WIDTH, LEVELS)
 
 
+@pytest.mark.medium
 def test_a_known_vector_is_recovered_within_its_stated_error():
     """All ranks, pooled and by level, within 4 standard errors: a chance of 1 in 1000 over the 9 of them to fail."""
     trials, wanted = measured([3] * 40), known_rates(3)
@@ -84,6 +85,7 @@ def test_a_known_vector_is_recovered_within_its_stated_error():
             assert estimate.error < 0.05
 
 
+@pytest.mark.medium
 def test_another_vector_is_not_within_the_error():
     """The negative control: a target that wants one token more."""
     trials = measured([3] * 40)

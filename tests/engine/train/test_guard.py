@@ -33,6 +33,7 @@ def test_sentences_have_every_label_and_follow_from_their_seed():
     assert sum(each.label == SAFE for each in found) == 200
 
 
+@pytest.mark.medium
 def test_the_bundled_classifier_is_what_its_card_and_its_recipe_say():
     card = json.loads((FOLDER / "card.json").read_text(encoding="utf-8"))
     assert card["files"] == {file.name: file.sha256 for file in open_folder(FOLDER, "guard").files}

@@ -67,6 +67,7 @@ def run(tiny, monkeypatch):
     return go
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("recipe", [TRAINING, DISTILLED], ids=["plain", "distilled"])
 def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path, recipe):
     teacher = fresh(seed=9).eval() if recipe.distillation else None
@@ -159,6 +160,7 @@ def test_held_out_loss_of_an_untrained_model_is_that_of_guessing(tiny):
         assert loss == pytest.approx(np.log(RECIPE.vocabulary), abs=0.5)
 
 
+@pytest.mark.medium
 def test_training_reduces_the_loss(tiny, tmp_path, monkeypatch):
     model = fresh()
     before = trainer.held_out_loss(model, tiny, window=16, windows=2)

@@ -60,6 +60,7 @@ def name_of(setup):
     return "-".join([setup.protocol, setup.proposer, *(f"{k}={v}" for k, v in setup.verifier_options.items())])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", BREAKING, ids=name_of)
 def test_a_lossy_rule_breaks_the_law(setup, branches):
     law = emitted_law(setup, SAMPLED, branches)
@@ -67,6 +68,7 @@ def test_a_lossy_rule_breaks_the_law(setup, branches):
     assert distance(law, target_law(setup, SAMPLED)) > 1e-3
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("setup", NEUTRAL, ids=name_of)
 def test_with_neutral_settings_the_law_is_the_target_s(setup, branches):
     law = emitted_law(setup, SAMPLED, branches)
@@ -117,6 +119,7 @@ def test_threshold_accepts_with_p_over_acc_and_always_above_single(single, acc, 
     np.testing.assert_allclose(first_law(setup, branches), expected, atol=TOLERANCE)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("weight", [0.0, 0.4, 0.9])
 def test_ensemble_is_the_mixture(weight, branches):
     setup = setup_of(Protocol.ENSEMBLE, weight=weight)
@@ -256,6 +259,7 @@ def test_ensemble_needs_q():
         verify.load(Protocol.ENSEMBLE).verify(Proposal(tree), rows_of([[0.2, 0.3, 0.5]] * 2, tree), Randomness(1, 2))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("protocol", "greedy"),
     [(Protocol.TYPICAL, True), (Protocol.THRESHOLD, True), (Protocol.ENSEMBLE, False), (Protocol.SYNTHETIC, False)],

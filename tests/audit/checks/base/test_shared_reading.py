@@ -42,6 +42,7 @@ def arms():
     yield pytest.param(replace(clean, requests=(*clean.requests, clean.requests[0])), id="one request twice")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("given", list(arms()))
 def test_checks_that_share_a_reading_give_the_results_of_each_alone(given):
     evidence = Evidence(lazily(given))
@@ -51,6 +52,7 @@ def test_checks_that_share_a_reading_give_the_results_of_each_alone(given):
         assert result == evaluate(load(name), evidence, {}), name
 
 
+@pytest.mark.medium
 def test_columns_on_disk_give_the_same_results(monkeypatch):
     evidence = Evidence(lazily(arm(world(3), SETUPS["chain, cells"], 30)))
     names = ("law", "acceptance_theory")
@@ -60,6 +62,7 @@ def test_columns_on_disk_give_the_same_results(monkeypatch):
     assert [evaluate(load(name), evidence, {}) for name in names] == expected
 
 
+@pytest.mark.medium
 def test_parameters_reach_the_checks_and_an_arm_without_requests_is_judged():
     evidence = Evidence(lazily(arm(world(3), SETUPS["chain, cells"], 6)))
     asked = {"law": AskedCheck(load("law"), {"leak_margin": 1.0, "min_tokens": 1})}

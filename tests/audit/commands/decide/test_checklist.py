@@ -67,6 +67,7 @@ def standings(url, *options):
     return {key: item["standing"] for key, item in items(url, *options).items()}
 
 
+@pytest.mark.medium
 def test_a_run_that_is_watched_answers_every_question(url):
     with Store.open(url, create=True) as store:
         watched(store, whole_run(store))
@@ -81,6 +82,7 @@ def test_a_run_that_is_watched_answers_every_question(url):
     assert invoke("checklist", "--require-all", "--store", url, *stated).exit_code == 0
 
 
+@pytest.mark.medium
 def test_what_production_has_and_the_run_has_not_is_short(url):
     with Store.open(url, create=True) as store:
         whole_run(store)
@@ -93,12 +95,14 @@ def test_what_production_has_and_the_run_has_not_is_short(url):
     assert invoke("checklist", "--store", url).exit_code == 0
 
 
+@pytest.mark.medium
 def test_an_alarm_of_the_watch_is_part_of_the_answer(url):
     with Store.open(url, create=True) as store:
         watched(store, whole_run(store), alarm="fall")
     assert "alarms: 1" in items(url)["traffic"]["answer"]
 
 
+@pytest.mark.medium
 def test_a_fault_of_equality_means_that_the_fallback_answers_otherwise(url):
     with Store.open(url, create=True) as store:
         whole_run(store, verdict=Verdict.FAULT)
@@ -106,6 +110,7 @@ def test_a_fault_of_equality_means_that_the_fallback_answers_otherwise(url):
     assert (found["standing"], found["next"]) == ("short", "the answers change")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("name", "trait"), [("qwen-7b-awq", "quantised"), ("mixtral-8x7b", "experts")])
 def test_a_target_of_another_kind_is_named(url, name, trait):
     with Store.open(url, create=True) as store:
@@ -113,6 +118,7 @@ def test_a_target_of_another_kind_is_named(url, name, trait):
     assert f"by name {trait}" in items(url)["target"]["answer"]
 
 
+@pytest.mark.medium
 def test_a_served_model_has_no_digest(url):
     with Store.open(url, create=True) as store:
         whole_run(store, manifest={})
@@ -120,6 +126,7 @@ def test_a_served_model_has_no_digest(url):
     assert (found["pins"], found["target"]) == ("short", "missing")
 
 
+@pytest.mark.medium
 def test_a_small_run_names_what_it_lacks(url):
     with Store.open(url, create=True) as store:
         fill_finished(store)
@@ -129,6 +136,7 @@ def test_a_small_run_names_what_it_lacks(url):
     assert all(item["next"] for item in found.values() if item["standing"] != "shown")
 
 
+@pytest.mark.medium
 def test_a_run_without_requests_is_answered_too(url):
     with Store.open(url, create=True) as store:
         store.begin_run(start())

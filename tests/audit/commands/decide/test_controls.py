@@ -7,6 +7,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 
 import schemas
@@ -40,6 +41,7 @@ def test_the_page_is_current_and_says_evidence():
     assert "evidence for" in shown[0]
 
 
+@pytest.mark.medium
 def test_a_run_has_its_own_results_beside_each_clause(tmp_path: Path):
     url = stored_run(tmp_path)
     document = json.loads(invoke("controls", "latest", "--format", "json", "--store", url).stdout)

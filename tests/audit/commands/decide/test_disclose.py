@@ -75,6 +75,7 @@ def stored_numbers(url: str, run: str = "latest") -> set[str]:
     return whole | floats | set(re.findall(r"\d+", raw))
 
 
+@pytest.mark.medium
 def test_every_number_of_the_page_is_in_the_store(made: Made):
     for run in (made.broken, made.plain):
         found = set(NUMBER.findall(page(made.url, run)))
@@ -121,6 +122,7 @@ def test_a_run_without_evidence_discloses_that(made: Made):
     assert "is certified" not in shown
 
 
+@pytest.mark.medium
 def test_damage_and_waivers_are_part_of_the_statement(tmp_path: Path, made: Made):
     shutil.copyfile(made.url.removeprefix("sqlite:///"), tmp_path / "audit.db")
     url = f"sqlite:///{tmp_path / 'audit.db'}"
@@ -143,6 +145,7 @@ def test_damage_and_waivers_are_part_of_the_statement(tmp_path: Path, made: Made
     assert "recomputed for this statement." not in damaged
 
 
+@pytest.mark.medium
 def test_the_forms_say_the_same_and_the_json_follows_its_schema(made: Made):
     document = json.loads(page(made.url, made.broken, "json"))
     Draft202012Validator(schemas.load("disclosure")).validate(document)

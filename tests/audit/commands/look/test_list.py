@@ -13,6 +13,7 @@ def run(*arguments: str):
     return invoke("list", *arguments)
 
 
+@pytest.mark.medium
 def test_runs_are_listed_newest_first(tmp_path):
     url = made_store(tmp_path)
     with Store.open(url, create=False) as store:
@@ -26,6 +27,7 @@ def test_runs_are_listed_newest_first(tmp_path):
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+@pytest.mark.medium
 def test_json_is_one_document_with_the_same_facts(tmp_path):
     url = made_store(tmp_path)
     (only,) = json.loads(run("--json", "--store", url).stdout)
@@ -33,6 +35,7 @@ def test_json_is_one_document_with_the_same_facts(tmp_path):
     assert only["verdicts"] == {"certified": 1, "fault": 1}
 
 
+@pytest.mark.medium
 def test_limit_cuts_the_list(tmp_path):
     url = made_store(tmp_path)
     with Store.open(url, create=False) as store:
@@ -41,6 +44,7 @@ def test_limit_cuts_the_list(tmp_path):
     assert run("--limit", "0", "--store", url).exit_code == 2
 
 
+@pytest.mark.medium
 def test_an_empty_store_is_no_error(tmp_path):
     url = str(tmp_path / "empty.db")
     Store.open(url, create=True).close()
@@ -57,6 +61,7 @@ def test_a_missing_store_is_the_users_error_and_is_not_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_the_store_may_be_named_by_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("AUDIT_STORE", made_store(tmp_path))
     assert "smoke" in run().stdout

@@ -54,6 +54,7 @@ def test_fresh_processes_are_runs_of_their_own_and_do_the_same(suite, tmp_path):
     assert tokens["summary"].startswith("16 of 16 answers equal")
 
 
+@pytest.mark.medium
 def test_a_process_that_cannot_run_is_one_line_with_its_mend(suite, tmp_path):
     suite.write_text(SUITE.replace("kind: draft_model", "kind: drafts_model"))
     done = compared(suite, tmp_path / "audit.db")

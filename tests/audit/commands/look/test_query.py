@@ -46,6 +46,7 @@ def error(url: str, *arguments: str) -> str:
     return result.stderr
 
 
+@pytest.mark.medium
 def test_acceptance_counts_by_arm_and_domain(any_url):
     with Store.open(any_url, create=False) as store:
         fill(store)
@@ -65,6 +66,7 @@ def test_acceptance_counts_by_arm_and_domain(any_url):
     assert answer(any_url, "acceptance", "--param", f"run={latest}") == rows
 
 
+@pytest.mark.medium
 def test_positions_are_unconditional(any_url):
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start())
@@ -82,6 +84,7 @@ def test_positions_are_unconditional(any_url):
     assert [row["rate"] for row in rows] == [0.75, 0.5, 0.25, 0.25]
 
 
+@pytest.mark.medium
 def test_divergent_compares_at_the_same_sampling_only(any_url):
     greedy, other = SamplingParams(), SamplingParams(temperature=1.0, seed=7)
     with Store.open(any_url, create=False) as store:
@@ -97,6 +100,7 @@ def test_divergent_compares_at_the_same_sampling_only(any_url):
     assert [(row["arm"], row["baseline"], row["case_id"]) for row in rows] == [("spec", "base", "b")]
 
 
+@pytest.mark.medium
 def test_slow_steps_rejected_and_checks(any_url):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)
@@ -108,6 +112,7 @@ def test_slow_steps_rejected_and_checks(any_url):
     assert [row["verdict"] for row in answer(any_url, "checks")] == ["fault", "certified"]
 
 
+@pytest.mark.medium
 def test_every_named_query_answers_a_run_without_requests(any_url):
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start())
@@ -121,6 +126,7 @@ def test_the_queries_are_listed():
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == list(NAMED)
 
 
+@pytest.mark.medium
 def test_formats_hold_the_same_rows(url):
     rows = answer(url, "slow")
     lines = run("slow", "--format", "jsonl", "--store", url).stdout.splitlines()
@@ -132,6 +138,7 @@ def test_formats_hold_the_same_rows(url):
     assert len(plain) == len(rows) + 1
 
 
+@pytest.mark.medium
 def test_own_sql_with_parameters(url):
     sql = "SELECT COUNT(*) AS n FROM v_request WHERE run = :run AND n_output > :least AND domain = :domain"
     arguments = ("--sql", sql, "--param", "run=latest", "--param", "least=4", "--param", "domain=chat")
@@ -141,6 +148,7 @@ def test_own_sql_with_parameters(url):
     assert bytes.fromhex(payload).startswith(b"SATRAC")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "sql",
     [
@@ -169,6 +177,7 @@ def dump(path: str) -> list[str]:
         return list(connection.iterdump())
 
 
+@pytest.mark.medium
 def test_no_other_file_can_be_attached(url, tmp_path):
     other = tmp_path / "other.db"
     for name in (str(other), f"file:{other}?mode=rwc"):
@@ -176,6 +185,7 @@ def test_no_other_file_can_be_attached(url, tmp_path):
     assert not other.exists()
 
 
+@pytest.mark.medium
 def test_two_statements_are_refused(url):
     assert "one statement at a time" in error(url, "--sql", "SELECT 1; DELETE FROM request")
 
@@ -216,6 +226,7 @@ def test_a_long_query_is_stopped(any_url):
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.medium
 def test_many_rows_are_cut_and_the_cut_is_told(url):
     sql = "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT x FROM a"
     result = run("--sql", sql, "--limit", "3", "--format", "jsonl", "--store", url)
@@ -225,6 +236,7 @@ def test_many_rows_are_cut_and_the_cut_is_told(url):
     assert not exact.cut
 
 
+@pytest.mark.medium
 def test_mistakes_are_one_clear_line(url):
     assert "did you mean 'positions'?" in error(url, "position")
     assert "see: audit query --list" in error(url)

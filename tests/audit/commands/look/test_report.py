@@ -20,6 +20,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> StoredRuns:
     return stored_runs(f"sqlite:///{tmp_path_factory.mktemp('command') / 'audit.db'}")
 
 
+@pytest.mark.medium
 def test_the_page_goes_to_a_file_that_is_not_replaced_unasked(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = invoke("report", made.finished, "--store", made.url)
@@ -46,6 +47,7 @@ def test_bad_input_is_one_line(made, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.medium
 def test_markdown_has_the_facts_of_the_page_and_nothing_alive(made):
     text = invoke("report", made.hostile, "--markdown", "--store", made.url).stdout
     html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text)
@@ -65,6 +67,7 @@ def test_markdown_escapes_at_line_starts_and_in_cells():
     assert markdown_of(f"<p>{HOSTILE.replace('<', '&lt;')}</p>").count("<") == 0
 
 
+@pytest.mark.medium
 def test_a_pdf_needs_a_browser(made, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = invoke("report", "--pdf", str(tmp_path / "a.pdf"), "--store", made.url)

@@ -28,6 +28,7 @@ def url(tmp_path):
     return made
 
 
+@pytest.mark.medium
 def test_a_run_is_shown_with_arms_and_verdicts(url):
     result = run("--store", url)
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -40,6 +41,7 @@ def test_a_run_is_shown_with_arms_and_verdicts(url):
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+@pytest.mark.medium
 def test_json_holds_everything(url):
     document = json.loads(run("latest", "--json", "--store", url).stdout)
     assert document["format"] == 3
@@ -52,6 +54,7 @@ def test_json_holds_everything(url):
     assert document["attachments"][0]["location"] == "results.json"
 
 
+@pytest.mark.medium
 def test_an_unfinished_run_says_so(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -62,6 +65,7 @@ def test_an_unfinished_run_says_so(tmp_path):
     assert "checks: none" in output
 
 
+@pytest.mark.medium
 def test_an_unknown_run_is_the_users_error(url):
     result = run("7ZZ", "--store", url)
     assert result.exit_code == 2
@@ -69,6 +73,7 @@ def test_an_unknown_run_is_the_users_error(url):
     assert result.stdout == ""
 
 
+@pytest.mark.medium
 def test_stored_text_cannot_steer_the_terminal(url):
     hostile = replace(RESULT, summary="ok\x1b[2J\nfake line", findings=(Finding("r\x1b]0;x\x07", 0, "a\rb"),))
     with Store.open(url, create=False) as store:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sqlite3
 
+import pytest
+
 from audit.store import Store, migrate
 from audit.store.tables.runs import REVISION
 from tests.audit.invoke import invoke
@@ -12,6 +14,7 @@ def run(*arguments: str):
     return invoke("db", *arguments)
 
 
+@pytest.mark.medium
 def test_upgrade_makes_a_store_and_says_its_revision(tmp_path):
     path = tmp_path / "new" / "audit.db"
     result = run("upgrade", "--store", str(path))
@@ -26,12 +29,14 @@ def test_current_of_a_missing_store_is_the_users_error(tmp_path):
     assert not (tmp_path / "no.db").exists()
 
 
+@pytest.mark.medium
 def test_a_whole_store_passes_its_check(tmp_path):
     url = made_store(tmp_path)
     result = run("check", "--store", url)
     assert (result.exit_code, result.stdout) == (0, f"{url}: whole\n")
 
 
+@pytest.mark.medium
 def test_an_edited_row_is_named_and_fails(tmp_path):
     url = made_store(tmp_path)
     with Store.open(url, create=False) as store:
@@ -52,6 +57,7 @@ def test_an_edited_row_is_named_and_fails(tmp_path):
     assert ulid not in only_later.stdout
 
 
+@pytest.mark.medium
 def test_an_unfinished_run_is_only_checked_when_named(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -62,6 +68,7 @@ def test_an_unfinished_run_is_only_checked_when_named(tmp_path):
     assert "never finished" in named.stdout
 
 
+@pytest.mark.medium
 def test_an_older_store_is_named_with_the_mend(tmp_path):
     url = made_store(tmp_path)
     with sqlite3.connect(tmp_path / "audit.db") as connection:

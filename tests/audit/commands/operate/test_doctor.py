@@ -59,6 +59,7 @@ def test_no_models_at_all_is_a_fault(tmp_path):
         assert probe.health is ProbeStatus.FAIL
 
 
+@pytest.mark.medium
 def test_stores_in_every_state(tmp_path):
     assert probe_store(made_store(tmp_path)).health is ProbeStatus.OK
     missing = probe_store(str(tmp_path / "deep" / "er" / "no.db"))
@@ -73,6 +74,7 @@ def test_stores_in_every_state(tmp_path):
     assert probe_store("nosuchdb://x").health is ProbeStatus.FAIL
 
 
+@pytest.mark.medium
 def test_a_store_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
     url = made_store(tmp_path)
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -87,6 +89,7 @@ def invoke(monkeypatch, models: Path, *arguments: str):
     return invoke_audit("doctor", *arguments)
 
 
+@pytest.mark.medium
 def test_the_exit_code_follows_the_faults(models, tmp_path, monkeypatch):
     url = made_store(tmp_path)
     well = invoke(monkeypatch, models.parent, "--json", "--store", url)
@@ -99,6 +102,7 @@ def test_the_exit_code_follows_the_faults(models, tmp_path, monkeypatch):
     assert "model.safetensors differs from its card" in ill.stdout
 
 
+@pytest.mark.medium
 def test_numerics_are_shown_by_mode_and_property(tmp_path):
     asked = invoke_audit("doctor", "--json", "--model", "bundled:target", "--store", str(tmp_path / "no.db"))
     assert asked.exit_code == 0, asked.stderr

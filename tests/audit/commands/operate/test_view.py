@@ -20,6 +20,7 @@ from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, made_store
 
 
+@pytest.mark.medium
 def test_what_cannot_be_served_is_one_line(tmp_path):
     url = made_store(tmp_path)
     (tmp_path / "old").mkdir()

@@ -60,6 +60,7 @@ def test_without_yes_it_lists_and_erases_nothing(any_url):
         assert SECRET in store.load_arm(run, "spec").requests[0].text
 
 
+@pytest.mark.medium
 def test_the_named_request_is_erased_in_every_arm_and_others_stay(any_url):
     run = add_run(any_url)
     with Store.open(any_url, create=False) as store:
@@ -80,6 +81,7 @@ def test_the_named_request_is_erased_in_every_arm_and_others_stay(any_url):
     assert checked.stdout.splitlines()[-1] == "content of 2 requests was erased, on record"
 
 
+@pytest.mark.medium
 def test_one_arm_alone_can_be_named(any_url):
     run = add_run(any_url)
     assert redact(any_url, run, "spec/case-a#0", "--reason", "x", "--yes").exit_code == 0
@@ -89,6 +91,7 @@ def test_one_arm_alone_can_be_named(any_url):
             store.load_arm(run, "spec")
 
 
+@pytest.mark.medium
 def test_the_bytes_leave_the_file_and_its_log(tmp_path):
     url = str(tmp_path / "audit.db")
     run = add_run(url)
@@ -100,6 +103,7 @@ def test_the_bytes_leave_the_file_and_its_log(tmp_path):
         assert on_disk(tmp_path, OTHER)
 
 
+@pytest.mark.medium
 def test_a_reader_that_keeps_the_log_is_named_and_a_second_call_mends(tmp_path, monkeypatch):
     monkeypatch.setattr("audit.store.base.connection.BUSY_MS", 50)
     url = str(tmp_path / "audit.db")
@@ -114,6 +118,7 @@ def test_a_reader_that_keeps_the_log_is_named_and_a_second_call_mends(tmp_path, 
     assert not on_disk(tmp_path, SECRET)
 
 
+@pytest.mark.medium
 def test_old_runs_are_found_by_age(tmp_path):
     url = str(tmp_path / "audit.db")
     old, young = add_run(url), add_run(url)
@@ -133,6 +138,7 @@ def test_old_runs_are_found_by_age(tmp_path):
     assert (again.exit_code, again.stdout) == (0, "nothing is left to erase\n")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -152,6 +158,7 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert redact(url, "latest", "--reason", "  ", "--yes").exit_code == 2
 
 
+@pytest.mark.medium
 def test_a_running_run_is_not_erased(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -161,6 +168,7 @@ def test_a_running_run_is_not_erased(tmp_path):
     assert "is running" in result.stderr
 
 
+@pytest.mark.medium
 def test_other_commands_say_that_content_was_erased(tmp_path):
     url = str(tmp_path / "audit.db")
     run, other = add_run(url), add_run(url)

@@ -88,6 +88,7 @@ def test_every_proposer_and_rule_is_counted_as_by_hand(kind, protocol):
     assert sum(seen.values()) > 100
 
 
+@pytest.mark.medium
 def test_the_samplings_reach_what_short_scripts_can_reach():
     seen = both_counts("specinfer", Protocol.TREE) + both_counts("draft_model", Protocol.CHAIN)
     seen += both_counts("ngram", Protocol.CHAIN)
@@ -95,6 +96,7 @@ def test_the_samplings_reach_what_short_scripts_can_reach():
     assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {"tool_call", "grammar"}
 
 
+@pytest.mark.medium
 def test_tool_calls_are_counted_as_by_hand():
     scenario = replace(faults.load("parser_fed_per_chunk").scenario, sampling=SamplingParams(temperature=1.0))
     effective = scripted_arm(scenario).effective_config()

@@ -93,6 +93,7 @@ def test_coverage_is_in_results_views_and_named_queries(covered):
     assert len(covered.query("query", "coverage", "--format", "csv").splitlines()) == len(listed) + 1
 
 
+@pytest.mark.medium
 def test_too_few_requests_are_undecided_and_the_situation_is_named(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     assert few.exit_code == 3
@@ -101,6 +102,7 @@ def test_too_few_requests_are_undecided_and_the_situation_is_named(tmp_path):
     assert "too few examined: " in few.output
 
 
+@pytest.mark.medium
 def test_a_suite_may_ask_for_less_and_waive(tmp_path):
     assert (
         ran(
@@ -116,6 +118,7 @@ def test_a_suite_may_ask_for_less_and_waive(tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_a_suite_may_demand_a_situation_that_its_settings_do_not_promise(tmp_path):
     more = ran(tmp_path, CHECKS + "coverage: {demand: [end_in_draft]}\n")
     assert more.exit_code == 3
@@ -128,6 +131,7 @@ def test_an_unknown_situation_is_one_line(tmp_path):
     assert 'suite.yaml:15: unknown situation "row_resued"; did you mean row_reused?' in wrong.output
 
 
+@pytest.mark.medium
 def test_an_arm_whose_speculation_accepted_nothing_certifies_nothing(tmp_path):
     more = "checks: [accounting]\ncoverage: {least: 0}\n"
     nothing = ran(tmp_path, more, rule="{kind: synthetic, length: 1}", prompts=6)
@@ -135,6 +139,7 @@ def test_an_arm_whose_speculation_accepted_nothing_certifies_nothing(tmp_path):
     assert "no drafted token was accepted" in nothing.output
 
 
+@pytest.mark.medium
 def test_less_evidence_is_no_pass(tmp_path):
     """At `record: tokens` no default check sees what the rule accepts, so the arm must stay undecided."""
     less = ran(tmp_path, "record: tokens\nfault: accepts_everything\n", prompts=14)
@@ -146,12 +151,14 @@ def test_a_check_without_its_evidence_leaves_the_arm_undecided(lacking):
     assert "needs evidence L3, the arm has L0" in lacking.output
 
 
+@pytest.mark.medium
 def test_a_check_without_a_claim_decides_nothing(tmp_path):
     greedy = ran(tmp_path, "checks: [greedy_equality, law]\n", temperature=0, gamma=2, rule="greedy")
     assert greedy.exit_code == 0, greedy.output
     assert "at temperature 0 there is no law to test" in greedy.output
 
 
+@pytest.mark.medium
 def test_an_undecided_run_says_what_to_type_next(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     suite = tmp_path / "suite.yaml"
@@ -166,6 +173,7 @@ def test_a_decided_run_needs_no_next_step(covered):
     assert "\nnext: " not in covered.output
 
 
+@pytest.mark.medium
 def test_a_plan_predicts_what_the_last_run_examined_too_rarely(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", few.store, "--wide")

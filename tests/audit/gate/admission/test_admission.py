@@ -48,6 +48,7 @@ def answered(hook: Webhook, subject, **more):
     return found
 
 
+@pytest.mark.medium
 def test_a_new_decision_is_seen_without_a_restart_and_the_newest_counts(url: str):
     hook = webhook(url)
     assert "no decision under an accepted policy" in answered(hook, pod(NAMED)).message
@@ -130,6 +131,7 @@ def test_malformed_bodies_are_refused_with_a_reason():
             read_review(body)
 
 
+@pytest.mark.medium
 def test_an_edited_or_unlogged_decision_denies(tmp_path: Path):
     url = made_store(tmp_path)
     decide(url, "block")
@@ -182,6 +184,7 @@ def test_only_the_newest_decided_run_is_read(url: str, monkeypatch: pytest.Monke
     assert len(read) == 1
 
 
+@pytest.mark.medium
 def test_a_later_fault_and_another_configuration_deny_and_the_own_one_is_admitted(tmp_path: Path):
     url = made_store(tmp_path)
     decide(url)

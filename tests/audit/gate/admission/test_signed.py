@@ -30,6 +30,7 @@ def answered(hook: Webhook, annotations=None):
     return hook.decide(read_review(review(pod(annotations or NAMED))))
 
 
+@pytest.mark.medium
 def test_a_forgery_is_not_admitted(tmp_path: Path):
     url = made_store(tmp_path)
     hook, wrong = webhook(url), []
@@ -53,6 +54,7 @@ def test_a_forgery_is_not_admitted(tmp_path: Path):
     assert wrong == []
 
 
+@pytest.mark.medium
 def test_each_statement_is_verified_once_and_a_digest_that_is_not_the_payloads_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -50,6 +50,7 @@ def compared(store, *runs, limits=STANDARD):
     return found.exit_code, {one.compared: one for one in found.results}
 
 
+@pytest.mark.medium
 def test_equal_instances_pass(store):
     code, found = compared(store, *(instance(store, plans()) for _ in range(3)), limits=WIDE)
     assert {name: one.verdict for name, one in found.items()} == dict.fromkeys(found, Verdict.CERTIFIED)
@@ -58,6 +59,7 @@ def test_equal_instances_pass(store):
     assert "80 of 80 answers equal" in found["tokens"].summary
 
 
+@pytest.mark.medium
 def test_an_instance_without_speculation_is_found(store):
     runs = [instance(store, plans()), instance(store, plans(until=0)), instance(store, plans())]
     code, found = compared(store, *runs)
@@ -67,6 +69,7 @@ def test_an_instance_without_speculation_is_found(store):
     assert "instance 2 never drafts, others do" in found["speculating"].summary
 
 
+@pytest.mark.medium
 def test_an_instance_that_accepts_less_is_found(store):
     code, found = compared(store, instance(store, plans()), instance(store, plans(chance=0.2)))
     assert code == 1
@@ -74,12 +77,14 @@ def test_an_instance_that_accepts_less_is_found(store):
     assert found["acceptance"].effect > 0.05
 
 
+@pytest.mark.medium
 def test_a_drift_that_all_instances_share_is_found(store):
     made = plans(slope=0.8)
     code, found = compared(store, instance(store, made), instance(store, made))
     assert (code, found["acceptance"].verdict, found["drift"].verdict) == (1, Verdict.CERTIFIED, Verdict.FAULT)
 
 
+@pytest.mark.medium
 def test_speculation_that_stops_is_found(store):
     made = plans(until=25)
     code, found = compared(store, instance(store, made), instance(store, made))
@@ -94,6 +99,7 @@ def test_too_few_requests_are_undecided(store):
     assert (code, found["drift"].verdict) == (3, Verdict.INCONCLUSIVE)
 
 
+@pytest.mark.medium
 def test_the_command_prints_the_comparisons_and_exits_by_them(store):
     runs = [instance(store, plans()) for _ in range(2)]
     done = invoke("parity", *runs, "--drift", "0.4", "--store", store.url)
@@ -106,6 +112,7 @@ def test_the_command_prints_the_comparisons_and_exits_by_them(store):
     assert invoke("parity", runs[0], stopped, "--store", store.url).exit_code == 1
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("given", [["latest"], ["latest", "latest"], ["a", "b", "--instances", "2"]])
 def test_what_cannot_be_compared_is_the_users_error(store, given):
     instance(store, plans())
@@ -114,6 +121,7 @@ def test_what_cannot_be_compared_is_the_users_error(store, given):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.medium
 def test_runs_without_a_common_arm_are_named(store):
     other = store.begin_run(start(arms=()))
     with pytest.raises(UserError, match="share no candidate arm"):

@@ -58,6 +58,7 @@ def test_a_repetition_differs_in_nothing(made):
     ]
 
 
+@pytest.mark.medium
 def test_with_another_seed_no_request_is_the_same_work(made):
     code, found = differences(made, "first", "seed")
     assert code == 1
@@ -85,6 +86,7 @@ def test_a_broken_engine_shows_its_setting_its_verdict_its_acceptance_and_its_ou
     assert parting["words"].startswith("after ")
 
 
+@pytest.mark.medium
 def test_counts_of_acceptance_are_those_of_the_store(made):
     """Two ways to the same numbers: traces here, columns there."""
     _, found = differences(made, "first", "longer")
@@ -96,6 +98,7 @@ def test_counts_of_acceptance_are_those_of_the_store(made):
         assert rows.stdout.splitlines()[1] == f"{part[side]['drafted']},{part[side]['accepted']}"
 
 
+@pytest.mark.medium
 def test_the_page_names_what_differs(made):
     url, names = made
     result = invoke("diff", names["first"], names["broken"], "--most", "1", "--store", url, "--wide")

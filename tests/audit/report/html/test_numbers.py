@@ -60,6 +60,7 @@ def stored(shown: Results) -> Mapping[str, Any]:
     return found
 
 
+@pytest.mark.medium
 def test_every_number_of_the_page_is_the_stores(made):
     for run in (made.finished, made.judged, made.hostile):
         with Store.open(made.url, create=False, read_only=True) as store:
@@ -75,6 +76,7 @@ def test_every_number_of_the_page_is_the_stores(made):
             assert text == number(known[key]), key
 
 
+@pytest.mark.medium
 def test_a_changed_number_is_seen(made):
     with Store.open(made.url, create=False, read_only=True) as store:
         page = render_page(source_of(store, made.finished))

@@ -49,6 +49,7 @@ def test_a_section_is_a_file_a_template_and_a_line():
         section("nothing")
 
 
+@pytest.mark.medium
 def test_every_section_reads_a_frozen_value_or_says_why_it_has_nothing(made):
     with Store.open(made.url, create=False, read_only=True) as store:
         for run in (made.finished, made.judged, made.hostile, made.empty):
@@ -63,6 +64,7 @@ def test_every_section_reads_a_frozen_value_or_says_why_it_has_nothing(made):
             assert render_section(source, sections()[-1], environment()) in render_body(source, environment())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("which", ["finished", "judged", "hostile", "empty"])
 def test_a_page_is_valid_and_nothing_in_it_is_alive(made, which):
     page = page_of(made, getattr(made, which))
@@ -84,6 +86,7 @@ def test_a_page_is_valid_and_nothing_in_it_is_alive(made, which):
         assert "{{ 7*7 }}" in page
 
 
+@pytest.mark.medium
 def test_every_table_has_a_caption_and_every_head_a_scope(made):
     tree = parsed(page_of(made, made.finished))
     assert [1 for table in tree.iter(f"{HTML}table") if table.find(f"{HTML}caption") is None] == []

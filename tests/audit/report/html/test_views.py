@@ -51,6 +51,7 @@ def speculating(store):
     return run
 
 
+@pytest.mark.medium
 def test_every_number_with_a_key_is_the_stores(store):
     run = speculating(store)
     stored = run_acceptance(store, store.load_run(run), store.checks(run))
@@ -77,6 +78,7 @@ def test_every_number_with_a_key_is_the_stores(store):
         assert seen[key].text == number(value), key
 
 
+@pytest.mark.medium
 def test_the_numbers_under_a_drawing_are_counts_of_the_plans(store):
     _, tree = rendered(store, speculating(store), "acceptance")
     tables = {table.find(f"{HTML}caption").text[:12]: table for table in tree.iter(f"{HTML}table")}
@@ -87,6 +89,7 @@ def test_the_numbers_under_a_drawing_are_counts_of_the_plans(store):
     ]
 
 
+@pytest.mark.medium
 def test_every_token_of_a_drawing_takes_the_keyboard_and_has_its_numbers(store):
     run = speculating(store)
     _, tree = rendered(store, run, "generations")
@@ -106,6 +109,7 @@ def test_every_token_of_a_drawing_takes_the_keyboard_and_has_its_numbers(store):
             assert value is None or f" {name} {number(value)}" in own
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("size", [HOSTILE, MEGABYTE], ids=["hostile", "megabyte"])
 def test_any_text_is_harmless_and_the_page_small(store, size):
     base, spec = start().arms

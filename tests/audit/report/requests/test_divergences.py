@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Verdict
@@ -39,6 +40,7 @@ def read(store, run, pieces=LETTERS):
     return run_divergences(store, stored, checks, pieces, findings_by_request(checks))
 
 
+@pytest.mark.medium
 def test_each_divergence_is_where_the_records_part_and_of_the_kind_that_its_lead_gives(store):
     run = judged(store, 8)
     (arm,) = read(store, run).arms
@@ -61,12 +63,14 @@ def test_each_divergence_is_where_the_records_part_and_of_the_kind_that_its_lead
         assert one.sides[0].after == "".join("abcdefgh"[token] for token in left.tokens[at + 1 :])
 
 
+@pytest.mark.medium
 def test_a_few_are_shown_and_the_rest_are_counted(store):
     (arm,) = read(store, judged(store, 2 * MOST + 4)).arms
     assert (len(arm.shown), arm.choice.left_out) == (MOST, 2)
     assert "are left out" in arm.choice.rule
 
 
+@pytest.mark.medium
 def test_erased_answers_are_counted_and_texts_may_be_unknown(store):
     run = judged(store, 4)
     erase_first(store.url)
@@ -76,6 +80,7 @@ def test_erased_answers_are_counted_and_texts_may_be_unknown(store):
     assert [side.text for side in one.sides] == [f"[{side.token}]" for side in one.sides]
 
 
+@pytest.mark.medium
 def test_arms_without_an_equality_check_say_why(store):
     run = judged(store, 2, verdict=Verdict.NOT_RUN)
     assert read(store, run).silent == (("spec", "why"),)

@@ -32,6 +32,7 @@ def read(store, run):
     return run_acceptance(store, store.load_run(run), store.checks(run))
 
 
+@pytest.mark.medium
 def test_acceptance_is_that_of_the_traces(store):
     run = filled(store, arms=arms())
     store.finish_run(run, RunStatus.FINISHED, 0)
@@ -48,6 +49,7 @@ def test_acceptance_is_that_of_the_traces(store):
     assert [counted[0] + plain, *counted[1:]] == list(own.histogram)
 
 
+@pytest.mark.medium
 def test_the_conditional_rate_counts_the_steps_that_got_there(store):
     run = filled(store, arms=arms())
     (one,) = read(store, run).arms
@@ -60,6 +62,7 @@ def test_the_conditional_rate_counts_the_steps_that_got_there(store):
     assert one.model_length == pytest.approx(sum(one.alpha**power for power in range(5)))
 
 
+@pytest.mark.medium
 def test_a_tree_has_no_alpha_and_a_lower_bound(store):
     run = filled(store, arms=arms(proposer_shape="tree"))
     (one,) = read(store, run).arms
@@ -67,6 +70,7 @@ def test_a_tree_has_no_alpha_and_a_lower_bound(store):
     assert one.places[1].reached == one.places[0].kept
 
 
+@pytest.mark.medium
 def test_speed_is_that_of_the_times(store):
     run = filled(store, arms=arms())
     made = read(store, run)
@@ -86,6 +90,7 @@ def test_speed_is_that_of_the_times(store):
     assert made.silent == (("silent", "it has no requests"),)
 
 
+@pytest.mark.medium
 def test_an_endpoint_whose_drafts_nobody_counted_has_latencies_only(store):
     made = read(store, filled(store, arms=arms(server_counters={})))
     assert made.arms == ()
@@ -93,6 +98,7 @@ def test_an_endpoint_whose_drafts_nobody_counted_has_latencies_only(store):
     assert [latency.arm for latency in made.latencies] == ["base", "spec"]
 
 
+@pytest.mark.medium
 def test_results_of_checks_give_theory_and_the_interval(store):
     run = filled(store, arms=arms())
     theory = CheckResult(Verdict.CERTIFIED, "as theory has it", details={"strata": STRATA})

@@ -28,6 +28,7 @@ def values(found):
     return {one.estimator.value: one.value for one in found.values}
 
 
+@pytest.mark.medium
 def test_the_engines_own_steps_give_all_four(store):
     run = filled(store)
     (found,) = run_estimates(store, store.load_run(run))
@@ -45,6 +46,7 @@ def test_the_engines_own_steps_give_all_four(store):
     assert {one.requests for one in found.values} == {len(plans)}
 
 
+@pytest.mark.medium
 def test_the_estimates_are_the_same_before_and_after_the_run_ends(store):
     run = filled(store)
     before = run_estimates(store, store.load_run(run))
@@ -96,6 +98,7 @@ def test_a_request_that_nobody_counted_leaves_the_counters_only(store):
     assert values(counted) == {"counter_rate": 0.5}
 
 
+@pytest.mark.medium
 def test_show_prints_every_estimator_with_aiperfs_name(store):
     run = filled(store)
     shown = invoke("show", run, "--store", store.url, "--wide").stdout

@@ -105,6 +105,7 @@ def plain_recursion(accepted, chance, alpha):
     return alarms
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("chunk", [1, 7, 1024, 5000])
 def test_chunks_give_the_alarms_of_the_plain_recursion(chunk):
     rng = np.random.default_rng(3)
@@ -118,6 +119,7 @@ def test_chunks_give_the_alarms_of_the_plain_recursion(chunk):
     assert state.n == 2500
 
 
+@pytest.mark.medium
 def test_false_alarms_are_at_least_as_far_apart_as_promised():
     alpha, runs, times = 0.02, 300, []
     for seed in range(runs):
@@ -128,6 +130,7 @@ def test_false_alarms_are_at_least_as_far_apart_as_promised():
     assert np.mean(times) - 3 * np.std(times) / np.sqrt(runs) >= 1 / alpha
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("shift", [-1.0, 1.0])
 def test_a_change_is_found_soon_named_and_dated(shift):
     delays, dates, signs = [], [], []

@@ -59,6 +59,7 @@ def test_small_counts_are_judged_by_the_exact_law():
     assert (test.observed, test.expected) == (9, pytest.approx(4.0))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("n", slow_unless([50, 1000], [50]))
 def test_false_alarm_rate_is_at_most_nominal(n):
     rng, runs = np.random.default_rng(n), 1500

@@ -26,6 +26,7 @@ def verdicts(found):
     return {decide(one.change.low, one.change.high, MARGIN) for one in found}
 
 
+@pytest.mark.medium
 def test_intervals_of_all_pairs_hold_together_at_the_stated_rate():
     generator = np.random.default_rng(1)
     missed = 0
@@ -69,6 +70,7 @@ def domains(generator, n=60):
     return np.concatenate([generator.beta(2, 6, n // 2), generator.beta(6, 2, n // 2)])
 
 
+@pytest.mark.medium
 def test_a_run_without_a_trend_alarms_at_the_stated_rate():
     generator = np.random.default_rng(4)
     alarms = sum(trend(generator, domains(generator)).p <= ALPHA for _ in range(SETS))

@@ -61,6 +61,7 @@ def test_exponential_tails_are_longer_than_normal_ones():
     assert 0 < 10 * few[0] < few[1]
 
 
+@pytest.mark.medium
 def test_the_spread_between_requests_is_found_and_one_odd_request_does_not_move_it():
     generator = np.random.default_rng(5)
     effects = generator.normal(0.0, 0.6, 200)
@@ -71,6 +72,7 @@ def test_the_spread_between_requests_is_found_and_one_odd_request_does_not_move_
     assert fit(arm(generator, np.zeros(200))).spread < 0.2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("effect", [-3.0, 5.0])
 def test_an_odd_request_is_named_and_its_fellows_are_not(effect):
     for seed in range(5):
@@ -108,6 +110,7 @@ def test_a_length_that_shows_nothing_has_no_detectable_loss():
     assert fit([[(1, 1)], [(1, 0)]] * 10).detectable(1e-4) is None
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["none", "exponential"])
 def test_ordinary_requests_raise_few_alarms(kind):
     """Nominal 0.05 of 20 arms: more than 5 have a chance below 0.001."""

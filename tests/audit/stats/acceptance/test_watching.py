@@ -80,6 +80,7 @@ def test_the_bound_is_reached_by_drafts_accepted_whole_or_not_at_all():
         assert np.allclose((1 - RATE) * both[0] + RATE * both[1], 1.0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("chunk", [1, 7, 1024, 3000])
 def test_chunks_give_the_alarms_of_the_plain_recursion(chunk):
     plan = WatchPlan(ChangeDirection.FALL, RATE, GAMMA)
@@ -98,6 +99,7 @@ def test_clean_traffic_at_the_reference_keeps_the_bound():
     assert 0 < found <= MOST_LOUD
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("broken", ["tokens are not independent", "a start weighs a month", "misses are not counted"])
 def test_a_broken_update_does_not_keep_it(broken, monkeypatch):
     plan = LOUD

@@ -78,6 +78,7 @@ def test_what_is_unknown_moves_nothing():
     assert all("power" in name or "argmax" in name for name in moved)
 
 
+@pytest.mark.medium
 def test_cutting_into_chunks_makes_no_difference():
     world = toy(2)
     run = chain(world, np.random.default_rng(2), 1, 3000, "lenient", 0.05)
@@ -91,6 +92,7 @@ def test_cutting_into_chunks_makes_no_difference():
     assert (piecewise.n, piecewise.crossing, piecewise.crossed_by) == (3000, at_once.crossing, at_once.crossed_by)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("fault", "share"), [("", 0.0), ("lenient", 0.05), ("lenient", 0.5)])
 def test_averages_that_are_left_out_change_no_bit(monkeypatch, fault, share):
     """The average is computed only where it may reach a new maximum; with a bound of infinity, everywhere."""
@@ -114,6 +116,7 @@ def test_averages_that_are_left_out_change_no_bit(monkeypatch, fault, share):
     assert spared or fault
 
 
+@pytest.mark.medium
 def test_lumped_cells_keep_the_martingale_and_most_of_the_power():
     """Top four of p and of q and a tail, 300 null runs: ever crossing 0.05 stays within its rate."""
     world, rng = toy(3), np.random.default_rng(3)
@@ -158,6 +161,7 @@ def test_ever_crossing_is_rarer_than_its_level():
     assert crossed <= binom.ppf(0.9995, 600, 0.05)
 
 
+@pytest.mark.medium
 def test_a_token_refused_at_its_own_position_may_be_bet_on():
     """The bet only loses on a clean engine, and names an engine that emits what it refused."""
     world, rng = toy(4), np.random.default_rng(4)
@@ -169,6 +173,7 @@ def test_a_token_refused_at_its_own_position_may_be_bet_on():
     assert summary(extend(start(), chunk(world, broken, 0, here=True))).leader.startswith("refused draft token")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("fault", "share", "tokens", "named"),
     fast_first(
@@ -198,6 +203,7 @@ def test_the_leader_names_the_fault(fault, share, tokens, named):
     assert right >= 4
 
 
+@pytest.mark.medium
 def test_evidence_keeps_its_maximum_when_the_fault_stops():
     world, rng = toy(5), np.random.default_rng(5)
     broken, clean = chain(world, rng, 1, 800, "stale_row", 0.5), chain(world, rng, 1, 5000)

@@ -26,6 +26,7 @@ def of_log_p(p, token):
     return score_process(picked(scores, token), moments(scores, p).mean, LOW, 0.0)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", slow_unless(["leak", "log p", "transform"], ["leak"]))
 def test_ever_crossing_is_rarer_than_its_level(kind):
     """500 clean runs of 300 tokens, watched at every token; 0.9995 quantile of the binomial law at 0.05."""

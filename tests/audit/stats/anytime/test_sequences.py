@@ -48,6 +48,7 @@ def test_a_fixed_time_interval_watched_over_time_does_not_cover():
     assert missed > 3 * ALLOWED
 
 
+@pytest.mark.medium
 def test_bernoulli_ends_are_where_the_mixture_first_reaches_its_threshold():
     """By quadrature: the mean over the prior of the likelihood ratio against each end, its maximum over time."""
     hits = np.random.default_rng(5).random(200) < 0.2

@@ -75,6 +75,7 @@ def test_a_fault_is_found_and_named(name, faulty):
     assert found.leaders[0][0].startswith(name)
 
 
+@pytest.mark.medium
 def test_clean_texts_cross_no_more_often_than_the_level_at_any_time():
     """200 texts of 60 tokens at level 0.05: inside the 99.9 % binomial band."""
     rng = np.random.default_rng(2)

@@ -38,16 +38,19 @@ def as_superuser(url: str, sql: str, timeout_s: float = 10) -> QueryResult:
     return ask(url, sql, {}, QueryLimits(timeout_s, 10, superuser=True))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("timeout", ["nan", "inf", "-inf", "0", "-1"])
 def test_a_timeout_that_is_no_time_is_refused(url, timeout):
     assert "--timeout" in refusal(url, ENDLESS, "--timeout", timeout)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("limit", ["0", "1" + "0" * 30])
 def test_a_limit_that_no_list_has_is_refused(url, limit):
     assert "--limit" in refusal(url, "SELECT 1", "--limit", limit)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "sql",
     [
@@ -73,6 +76,7 @@ def test_a_query_that_ends_its_process_is_one_line(url, monkeypatch):
         ask(url, "SELECT 1", {}, QueryLimits(5, 1))
 
 
+@pytest.mark.medium
 def test_every_kind_of_value_comes_back(url):
     sql = "SELECT 1 AS a, 0.5 AS b, 'ä' AS c, x'00ff' AS d, NULL AS e, 9e999 AS f, :g AS g, :g AS h"
     row = (1, 0.5, "ä", b"\x00\xff", None, float("inf"), 2**62, 2**62)

@@ -49,6 +49,7 @@ def test_a_read_only_store(store):
     fails(store, run, r"the store is read-only \(.*readonly.*\); give this user write access")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("change", [Path.unlink, lambda path: path.rename(path.with_name("moved.db"))])
 def test_a_file_that_was_removed(store: Store, tmp_path: Path, change: Callable[[Path], object]):
     """SQLite itself would go on writing to the removed file."""

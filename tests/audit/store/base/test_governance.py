@@ -61,6 +61,7 @@ def test_a_tree_states_its_options_and_an_endpoint_its_own_report():
     assert (off.speculation, off.proposer, on.speculation, on.proposer) == (False, None, True, "eagle")
 
 
+@pytest.mark.medium
 def test_every_view_for_governance_gives_rows(any_url):
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start(reason=RunReason("release 4", "OPS-7")))
@@ -95,6 +96,7 @@ def test_purpose_and_ticket_are_listed(any_url):
         assert connection.execute(text(query), {"run": run}).all() == [("release 4", "OPS-7")]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("change", ["speculation = 1", "rule = 'tree'", "proposer = 'eagle'"])
 def test_changed_settings_are_found(store, change):
     run = fill_finished(store)

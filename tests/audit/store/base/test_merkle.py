@@ -42,6 +42,7 @@ def recursive(leaves):
     return node(recursive(leaves[:k]), recursive(leaves[k:]))
 
 
+@pytest.mark.medium
 @given(st.lists(st.binary(max_size=3), min_size=1, max_size=40))
 def test_pairing_level_by_level_is_the_recursive_definition(leaves):
     assert merkle_root(leaves) == recursive(leaves)

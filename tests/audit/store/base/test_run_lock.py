@@ -24,6 +24,7 @@ def hold(url, run, ready):
         time.sleep(60)
 
 
+@pytest.mark.medium
 def test_a_run_in_execution_is_refused_until_its_process_is_killed(any_url):
     with Store.open(any_url, create=False) as store:
         run, other = fill(store), fill(store)
@@ -48,6 +49,7 @@ def held_within(store, run, seconds):
     return False
 
 
+@pytest.mark.medium
 def test_the_refusal_names_the_process(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -60,6 +62,7 @@ def test_the_refusal_names_the_process(tmp_path):
             pass
 
 
+@pytest.mark.medium
 def test_a_lock_leaves_no_file_and_one_of_a_killed_process_is_used_again(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -73,6 +76,7 @@ def test_a_lock_leaves_no_file_and_one_of_a_killed_process_is_used_again(tmp_pat
         assert not left.exists()
 
 
+@pytest.mark.medium
 def test_a_child_of_a_killed_process_does_not_keep_the_lock(tmp_path):
     url = str(tmp_path / "audit.db")
 
@@ -90,6 +94,7 @@ def test_a_child_of_a_killed_process_does_not_keep_the_lock(tmp_path):
             pass
 
 
+@pytest.mark.medium
 def test_a_lock_that_cannot_be_made_is_one_line(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
         run = fill(store)
@@ -115,6 +120,7 @@ def execute(url, number):
             store.finish_run(run, RunStatus.FINISHED, 0)
 
 
+@pytest.mark.medium
 def test_several_processes_write_runs_to_one_store(any_url):
     writers = [forked(execute, any_url, number) for number in range(WRITERS)]
     assert [ended(writer) for writer in writers] == [0] * WRITERS
@@ -136,6 +142,7 @@ def begin_again(url, run, ready):
         time.sleep(60)
 
 
+@pytest.mark.medium
 def test_a_transaction_of_a_killed_process_is_taken_back_and_blocks_nobody(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill(store)

@@ -35,6 +35,7 @@ def test_canonical_json_ignores_order_of_keys_and_is_ascii():
     assert sha256_json({"b": 1, "a": 2}) == sha256_json({"a": 2, "b": 1})
 
 
+@pytest.mark.medium
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=8))
 def test_canonical_json_is_strict_json_and_stable(value):
     once = to_json(value)

@@ -43,6 +43,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(waiting, "QUIET_S", 0.1)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("statements", [("BEGIN IMMEDIATE",), EXCLUSIVE], ids=["writer", "exclusive"])
 def test_a_writer_names_the_holder_and_goes_on(tmp_path, quick, caplog, statements):
     url, path = made_store(tmp_path), tmp_path / "audit.db"
@@ -51,6 +52,7 @@ def test_a_writer_names_the_holder_and_goes_on(tmp_path, quick, caplog, statemen
     assert caplog.messages == [f"{path} is held by process {number}; waiting up to 120 s"]
 
 
+@pytest.mark.medium
 def test_every_command_waits_for_a_store_that_is_held_alone(tmp_path, quick):
     url, path = made_store(tmp_path), tmp_path / "audit.db"
     with held(path, EXCLUSIVE, 0.6) as number:
@@ -59,6 +61,7 @@ def test_every_command_waits_for_a_store_that_is_held_alone(tmp_path, quick):
     assert listed.stderr == f"audit: {path} is held by process {number}; waiting up to 120 s\n"
 
 
+@pytest.mark.medium
 def test_a_store_that_is_never_free_decides_nothing_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "BUSY_MS", 100)
     url, path = made_store(tmp_path), tmp_path / "audit.db"

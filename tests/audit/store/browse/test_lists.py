@@ -75,6 +75,7 @@ def backward(page):
     return page.newer if hasattr(page, "newer") else page.back
 
 
+@pytest.mark.medium
 def test_each_filter_of_runs_keeps_what_fits_and_nothing_else(any_url):
     with Store.open(any_url, create=False) as store:
         run = one_run(store)
@@ -90,6 +91,7 @@ def test_each_filter_of_runs_keeps_what_fits_and_nothing_else(any_url):
     assert (names.suites, names.models, names.actors) == (("smoke",), ("big",), ("tester",))
 
 
+@pytest.mark.medium
 def test_pages_of_runs_hold_every_run_once_in_both_directions(any_url):
     with Store.open(any_url, create=False) as store, Browser.open(any_url) as browser:
         runs = [store.begin_run(start()) for _ in range(7)]
@@ -105,6 +107,7 @@ def test_pages_of_runs_hold_every_run_once_in_both_directions(any_url):
     assert past.runs == ()
 
 
+@pytest.mark.medium
 def test_pages_of_requests_hold_every_request_once_in_both_directions(any_url):
     with Store.open(any_url, create=False) as store, Browser.open(any_url) as browser:
         run = store.begin_run(start())
@@ -126,6 +129,7 @@ def test_pages_of_requests_hold_every_request_once_in_both_directions(any_url):
     assert len(foreign.requests) == 10
 
 
+@pytest.mark.medium
 def test_each_filter_of_requests_keeps_what_fits_and_nothing_else(any_url):
     finding = Finding("spec/case-b#0", 1, "differs")
     with Store.open(any_url, create=False) as store:
@@ -175,6 +179,7 @@ def test_an_endpoint_has_no_steps_in_the_list_and_no_acceptance_in_the_trends(st
     assert (trend.ulid, trend.ended, trend.suite, trend.model) == (run, False, "smoke", "big + small")
 
 
+@pytest.mark.medium
 def test_a_runs_version_changes_with_every_addition(store):
     run = fill_finished(store)
     with Browser.open(store.url) as browser:
@@ -202,6 +207,7 @@ def test_a_finding_names_a_request(arm, name, key):
     assert request_key(arm, name) == key
 
 
+@pytest.mark.medium
 def test_no_list_scans_the_requests_or_results_of_other_runs(store, monkeypatch):
     run = fill_finished(store)
     asked = []

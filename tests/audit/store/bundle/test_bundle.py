@@ -43,6 +43,7 @@ def test_every_table_travels_or_is_left_out_with_a_reason():
         assert table.name in of_run or (natural_key(table) != ("id",) and (reached or parents(table))), table.name
 
 
+@pytest.mark.medium
 def test_the_bundle_has_all_columns_and_all_rows(bundle):
     parts = parts_of(bundle)
     for table in travelling(Base.metadata):
@@ -53,6 +54,7 @@ def test_the_bundle_has_all_columns_and_all_rows(bundle):
     assert parts["tables/check_result.jsonl"].count(b"\n") == 2
 
 
+@pytest.mark.medium
 def test_the_same_run_gives_the_same_bytes_also_from_a_store_with_other_runs(url, bundle, any_url, tmp_path):
     assert exported(url, tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
     with Store.open(any_url, create=False) as store:
@@ -66,6 +68,7 @@ def test_the_same_run_gives_the_same_bytes_also_from_a_store_with_other_runs(url
     assert {name for name in ours if ours[name] != theirs[name]} == {"manifest.json", "tables/run_event.jsonl"}
 
 
+@pytest.mark.medium
 def test_an_imported_run_is_whole_shown_judged_and_not_imported_twice(bundle, any_url):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)
@@ -87,6 +90,7 @@ def test_an_imported_run_is_whole_shown_judged_and_not_imported_twice(bundle, an
     assert invoke("diff", run, "latest", "--store", any_url).exit_code in (0, 1)
 
 
+@pytest.mark.medium
 def test_a_run_with_another_content_is_refused(url, bundle):
     with Store.open(url, create=False) as store:
         store.add_check(store.resolve("latest"), "spec", "late", "late", start().arms[0].level, RESULT)
@@ -95,6 +99,7 @@ def test_a_run_with_another_content_is_refused(url, bundle):
     assert "another content: table check_result differs" in result.stderr
 
 
+@pytest.mark.medium
 def test_verify_needs_no_store_and_says_what_is_not_proved(bundle, tmp_path, monkeypatch):
     alone = tmp_path / "alone"
     alone.mkdir()
@@ -115,6 +120,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_named_though_the_manifest_fits_it(bundle, tmp_path, name):
     table, change, place = CHANGES[name]
@@ -129,6 +135,7 @@ def test_a_change_is_named_though_the_manifest_fits_it(bundle, tmp_path, name):
     assert not target.exists()
 
 
+@pytest.mark.medium
 def test_a_changed_verdict_is_found_by_judging_again(url, tmp_path):
     assert invoke("judge", "--store", url).exit_code == 1  # the results of this store were made up
     bundle = exported(url, tmp_path / "run.zip")
@@ -142,6 +149,7 @@ def test_a_changed_verdict_is_found_by_judging_again(url, tmp_path):
     assert "differs: spec law: verdict certified -> " in judged.stdout
 
 
+@pytest.mark.medium
 def test_only_a_finished_run_is_exported_and_only_to_a_zip(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
@@ -158,6 +166,7 @@ def test_only_a_finished_run_is_exported_and_only_to_a_zip(tmp_path):
     assert [each.name for each in tmp_path.iterdir() if each.suffix == ".zip" or each.name.startswith(".")] == []
 
 
+@pytest.mark.medium
 def test_a_bundle_of_the_first_revision_is_verified_and_imported(tmp_path):
     assert invoke("verify", str(OLDEST)).exit_code == 0
     url = str(tmp_path / "audit.db")

@@ -74,6 +74,7 @@ def test_links_duplicates_and_too_many_parts_are_refused(bundle, tmp_path):
     assert "at most 100" in refused(zipped(tmp_path / "many.zip", parts | more), tmp_path)
 
 
+@pytest.mark.medium
 def test_missing_unknown_and_changed_parts_are_named(bundle, tmp_path):
     parts = parts_of(bundle)
     path = tmp_path / "x.zip"
@@ -92,6 +93,7 @@ def test_missing_unknown_and_changed_parts_are_named(bundle, tmp_path):
     assert f"{REQUEST}: its content does not have the digest" in refused(zipped(path, changed), tmp_path)
 
 
+@pytest.mark.medium
 def test_other_versions_are_refused_with_what_helps(bundle, tmp_path):
     parts = parts_of(bundle)
     path = tmp_path / "x.zip"
@@ -116,6 +118,7 @@ LINES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_that_is_no_row_is_refused(bundle, tmp_path, name):
     line, reason = LINES[name]
@@ -140,6 +143,7 @@ VALUES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_of_another_kind_is_refused(bundle, tmp_path, name):
     table, change, reason = VALUES[name]
@@ -148,6 +152,7 @@ def test_a_value_of_another_kind_is_refused(bundle, tmp_path, name):
     assert reason in message
 
 
+@pytest.mark.medium
 def test_values_nested_deeper_than_any_setting_are_refused(bundle, tmp_path):
     value = []
     for _ in range(100):
@@ -174,6 +179,7 @@ def test_a_part_that_is_longer_than_it_states_is_refused(bundle, tmp_path):
     assert REQUEST in refused(path, tmp_path)
 
 
+@pytest.mark.medium
 def test_a_trace_that_is_a_bomb_is_refused(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "TRACE_BYTES", 100)
     assert "tables/token_trace.jsonl:1: a trace that unpacks" in refused(bundle, tmp_path)
@@ -182,6 +188,7 @@ def test_a_trace_that_is_a_bomb_is_refused(bundle, tmp_path, monkeypatch):
     assert unpack._unpacked_bytes(payload) > 100
 
 
+@pytest.mark.medium
 def test_a_truncated_file_is_refused_at_every_part(bundle, tmp_path):
     raw = bundle.read_bytes()
     with zipfile.ZipFile(bundle) as made:

@@ -30,6 +30,7 @@ def url(tmp_path):
     return made_store(tmp_path)
 
 
+@pytest.mark.medium
 def test_rows_of_the_bundle_are_proven_to_be_in_the_signed_log(any_url, tmp_path):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)  # keys of the run differ from those of its bundle
@@ -57,6 +58,7 @@ def _late():
     return start().arms[0].level, RESULT
 
 
+@pytest.mark.medium
 def test_without_a_checkpoint_nothing_is_claimed(url, tmp_path):
     bundle = exported(url, tmp_path / "run.zip")
     assert "log.jsonl" not in parts_of(bundle)
@@ -66,6 +68,7 @@ def test_without_a_checkpoint_nothing_is_claimed(url, tmp_path):
     assert (refused.exit_code, refused.stderr.count("\n")) == (3, 1)
 
 
+@pytest.mark.medium
 def test_another_key_and_edited_rows_are_named(url, tmp_path):
     key = signed(url, tmp_path)
     bundle = exported(url, tmp_path / "run.zip")
@@ -94,6 +97,7 @@ BREAKS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_proof_is_refused_in_one_line(url, tmp_path, name):
     signed(url, tmp_path)
@@ -108,6 +112,7 @@ def test_a_broken_proof_is_refused_in_one_line(url, tmp_path, name):
     assert "log.jsonl" in refused.stderr
 
 
+@pytest.mark.medium
 def test_a_bundle_with_erased_requests_is_exported_verified_and_imported(any_url, tmp_path):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)

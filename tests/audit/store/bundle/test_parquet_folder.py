@@ -15,6 +15,7 @@ __all__ = ["any_url", "cluster", "postgres"]
 pytest.importorskip("pyarrow")
 
 
+@pytest.mark.medium
 def test_duckdb_and_pandas_read_the_tables_and_views_of_one_run(any_url, tmp_path):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)

@@ -42,6 +42,7 @@ def test_paths_lead_to_the_root_from_every_entry_of_every_size():
             assert root_from(leaf_hash(each), seq, size, [*path, b"x" * 32]) is None
 
 
+@pytest.mark.medium
 def test_a_store_that_continues_its_checkpoint_is_whole(signed, tmp_path):
     with Store.open(signed, create=False) as store:
         fill_finished(store)
@@ -50,6 +51,7 @@ def test_a_store_that_continues_its_checkpoint_is_whole(signed, tmp_path):
     assert again.exit_code == 0
 
 
+@pytest.mark.medium
 def test_an_older_copy_is_named(signed, tmp_path):
     with Store.open(signed, create=False) as store:
         store._engine.dispose()
@@ -63,6 +65,7 @@ def test_an_older_copy_is_named(signed, tmp_path):
     assert "an older copy of the store was put in place" in result.stdout
 
 
+@pytest.mark.medium
 def test_a_rewrite_with_our_own_code_is_named_and_not_signed(signed, tmp_path):
     with connected(signed) as connection, connection.begin():
         for name in ("check_result_update", "log_entry_delete"):
@@ -85,6 +88,7 @@ def test_a_rewrite_with_our_own_code_is_named_and_not_signed(signed, tmp_path):
     assert not (tmp_path / "n").exists()
 
 
+@pytest.mark.medium
 def test_a_proof_holds_without_the_store_and_only_as_it_was(signed, tmp_path):
     path = tmp_path / "proof"
     assert invoke("db", "prove", "latest", "--out", str(path), "--store", signed).exit_code == 0
@@ -114,6 +118,7 @@ def test_keys_are_private_and_never_overwritten(tmp_path):
         keys.init(tmp_path / "b", "a b")
 
 
+@pytest.mark.medium
 def test_a_note_of_another_key_is_refused(signed, tmp_path):
     keys.init(tmp_path / "other", "example.org/audit")
     (tmp_path / "k.pub").write_text((tmp_path / "other.pub").read_text())

@@ -45,6 +45,7 @@ def test_the_frontier_gives_the_root_of_every_size():
     assert root_of([]) == merkle_root([])
 
 
+@pytest.mark.medium
 def test_every_row_has_an_entry_in_either_database(any_url):
     fill_every_table(any_url)
     entries = logged(any_url)
@@ -72,6 +73,7 @@ def test_a_transaction_that_fails_logs_nothing(store):
     assert [entry.kind for entry in logged(store.url)[before:]] == ["run_event", "state"]
 
 
+@pytest.mark.medium
 def test_an_old_store_is_adopted_behind_a_count(tmp_path):
     path = tmp_path / "before.db"
     path.write_bytes(lzma.decompress(BEFORE.read_bytes()))

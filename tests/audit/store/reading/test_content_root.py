@@ -59,6 +59,7 @@ def changed(column):
     return other
 
 
+@pytest.mark.medium
 def test_two_runs_of_the_same_content_have_the_same_root(store):
     first, second = (store.load_run(finished(store)) for _ in range(2))
     assert first.content_root == second.content_root is not None
@@ -149,6 +150,7 @@ def test_the_place_of_a_request_in_the_suite_is_covered(record):
     assert len(roots) == 4
 
 
+@pytest.mark.medium
 def test_the_order_in_which_requests_finished_does_not_matter(store):
     roots = set()
     for order in ((0, 1, 2), (2, 0, 1)):
@@ -164,6 +166,7 @@ def test_a_trace_of_equal_columns_has_the_same_hash_whatever_its_compression(rec
     assert content_hash(replace(record, trace=decode(encode(decode(MADE.trace))))) == content_hash(record)
 
 
+@pytest.mark.medium
 def test_the_root_is_on_both_databases_the_same(any_url, tmp_path):
     with Store.open(any_url, create=False) as store, Store.open(str(tmp_path / "other.db"), create=True) as other:
         roots = {each.load_run(finished(each)).content_root for each in (store, other)}

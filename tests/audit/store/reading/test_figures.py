@@ -25,6 +25,7 @@ def own(rows, arm="spec"):
     return [row for row in rows if row.arm == arm]
 
 
+@pytest.mark.medium
 def test_every_sum_is_that_of_the_plans(any_url):
     with Store.open(any_url, create=False) as store:
         run, other = filled(store), filled(store)
@@ -68,6 +69,7 @@ def test_a_text_that_differs_parts_a_pair_of_equal_tokens(store):
     assert store.figures.parted(run, "spec", "base") == (RequestKey("spec", "c", 0),)
 
 
+@pytest.mark.medium
 def test_a_few_requests_are_read_without_the_others(store):
     run = filled(store)
     store.finish_run(run, RunStatus.FINISHED, 0)

@@ -98,6 +98,7 @@ def url(any_url):
     return any_url
 
 
+@pytest.mark.medium
 def test_the_tables_show_the_counters_and_a_dash_for_what_is_unknown(url):
     lines = invoke("show", "--store", url).stdout.splitlines()
     table = lines[: lines.index("acceptance by estimator")]
@@ -109,6 +110,7 @@ def test_the_tables_show_the_counters_and_a_dash_for_what_is_unknown(url):
     assert f"{said}unknown (-): forwards" in lines
 
 
+@pytest.mark.medium
 def test_the_document_states_source_and_resolution(url):
     document = json.loads(invoke("show", "--json", "--store", url).stdout)
     Draft202012Validator(schemas.load("results")).validate(document)
@@ -133,6 +135,7 @@ def test_the_views_give_null_for_what_an_endpoint_does_not_report(url):
     assert rows(url, RATES) == [(None, None, None, 4, None, None)] * 3
 
 
+@pytest.mark.medium
 def test_the_views_keep_the_counts_of_engines_that_report_steps(any_url):
     with Store.open(any_url, create=False) as store:
         fill_finished(store)
@@ -142,6 +145,7 @@ def test_the_views_keep_the_counts_of_engines_that_report_steps(any_url):
     assert rows(any_url, REQUESTS) == counted
 
 
+@pytest.mark.medium
 def test_accounts_that_were_erased_are_unknown_and_never_a_part_of_the_sum(url):
     with Store.open(url, create=False) as store:
         run = store.resolve("latest")
@@ -152,6 +156,7 @@ def test_accounts_that_were_erased_are_unknown_and_never_a_part_of_the_sum(url):
     assert (found.requests, found.output) == (2, 4)
 
 
+@pytest.mark.medium
 def test_the_migration_replaces_the_views_both_ways(url):
     """The tables keep the record's columns; other views go on reading the replaced one."""
     command_to(url, command.downgrade, "0003")
@@ -170,6 +175,7 @@ def command_to(url, change, revision):
         connection.commit()
 
 
+@pytest.mark.medium
 def test_queries_give_null_for_steps_that_an_endpoint_does_not_report(url):
     rows = json.loads(invoke("query", "acceptance", "--format", "json", "--store", url).stdout)
     assert len(rows) == 3

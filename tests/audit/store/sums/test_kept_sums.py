@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 from alembic import command
 from sqlalchemy import text
 
@@ -32,6 +33,7 @@ def kept(url: str) -> list[str]:
         return list(connection.execute(text("SELECT sums FROM run_sums ORDER BY run_id")).scalars())
 
 
+@pytest.mark.medium
 def test_a_run_has_the_same_sums_while_it_runs_and_after(any_url):
     with Store.open(any_url, create=False) as store:
         run = filled(store)
@@ -45,6 +47,7 @@ def test_a_run_has_the_same_sums_while_it_runs_and_after(any_url):
         assert store.damage() == ()
 
 
+@pytest.mark.medium
 def test_pages_read_the_kept_sums_and_the_check_makes_them_again(any_url):
     with Store.open(any_url, create=False) as store:
         run = finished(store)
@@ -54,6 +57,7 @@ def test_pages_read_the_kept_sums_and_the_check_makes_them_again(any_url):
         assert [f"{one.place.split()[-1]}: {one.message}" for one in store.damage()] == [CHANGED]
 
 
+@pytest.mark.medium
 def test_sums_of_another_form_are_not_read(any_url):
     with Store.open(any_url, create=False) as store:
         run = finished(store)
@@ -70,6 +74,7 @@ def test_sums_of_another_form_are_not_read(any_url):
             assert CHANGED in {f"{one.place.split()[-1]}: {one.message}" for one in store.damage()}
 
 
+@pytest.mark.medium
 def test_an_older_store_gets_the_sums_of_its_ended_runs(any_url):
     with Store.open(any_url, create=False) as store:
         finished(store)
@@ -86,6 +91,7 @@ def test_an_older_store_gets_the_sums_of_its_ended_runs(any_url):
         assert store.damage() == ()
 
 
+@pytest.mark.medium
 def test_sums_of_an_older_form_are_made_again(any_url):
     with Store.open(any_url, create=False) as store:
         finished(store)
@@ -100,6 +106,7 @@ def test_sums_of_an_older_form_are_made_again(any_url):
         assert store.damage() == ()
 
 
+@pytest.mark.medium
 def test_the_kept_drafts_are_those_of_the_steps(any_url):
     with Store.open(any_url, create=False) as store:
         run = finished(store)
@@ -121,6 +128,7 @@ def test_the_kept_drafts_are_those_of_the_steps(any_url):
         assert [f"{one.place.split()[-1]}: {one.message}" for one in store.damage()] == [CHANGED]
 
 
+@pytest.mark.medium
 def test_an_import_makes_them_from_the_rows(tmp_path):
     url, other, bundle = (f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}", str(tmp_path / "run.zip"))
     with Store.open(url, create=True) as store:
@@ -130,6 +138,7 @@ def test_an_import_makes_them_from_the_rows(tmp_path):
     assert kept(other) == kept(url)
 
 
+@pytest.mark.medium
 def test_a_sample_is_the_beginning_of_the_order_of_digests(any_url, monkeypatch):
     monkeypatch.setattr(sums, "SAMPLED", 3)
     with Store.open(any_url, create=False) as store:
@@ -144,6 +153,7 @@ def test_a_sample_is_the_beginning_of_the_order_of_digests(any_url, monkeypatch)
             assert sample.requests == 11
 
 
+@pytest.mark.medium
 def test_keys_of_no_request_are_left_out(any_url):
     with Store.open(any_url, create=False) as store:
         run = finished(store)
@@ -152,6 +162,7 @@ def test_keys_of_no_request_are_left_out(any_url):
         assert store.figures.present(run, there | absent) == there
 
 
+@pytest.mark.medium
 def test_a_run_that_goes_on_leaves_no_sums_of_its_earlier_end(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)

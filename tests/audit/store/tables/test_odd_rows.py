@@ -30,6 +30,7 @@ ODD = (
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("table", "column", "value"), ODD)
 def test_an_odd_value_is_named_with_its_row(tmp_path, table, column, value):
     store = tmp_path / "audit.db"
@@ -98,6 +99,7 @@ def bounded(done):
     return ended and bool(done.output) and len(errors) <= 1 and not set(done.output) & set("\x1b\u202e")
 
 
+@pytest.mark.medium
 def test_a_row_that_is_gone_is_named(tmp_path):
     made_store(tmp_path)
     edited(tmp_path / "audit.db", "DELETE FROM environment")
@@ -107,6 +109,7 @@ def test_a_row_that_is_gone_is_named(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.medium
 def test_a_store_without_odd_values_has_none(tmp_path):
     made_store(tmp_path)
     url = f"sqlite:///{tmp_path / 'audit.db'}"
@@ -115,11 +118,13 @@ def test_a_store_without_odd_values_has_none(tmp_path):
         assert first_odd(connection.engine) is None
 
 
+@pytest.mark.medium
 def test_a_bug_stays_a_traceback(tmp_path):
     with pytest.raises(KeyError), Store.open(made_store(tmp_path), create=False):
         raise KeyError("bug")
 
 
+@pytest.mark.medium
 def test_another_edit_behind_a_failure_is_named_too(tmp_path):
     url = made_store(tmp_path)
     with sqlite3.connect(tmp_path / "audit.db") as database:

@@ -45,6 +45,7 @@ def keyed(salt, kind, content):
     return hmac.new(salt, kind + b"\x00" + content, hashlib.sha256).hexdigest()
 
 
+@pytest.mark.medium
 def test_the_commitments_are_hmacs_of_the_documented_bytes(store, run):
     ((salt, ids, output, words),) = sql(
         store, "SELECT salt, prompt_ids, output_sha256, text FROM content WHERE request_id = 3"
@@ -61,6 +62,7 @@ def test_the_commitments_are_hmacs_of_the_documented_bytes(store, run):
     assert (len(salt), json.loads(ids), found) == (16, [1, 2, 3], (*wanted, 2))
 
 
+@pytest.mark.medium
 def test_every_salt_is_fresh(store):
     fill_finished(store)
     fill_finished(store)
@@ -77,6 +79,7 @@ def test_no_unsalted_trace_of_the_content_stays_in_the_evidence(store, run):
     assert "text" not in {value for row in kept for value in row}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("erased", [pick for n in range(5) for pick in itertools.combinations((1, 2, 3, 4), n)])
 def test_any_requests_may_be_erased_and_every_hash_holds(tmp_path, erased):
     url = made_store(tmp_path)
@@ -96,6 +99,7 @@ def test_any_requests_may_be_erased_and_every_hash_holds(tmp_path, erased):
                 assert len(store.load_arm(run, arm).requests) == 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("commitment", [f"{part}_commitment" for part in ("prompt", "output", "trace", "tokens")])
 def test_other_changes_are_still_found_after_an_erasure(tmp_path, commitment):
     url = made_store(tmp_path)
@@ -107,6 +111,7 @@ def test_other_changes_are_still_found_after_an_erasure(tmp_path, commitment):
     assert ("spec/case-b#0", "its erasure is on record, but its content is still there") in places(url)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("change", "where", "message"),
     [
@@ -129,6 +134,7 @@ def test_a_changed_content_is_named(tmp_path, change, where, message):
     assert places(url) == {("spec/case-a#0", message)}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("table", "part"), [("content", "content"), ("token_trace", "trace"), ("request_tokens", "tokens")]
 )
@@ -141,6 +147,7 @@ def test_content_that_is_missing_without_an_erasure_is_damage(tmp_path, table, p
     assert places(url) == {("spec/case-a#0", f"its {part} {are} missing, and no erasure names {them}")}
 
 
+@pytest.mark.medium
 def test_an_erasure_must_give_a_reason_and_name_its_own_run(tmp_path):
     url = made_store(tmp_path)
     with pytest.raises(IntegrityError, match="CHECK constraint"):
@@ -164,6 +171,7 @@ def test_an_erasure_must_give_a_reason_and_name_its_own_run(tmp_path):
     assert messages == ["its erasure gives no reason", "its erasure names another run"]
 
 
+@pytest.mark.medium
 def test_only_erasable_rows_that_an_erasure_names_can_be_deleted(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
@@ -180,6 +188,7 @@ def test_only_erasable_rows_that_an_erasure_names_can_be_deleted(any_url):
         assert store.verify_root(run)
 
 
+@pytest.mark.medium
 def test_findings_and_summaries_that_quote_them_live_apart(any_url):
     quoted = Finding("case-a#0", 3, "'the secret' is not the baseline's")
     result = CheckResult(Verdict.FAULT, f"1 request differs; first: {quoted.message}", n=1, findings=(quoted,))
@@ -202,6 +211,7 @@ def test_findings_and_summaries_that_quote_them_live_apart(any_url):
         assert (found.summary, found.findings, found.erased) == (summary, (), 1)
 
 
+@pytest.mark.medium
 def test_a_changed_or_missing_finding_is_named(tmp_path):
     url = made_store(tmp_path)
     with Store.open(url, create=False) as store:
@@ -220,6 +230,7 @@ def command_to(url, change, revision):
         connection.commit()
 
 
+@pytest.mark.medium
 def test_a_downgrade_and_an_upgrade_keep_salts_and_commitments(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)

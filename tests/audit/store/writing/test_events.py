@@ -56,6 +56,7 @@ def test_facts_of_another_shape_give_rows_that_state_nothing():
     assert rows_of({"tools": {"unread": "no template"}})["tool_event"][0]["problem"] == "no template"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("table", "change"),
     [
@@ -73,6 +74,7 @@ def test_an_edited_event_is_found(store, table, change):
     assert messages == [f"its rows of {table} are not those of its trace"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("table", ["constraint_event", "tool_event", "safety_event"])
 def test_a_deleted_or_invented_event_is_found(store, table):
     run = finished(store)
@@ -82,6 +84,7 @@ def test_a_deleted_or_invented_event_is_found(store, table):
     assert [broken.place for broken in store.broken_places(run)] == ["spec/case-c#0"]
 
 
+@pytest.mark.medium
 def test_an_erasure_takes_calls_and_leaves_filters_under_the_log(store):
     run = finished(store)
     store.erase([store.plan_erasure(run, ("spec/case-c#0",))], reason="asked for", actor="ci")
@@ -94,6 +97,7 @@ def test_an_erasure_takes_calls_and_leaves_filters_under_the_log(store):
     assert EDITED in messages
 
 
+@pytest.mark.medium
 def test_an_older_store_gets_its_events_and_their_entries(any_url, monkeypatch):
     with Store.open(any_url, create=False) as store, monkeypatch.context() as patched:
         patched.setattr(events, "add", lambda *rows: None)
@@ -111,6 +115,7 @@ def test_an_older_store_gets_its_events_and_their_entries(any_url, monkeypatch):
         assert len(rows(any_url, f"SELECT * FROM v_{table}")) == len(expected)
 
 
+@pytest.mark.medium
 def test_a_bundle_carries_events(store, tmp_path):
     run = finished(store)
     path, url = str(tmp_path / "run.zip"), f"sqlite:///{tmp_path / 'other.db'}"

@@ -70,6 +70,7 @@ def agrees(row, line):
     return tuple(row[:4]) == exact and row.parent == line.parent and near(row.p, line.p) and near(row.q, line.q)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("level", [RecordLevel.TOKENS, RecordLevel.SCALARS, RecordLevel.FULL])
 def test_the_tokens_of_a_chain_are_those_of_its_trace(any_url, level):
     made = generation(CHAINS, seed=9, level=level)
@@ -131,6 +132,7 @@ def test_steps_are_rows_of_counts():
     ]
 
 
+@pytest.mark.medium
 def test_a_store_of_an_older_revision_gets_the_tokens_of_its_traces(any_url):
     before = kept(any_url, generation(CHAINS, seed=9), tree())
     with connected(any_url) as connection:

@@ -46,6 +46,7 @@ def filled(store):
     return name
 
 
+@pytest.mark.medium
 def test_rows_without_content_are_whole_and_hold_no_content(any_url):
     with Store.open(any_url, create=False) as store:
         name = filled(store)

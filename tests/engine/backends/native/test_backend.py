@@ -76,6 +76,7 @@ def outputs(generations):
     return {name: (each.tokens, each.text, each.finish_reason) for name, each in generations.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED)])
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram"])
 @pytest.mark.parametrize("rows", slow_unless([1, 3], [3]))
@@ -85,6 +86,7 @@ def test_speculation_gives_the_baseline_s_tokens(backend, protocol, sampling, pr
     assert sum(decode(each.trace).n_drafted.sum() for each in candidate.values()) > 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, SAMPLED)])
 def test_a_mixed_batch_changes_no_bit(protocol, sampling):
     # not the tiny models: the kernels of some machines break their promise at such sizes, and the engine refuses
@@ -100,6 +102,7 @@ def test_a_mixed_batch_changes_no_bit(protocol, sampling):
         assert (ours.header.facts["unlike"] != [], theirs.header.facts["unlike"]) == (True, [])
 
 
+@pytest.mark.medium
 def test_the_recorded_rows_are_the_model_s(backend, home):
     from transformers import LlamaForCausalLM
 
@@ -253,6 +256,7 @@ def test_wrong_plans_are_refused_when_the_arm_is_made(backend):
             backend.arm(wrong)
 
 
+@pytest.mark.medium
 def test_trees_that_the_target_s_numerics_have_no_room_for_are_refused_when_the_arm_is_made():
     tiled = open_backend("native", {"target": ModelSource("bundled:target", numerics="tiled")})
     tiled.arm(EngineSpec(Protocol.GREEDY, "lookahead", 36))
@@ -270,6 +274,7 @@ def drafted_tokens(engine):
     return sum(int(decode(each.trace).n_drafted.sum()) for each in run(engine, GREEDY).values())
 
 
+@pytest.mark.medium
 def test_an_arm_remembers_finished_requests_until_it_is_told_to_forget(backend):
     engine = backend.arm(plan(proposer="suffix", options=SUFFIX))
     empty = engine.memory()

@@ -42,6 +42,7 @@ def test_text_is_letters_and_back(backend):
         assert text == "".join(ALPHABET[token] for token in tokens)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("protocol", "temperature"), [(Protocol.GREEDY, 0.0), (Protocol.GUMBEL, 0.9)])
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram"])
 def test_speculation_gives_the_baseline_s_text(backend, protocol, temperature, proposer):

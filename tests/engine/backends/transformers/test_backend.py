@@ -27,6 +27,7 @@ from tests.support.tiers import fast_first, slow_unless
 KINDS = ("draft_model", "prompt_lookup", "early_exit", "universal")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", slow_unless(KINDS, ["draft_model", "prompt_lookup"]))
 def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
     plain = run(backend.arm(plan(None, Protocol.GREEDY)), GREEDY)
@@ -38,6 +39,7 @@ def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
     assert {each.header.protocol for each in traces} == {Protocol.GREEDY}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", fast_first(KINDS, 2))
 @pytest.mark.parametrize("sampling", fast_first([GREEDY, SAMPLED]))
 def test_a_record_holds_the_steps_and_the_rows_of_the_target(backend, kind, sampling):
@@ -65,6 +67,7 @@ def target_rows(backend, generation):
         return target(ids).logits[0, len(generation.request.prompt) - 1 : -1].numpy()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["draft_model", "early_exit"])
 def test_recorded_numbers_p_and_q_give_the_decisions_again(backend, kind):
     tried = 0
@@ -81,6 +84,7 @@ def test_recorded_numbers_p_and_q_give_the_decisions_again(backend, kind):
     assert tried > 40
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "sampling"), [("prompt_lookup", SAMPLED), ("draft_model", GREEDY)])
 def test_drafts_that_nothing_drew_are_deterministic(backend, kind, sampling):
     for generation in run(backend.arm(plan(kind)), sampling):
@@ -89,6 +93,7 @@ def test_drafts_that_nothing_drew_are_deterministic(backend, kind, sampling):
         assert np.all(np.isnan(trace.examined_uniform))
 
 
+@pytest.mark.medium
 def test_a_request_s_numbers_depend_on_seed_and_stream_alone(backend):
     engine = backend.arm(plan("draft_model"))
     one, other = requests(engine, SAMPLED, ("the quick", "the quick"))
@@ -171,6 +176,7 @@ def test_a_request_that_does_not_fit_is_refused(backend):
         run(backend.arm(plan("draft_model")), SamplingParams(max_new_tokens=95))
 
 
+@pytest.mark.medium
 def test_a_request_that_fails_is_told_and_the_others_go_on(backend, monkeypatch):
     engine = backend.arm(plan("draft_model"))
     asked = requests(engine, SAMPLED)
@@ -190,6 +196,7 @@ def test_a_request_that_fails_is_told_and_the_others_go_on(backend, monkeypatch)
     assert found[1].tokens == ()
 
 
+@pytest.mark.medium
 def test_other_kinds_of_arms_do_not_inherit_settings(backend):
     run(backend.arm(plan("early_exit")), SAMPLED, PROMPTS[:1])
     run(backend.arm(plan(None)), SAMPLED, PROMPTS[:1])
@@ -201,6 +208,7 @@ def test_other_kinds_of_arms_do_not_inherit_settings(backend):
     assert run(mixed, GREEDY, PROMPTS[:1])[0].tokens == alone.tokens
 
 
+@pytest.mark.medium
 def test_levels_follow_the_record(backend):
     for level, evidence in {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3}.items():
         engine = backend.arm(plan("draft_model", level=level))
@@ -230,6 +238,7 @@ def test_ensembles_are_recorded_as_such(backend):
     assert not header.lossless
 
 
+@pytest.mark.medium
 def test_an_argmax_draft_hands_over_a_soft_q(backend):
     engine = backend.arm(plan("draft_model", engine={"argmax_draft": True}))
     assert engine.effective_config().fault == "argmax_draft"
@@ -240,6 +249,7 @@ def test_an_argmax_draft_hands_over_a_soft_q(backend):
         assert trace.q_rows.max() < 1.0
 
 
+@pytest.mark.medium
 def test_the_anchor_s_rows_are_the_engine_s(backend):
     generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
     anchor = backend.arm(plan(None, Protocol.GUMBEL))

@@ -107,12 +107,14 @@ def drafts_are_recorded(backend, arm, plain):
     assert drafted > 20
 
 
+@pytest.mark.medium
 def test_a_dflash_drafter_is_recorded(drafting):
     drafts_are_recorded(drafting, dflash(), plan(None, Protocol.GREEDY))
     facts = {each.name: each for each in drafting.models()}
     assert len(facts["dflash"].sha256) == 64
 
 
+@pytest.mark.medium
 def test_mtp_modules_are_recorded(predicting):
     drafts_are_recorded(predicting, mtp(), plan(None, Protocol.GREEDY))
 

@@ -28,6 +28,7 @@ def unchanged(backend):
     return all(GENERATOR not in vars(network) for network in networks(backend))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_is_the_original_object_afterwards(backend, kind):
     before, depth = originals(), networks(backend)[0].config.num_hidden_layers
@@ -110,6 +111,7 @@ MOVED = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("words", MOVED)
 def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(backend, monkeypatch, words):
     name, other = MOVED[words]

@@ -1,6 +1,7 @@
 """What transformers does that a reader of its records should know, each shown."""
 
 import numpy as np
+import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
@@ -47,6 +48,7 @@ def universal_law(home):
     return first_q(generation), law
 
 
+@pytest.mark.medium
 def test_universal_assistance_hands_over_a_q_that_belongs_to_other_tokens(home):
     """The pruned head has the order of the vocabulary's mapping, `get_target_logits` that of the draft's ids."""
     q, law = universal_law(home)
@@ -54,6 +56,7 @@ def test_universal_assistance_hands_over_a_q_that_belongs_to_other_tokens(home):
     assert np.abs(q - law).sum() / 2 > 0.1
 
 
+@pytest.mark.medium
 def test_in_the_order_of_ids_the_q_is_the_draft_s(home, monkeypatch):
     original = AssistantToTargetTranslator._get_assistant_to_target_input_ids
 
@@ -94,6 +97,7 @@ def first_of_a_step(engine, text):
     raise AssertionError("no step emits several tokens")
 
 
+@pytest.mark.medium
 def test_a_step_goes_on_behind_a_stop_string():
     """Stop strings are looked for once a step, and nothing is cut."""
     backend = open_backend("transformers", {"target": ModelSource("bundled:target")})

@@ -60,6 +60,7 @@ def alive(pid):
     return True
 
 
+@pytest.mark.medium
 def test_all_are_answered_by_one_engine(pool, python):
     kinds, outcomes = asked(pool, setting(python), 1, 2, 3)
     assert set(kinds.values()) == {"answered"}
@@ -67,6 +68,7 @@ def test_all_are_answered_by_one_engine(pool, python):
     assert outcomes[0].worker is None
 
 
+@pytest.mark.medium
 def test_an_engine_says_what_it_starts_until_it_has_been_started(pool, python):
     plans = [EngineSpec(Protocol.CHAIN), EngineSpec(Protocol.CHAIN, "ngram", 3)]
     plain, drafting = (VllmEngine(plan, setting(python), None, pool, None) for plan in plans)
@@ -77,6 +79,7 @@ def test_an_engine_says_what_it_starts_until_it_has_been_started(pool, python):
     assert (plain.starts(), drafting.starts()) == (None, None), "both have the same settings"
 
 
+@pytest.mark.medium
 def test_the_request_that_kills_the_engine_is_the_one_that_fails(pool, python):
     kinds, outcomes = asked(pool, setting(python), 1, KILLS, 3, 4, 5)
     assert kinds == {"r0": "answered", "r1": "engine_died", "r2": "answered", "r3": "answered", "r4": "answered"}
@@ -84,11 +87,13 @@ def test_the_request_that_kills_the_engine_is_the_one_that_fails(pool, python):
     assert failed.message == "RuntimeError: no room for it"
 
 
+@pytest.mark.medium
 def test_one_that_says_that_it_is_dead_is_dead(pool, python):
     kinds, _ = asked(pool, setting(python), FAILS, 2)
     assert kinds == {"r0": "engine_died", "r1": "answered"}
 
 
+@pytest.mark.medium
 def test_after_too_many_deaths_the_rest_is_given_up(pool, python):
     kinds, outcomes = asked(pool, setting(python, restarts=1), KILLS, KILLS, 3, 4)
     assert set(kinds.values()) == {"engine_died", "not_tried"}
@@ -97,23 +102,27 @@ def test_after_too_many_deaths_the_rest_is_given_up(pool, python):
     assert outcomes[0].failure.message == cause
 
 
+@pytest.mark.medium
 def test_without_restarts_requests_that_died_together_name_the_cause(pool, python):
     kinds, outcomes = asked(pool, setting(python, restarts=0), KILLS, 3)
     assert set(kinds.values()) == {"not_tried"}
     assert all(each.failure.message.endswith("RuntimeError: no room for it") for each in outcomes)
 
 
+@pytest.mark.medium
 def test_silence_is_a_timeout(pool, python):
     kinds, _ = asked(pool, setting(python, silence=1, restarts=1), HANGS, width=1)
     assert kinds == {"r0": "timeout"}
 
 
+@pytest.mark.medium
 def test_refusals_keep_the_engines_words(pool, python):
     kinds, outcomes = asked(pool, setting(python), REFUSED, ABORTED, 1)
     assert kinds == {"r0": "refused", "r1": "malformed", "r2": "answered"}
     assert outcomes[0].failure.message == "we have no min_p"
 
 
+@pytest.mark.medium
 def test_arms_with_the_same_settings_share_an_engine_and_facts_outlive_it(pool, python):
     first = pool.facts(setting(python))["pid"]
     assert pool.facts(setting(python))["pid"] == first
@@ -124,6 +133,7 @@ def test_arms_with_the_same_settings_share_an_engine_and_facts_outlive_it(pool, 
     assert pool.facts(setting(python, name="b"))["pid"] == others[0]
 
 
+@pytest.mark.medium
 def test_a_closed_engine_leaves_nothing(pool, python):
     engine = pool.engine(setting(python))
     pid, home = engine.facts["pid"], engine.home
@@ -135,6 +145,7 @@ def test_a_closed_engine_leaves_nothing(pool, python):
     assert not alive(pid)
 
 
+@pytest.mark.medium
 def test_an_engine_that_cannot_start_says_why(pool, python):
     with pytest.raises(ModelError, match="vLLM could not start: no such thing"):
         pool.facts(setting(python, repair="fail"))

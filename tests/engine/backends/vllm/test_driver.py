@@ -33,18 +33,21 @@ def driver():
         stream.close()
 
 
+@pytest.mark.medium
 def test_it_ends_with_its_parent(driver):
     """A parent that dies closes the pipe."""
     driver.stdin.close()
     assert driver.wait(SECONDS) == -signal.SIGKILL
 
 
+@pytest.mark.medium
 def test_damage_ends_it_too(driver):
     driver.stdin.write(b"\x10")
     driver.stdin.close()
     assert driver.wait(SECONDS) == -signal.SIGKILL
 
 
+@pytest.mark.medium
 @without_vllm
 def test_where_there_is_no_vllm_it_says_so_and_ends(driver):
     write(driver.stdin, Frame(JOB))
@@ -54,6 +57,7 @@ def test_where_there_is_no_vllm_it_says_so_and_ends(driver):
     assert driver.wait(SECONDS) == -signal.SIGKILL
 
 
+@pytest.mark.medium
 @without_vllm
 def test_that_is_one_line_with_its_mend():
     pool = EnginePool()

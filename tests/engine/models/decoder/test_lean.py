@@ -14,6 +14,7 @@ def lean(network, dtype, mode="fast"):
     return from_tensors(network.config.to_dict(), network.state_dict(), dtype, numerics=load(mode))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("kind", "overrides"), VARIANTS)
 @pytest.mark.parametrize("mode", sorted(set(REGISTRY) - set(ROUNDED)))
 def test_agrees_with_transformers_in_float32(mode, kind, overrides, make_network, largest_error):
@@ -21,18 +22,21 @@ def test_agrees_with_transformers_in_float32(mode, kind, overrides, make_network
     assert largest_error(lean(network, torch.float32, mode), network) < 1e-4
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", KINDS)
 def test_agrees_in_float64_once_transformers_is_truly_float64(kind, make_network, truly_float64, largest_error):
     network = truly_float64(make_network(kind, torch.float64))
     assert largest_error(lean(network, torch.float64), network) < 1e-10
 
 
+@pytest.mark.medium
 def test_float64_is_close_to_unpatched_transformers(make_network, largest_error):
     # transformers turns and norms in float32 whatever the dtype, so only its precision can be expected
     network = make_network("llama", torch.float64)
     assert largest_error(lean(network, torch.float64), network) < 1e-4
 
 
+@pytest.mark.medium
 def test_bfloat16_stays_near_float64(make_network, largest_error):
     network = make_network("qwen3", torch.float64)
     scale = network(torch.tensor([[3, 4, 5]])).logits.abs().max().item()
@@ -117,6 +121,7 @@ def test_unsupported_configurations_are_named(change, message, make_network):
         from_tensors(network.config.to_dict() | change, network.state_dict(), torch.float32)
 
 
+@pytest.mark.medium
 def test_rope_of_older_files_is_understood(make_network, largest_error):
     network = make_network("llama", rope_parameters=LLAMA3)
     document = network.config.to_dict()

@@ -74,6 +74,7 @@ def outputs(model):
         return found, (cache.all_keys[..., :70, :].clone(), cache.all_values[..., :70, :].clone())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", sorted(numerics.REGISTRY))
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_recorded_steps_give_what_unrecorded_ones_give(kind, mode, make_network):
@@ -139,6 +140,7 @@ def test_a_buffer_holds_tensors_of_every_kind():
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(buffer.there, tensors, strict=True))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", ["fixed", "tiled"])
 def test_constant_shapes_keep_the_numbers_and_the_rows_apart(mode, make_network, monkeypatch):
     model = made(make_network("llama"), mode)

@@ -72,11 +72,13 @@ def test_a_clean_decoder_is_a_rounding_away_from_the_reference(native):
     assert 0.0 < largest_distance(generation, anchored(native, generation)) < 1e-4
 
 
+@pytest.mark.medium
 def test_a_broken_forward_is_far_from_the_reference(native):
     generation = decoded(native, "target_rows_shifted")
     assert largest_distance(generation, anchored(native, generation)) > 0.1
 
 
+@pytest.mark.medium
 def test_the_reference_is_transformers_own_whole_forward(native):
     generation = decoded(native)
     network = load_model("bundled:target", dtype="float64", loader="hf").model.network

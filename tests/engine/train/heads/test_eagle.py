@@ -56,6 +56,7 @@ def rounded(module):
     return module
 
 
+@pytest.mark.medium
 def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch):
     made, build = [], eagle.EagleHead
     monkeypatch.setattr(eagle, "EagleHead", lambda *given: made.append(build(*given)) or made[-1])

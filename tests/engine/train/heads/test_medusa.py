@@ -67,6 +67,7 @@ def test_the_known_tokens_are_the_most_frequent_ones(tiny):
     assert frequent(tiny, replace(PLAN, known_share=1.0), VOCABULARY).tolist() == list(range(VOCABULARY))
 
 
+@pytest.mark.medium
 def test_training_helps_resumes_and_writes_a_head_that_can_be_read(teacher, tiny, tmp_path):
     windows = trainer.batch(tiny, PLAN.training, 99)
     before = loss_of(MedusaModule(teacher.head, frequent(tiny, PLAN, VOCABULARY), PLAN), teacher, windows)
@@ -110,6 +111,7 @@ def command(monkeypatch):
     return run
 
 
+@pytest.mark.medium
 def test_a_head_is_trained_for_one_s_own_target_and_text(built, teacher, tmp_path, command):
     target = tmp_path / "target"
     teacher.model.save_pretrained(target)

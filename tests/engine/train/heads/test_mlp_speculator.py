@@ -47,6 +47,7 @@ def loaded(folder, teacher):
     return Speculator(fitted_head("mlp_speculator", parts))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("plan", PLANS, ids=["tied", "untied"])
 def test_a_stage_of_the_training_is_a_stage_of_a_draft(train, teacher, tmp_path, plan):
     module, _ = train(plan)
@@ -67,6 +68,7 @@ def test_a_stage_of_the_training_is_a_stage_of_a_draft(train, teacher, tmp_path,
             torch.testing.assert_close(each.target[:, row], lesson.logits[:, newest])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("plan", PLANS, ids=["tied", "untied"])
 def test_training_learns(train, teacher, stream, plan):
     windows = torch.from_numpy(stream.held_out["held"][:75].astype(np.int64).reshape(3, 25))
