@@ -11,6 +11,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support import costs  # noqa: E402
+from tests.support.changed import changed, share_of  # noqa: E402
 from tests.support.share import parse_share, split  # noqa: E402
 from tests.support.tiers import TIERS  # noqa: E402
 
@@ -42,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu-requests", type=int, default=4, help="requests of 150 tokens per bitwise case (tests/gpu)")
     costs.add_options(parser)
     parser.addoption("--share", metavar="K/N", help="run every N-th test, starting at the K-th")
+    parser.addoption("--since", metavar="COMMIT", help="run the tests of the rooms that changed since a commit")
+    parser.addoption("--most", metavar="N:SEED", help="run at most N tests; the seed says which")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,11 +72,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the other shares, after the markers have selected."""
-    share = config.getoption("--share")
-    if share:
-        items[:], left = split(items, parse_share(share))
-        config.hook.pytest_deselected(items=left)
+    """Deselects the tests of other rooms and the other shares, after the markers have selected."""
+    everything, since, most = list(items), config.getoption("--since"), config.getoption("--most")
+    if since:
+        items[:] = changed(items, since)
+    if share := config.getoption("--share"):
+        items[:], _ = split(items, parse_share(share))
+    if most:
+        items[:], _ = split(items, share_of(len(items), most))
+    if len(items) < len(everything):
+        kept = set(items)
+        config.hook.pytest_deselected(items=[item for item in everything if item not in kept])
 
 
 @pytest.hookimpl(trylast=True)
