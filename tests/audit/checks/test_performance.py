@@ -1,3 +1,4 @@
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,16 @@ from tests.audit.checks.simulator import Setup, arm, world
 from tests.support.tiers import fast_first
 
 TARGET = world(6)
-CANDIDATE = arm(TARGET, Setup(), 24)
-BASELINE = arm(TARGET, Setup(draft="none"), 24, kind=ArmKind.BASELINE)
+
+
+@functools.cache
+def candidate():
+    return arm(TARGET, Setup(), 24)
+
+
+@functools.cache
+def baseline():
+    return arm(TARGET, Setup(draft="none"), 24, kind=ArmKind.BASELINE)
 
 
 def timed(made, rng, scale=1.0):
@@ -28,7 +37,7 @@ def timed(made, rng, scale=1.0):
 
 def evidence(seed, gain=2.0, prompts=24):
     rng = np.random.default_rng(seed)
-    cut = [replace(each, requests=each.requests[:prompts]) for each in (CANDIDATE, BASELINE)]
+    cut = [replace(each, requests=each.requests[:prompts]) for each in (candidate(), baseline())]
     return Evidence(timed(cut[0], rng, 1 / gain), timed(cut[1], rng))
 
 
@@ -42,7 +51,7 @@ def test_without_a_margin_it_is_measured_and_nothing_is_certified():
     assert "measured, no margin required" in result.summary
     assert "load is not known" in result.summary
     assert result.details["speed_up"]["low"] < 2.0 < result.details["speed_up"]["high"]
-    steps = sum(each.trace.steps for each in CANDIDATE.requests)
+    steps = sum(each.trace.steps for each in candidate().requests)
     assert result.details["tokens_per_forward"]["estimate"] == pytest.approx(24 * 64 / steps)
     assert result.details["candidate_p99_seconds"]["high"] is None
 
@@ -76,23 +85,23 @@ def test_at_the_margin_itself_it_errs_rarely():
 
 def test_a_tail_needs_many_prompts():
     assert verdict(evidence(1), max_p99_ratio=1.0).verdict is Verdict.INCONCLUSIVE
-    many = [replace(each, case_id=f"c{i}") for i, each in enumerate(CANDIDATE.requests * 60)]
+    many = [replace(each, case_id=f"c{i}") for i, each in enumerate(candidate().requests * 60)]
     rng = np.random.default_rng(3)
     arms = []
     for scale in (0.5, 1.0):
         requests = [replace(each, latency_us=int(1e6 * scale * rng.lognormal(0, 0.2))) for each in many]
-        arms.append(replace(CANDIDATE, requests=tuple(requests)))
+        arms.append(replace(candidate(), requests=tuple(requests)))
     assert verdict(Evidence(*arms), max_p99_ratio=0.8).verdict is Verdict.CERTIFIED
     assert verdict(Evidence(*arms), max_p99_ratio=0.2).verdict is Verdict.FAULT
     assert verdict(Evidence(*arms), max_p99_ratio=0.8, min_speedup=3.0).verdict is Verdict.FAULT
 
 
 def test_no_baseline_no_case_and_no_time():
-    assert verdict(Evidence(CANDIDATE)).verdict is Verdict.NOT_RUN
-    other = tuple(replace(each, case_id=f"x{i}") for i, each in enumerate(BASELINE.requests))
-    assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=other))).verdict is Verdict.INCONCLUSIVE
-    stopped = (replace(BASELINE.requests[0], latency_us=0), *BASELINE.requests[1:])
-    assert verdict(Evidence(CANDIDATE, replace(BASELINE, requests=stopped))).verdict is Verdict.INCONCLUSIVE
+    assert verdict(Evidence(candidate())).verdict is Verdict.NOT_RUN
+    other = tuple(replace(each, case_id=f"x{i}") for i, each in enumerate(baseline().requests))
+    assert verdict(Evidence(candidate(), replace(baseline(), requests=other))).verdict is Verdict.INCONCLUSIVE
+    stopped = (replace(baseline().requests[0], latency_us=0), *baseline().requests[1:])
+    assert verdict(Evidence(candidate(), replace(baseline(), requests=stopped))).verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.medium

@@ -16,17 +16,17 @@ from engine.models.cache import CacheShape
 from engine.models.interface import chain_placement
 from engine.models.numerics import load
 from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
-from engine.models.numerics.ordered.ordered import (
-    OrderedNumerics,
+from engine.models.numerics.ordered import (
     joined,
     joined_code,
     machine_code,
     ordered,
     ordered_code,
-    ordered_norm,
+    ordered_plan,
     panel_code,
     panels,
 )
+from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
 from engine.models.placement import Placed, place
 from engine.models.probe.choose import choose
@@ -153,7 +153,7 @@ def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     monkeypatch.setattr(ordered_code, "compiled", other)
     monkeypatch.setattr(panel_code, "compiled", other)
     monkeypatch.setattr(ordered, "attention_code", ordered_code.attention_code.__wrapped__)
-    monkeypatch.setattr(ordered_norm, "rows_code", ordered_code.rows_code.__wrapped__)
+    monkeypatch.setattr(ordered_plan, "rows_code", ordered_code.rows_code.__wrapped__)
     for name in ("attention_code", "rows_code"):
         monkeypatch.setattr(joined, name, getattr(ordered_code, name).__wrapped__)
     monkeypatch.setattr(joined_code, "compiled", other)
@@ -174,7 +174,7 @@ def test_the_known_answer_can_fail(mode, monkeypatch):
 def test_a_processor_without_the_code_gets_another_mode(monkeypatch):
     model = make("llama", torch.float32, load("fast"))
     assert choose("auto", parts_of(model.config, model.weights), "m").facts.mode == "ordered"
-    for module, name in ((panels, "product_code"), (ordered_norm, "rows_code"), (ordered, "attention_code")):
+    for module, name in ((panels, "product_code"), (ordered_plan, "rows_code"), (ordered, "attention_code")):
         monkeypatch.setattr(module, name, lambda *_: None)
     facts = choose("auto", parts_of(model.config, model.weights), "m").facts
     assert facts.mode == "tiled"

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -31,25 +32,47 @@ SETUPS = {
 }
 
 
-def arms():
-    for name, setup in SETUPS.items():
-        yield pytest.param(arm(world(3), setup, 6), id=name)
-    clean = arm(world(3), SETUPS["chain, cells"], 6)
-    trace = clean.requests[4].trace
-    yield pytest.param(changed(clean, 4, n_drafted=put(trace.n_drafted, 0, 9)), id="misshapen")
-    yield pytest.param(changed(clean, 2, cell_p=put(trace.cell_p, 0, np.nan)), id="without a number")
-    yield pytest.param(changed(clean, 1, examined_q=put(clean.requests[1].trace.examined_q, 3, 0.4)), id="other q")
-    yield pytest.param(replace(clean, requests=(*clean.requests, clean.requests[0])), id="one request twice")
+def clean():
+    return arm(world(3), SETUPS["chain, cells"], 6)
+
+
+def one_misshapen():
+    arm = clean()
+    return changed(arm, 4, n_drafted=put(arm.requests[4].trace.n_drafted, 0, 9))
+
+
+def one_without_a_number():
+    arm = clean()
+    return changed(arm, 2, cell_p=put(arm.requests[2].trace.cell_p, 0, np.nan))
+
+
+def one_of_another_q():
+    arm = clean()
+    return changed(arm, 1, examined_q=put(arm.requests[1].trace.examined_q, 3, 0.4))
+
+
+def one_request_twice():
+    arm = clean()
+    return replace(arm, requests=(*arm.requests, arm.requests[0]))
+
+
+ARMS = {
+    **{name: partial(arm, world(3), setup, 6) for name, setup in SETUPS.items()},
+    "misshapen": one_misshapen,
+    "without a number": one_without_a_number,
+    "other q": one_of_another_q,
+    "one request twice": one_request_twice,
+}
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("given", list(arms()))
-def test_checks_that_share_a_reading_give_the_results_of_each_alone(given):
-    evidence = Evidence(lazily(given))
+@pytest.mark.parametrize("name", ARMS)
+def test_checks_that_share_a_reading_give_the_results_of_each_alone(name):
+    evidence = Evidence(lazily(ARMS[name]()))
     together = dict(evaluate_together({name: AskedCheck(load(name), {}) for name in FULL}, evidence))
     assert list(together) == list(FULL)
-    for name, result in together.items():
-        assert result == evaluate(load(name), evidence, {}), name
+    for check, result in together.items():
+        assert result == evaluate(load(check), evidence, {}), check
 
 
 @pytest.mark.medium
