@@ -107,14 +107,14 @@ def by_domain(share, drop, generator, clusters=12):
     )
 
 
-def alike(monkeypatch, before, now):
+def alike(monkeypatch, before, after):
     """The strata of a run against all rates that another run recorded."""
     monkeypatch.setattr(acceptance_drift, "steps", lambda requests: before)
     rates = verdict(now()).details["rates"]
     told = {
         name: {key: each[key] for key in ("rate", "low", "high")} | {"confidence": 0.98} for name, each in rates.items()
     }
-    monkeypatch.setattr(acceptance_drift, "steps", lambda requests: now)
+    monkeypatch.setattr(acceptance_drift, "steps", lambda requests: after)
     return verdict(now(), expected={name: each for name, each in told.items() if not name.startswith("context")})
 
 
