@@ -29,9 +29,9 @@ from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult, Verdict
 from engine.core.types import Floats, Protocol, RecordLevel, SamplingParams
+from engine.record.columns import shape_fault
 from engine.record.effective import LoopOwner
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import softmax

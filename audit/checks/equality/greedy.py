@@ -28,10 +28,10 @@ from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.decisions import deciding_row
 from audit.evidence.pairing import Divergence
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult
 from engine.core.errors import InvalidRequest
 from engine.core.types import Floats, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.trace import Trace
 
 SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"

@@ -13,7 +13,7 @@ from audit.checks.together import AskedCheck, evaluate_together
 from audit.evidence.records import Evidence
 from audit.stats import spooled
 from engine.core.types import Protocol, RecordLevel
-from engine.record import late as late_traces
+from engine.record import trace as lazy_traces
 from engine.record.trace import COLUMNS, decode, encode
 from tests.audit.checks.lazy_arms import lazily
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
@@ -36,7 +36,7 @@ def arms():
         yield pytest.param(arm(world(3), setup, 6), id=name)
     clean = arm(world(3), SETUPS["chain, cells"], 6)
     trace = clean.requests[4].trace
-    yield pytest.param(changed(clean, 4, n_drafted=put(trace.n_drafted, 0, 9)), id="misshapen")
+    yield pytest.param(changed(clean, 4, node_parent=put(trace.node_parent, 0, 0)), id="misshapen")
     yield pytest.param(changed(clean, 2, cell_p=put(trace.cell_p, 0, np.nan)), id="without a number")
     yield pytest.param(changed(clean, 1, examined_q=put(clean.requests[1].trace.examined_q, 3, 0.4)), id="other q")
     yield pytest.param(replace(clean, requests=(*clean.requests, clean.requests[0])), id="one request twice")
@@ -72,7 +72,7 @@ def test_parameters_reach_the_checks_and_an_arm_without_requests_is_judged():
 
 def test_a_trace_is_decoded_once_for_all_checks_that_read_by_request(monkeypatch):
     decoded = []
-    monkeypatch.setattr(late_traces, "decode", lambda data: decoded.append(data) or decode(data))
+    monkeypatch.setattr(lazy_traces, "decode", lambda data: decoded.append(data) or decode(data))
     evidence = Evidence(lazily(arm(world(3), SETUPS["chain, cells"], 6)))
     names = ("accounting", "replay", "law", "acceptance_theory")
     dict(evaluate_together({name: AskedCheck(load(name), {}) for name in names}, evidence))

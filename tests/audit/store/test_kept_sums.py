@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from alembic import command
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store, migrate, sums
+from audit.store import RunStatus, Store, sums
 from audit.store.values import RequestKey
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill_finished, generation
@@ -67,36 +66,6 @@ def test_sums_of_another_form_are_not_read(any_url):
         with Store.open(any_url, create=False) as store:
             assert store.figures.sums(run) == known
             assert CHANGED in {f"{one.place.split()[-1]}: {one.message}" for one in store.damage()}
-
-
-def test_an_older_store_gets_the_sums_of_its_ended_runs(any_url):
-    with Store.open(any_url, create=False) as store:
-        finished(store)
-        fill_finished(store)
-        filled(store)
-    before = kept(any_url)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0012")
-        connection.commit()
-    migrate.upgrade(any_url)
-    migrate.upgrade(any_url)  # which adds nothing twice
-    assert kept(any_url) == before != []
-    with Store.open(any_url, create=False) as store:
-        assert store.damage() == ()
-
-
-def test_sums_of_an_older_form_are_made_again(any_url):
-    with Store.open(any_url, create=False) as store:
-        finished(store)
-    before = kept(any_url)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0014")
-        connection.execute(text("INSERT INTO run_sums (run_id, format, sums) SELECT id, 1, '{}' FROM run"))
-        connection.commit()
-    migrate.upgrade(any_url)
-    assert kept(any_url) == before != []
-    with Store.open(any_url, create=False) as store:
-        assert store.damage() == ()
 
 
 def test_the_kept_drafts_are_those_of_the_steps(any_url):
