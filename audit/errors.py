@@ -13,3 +13,7 @@ class UserError(Exception):
 
 class CannotDecide(Exception):
     """Evidence missing, stale or unreadable. Exit code 3."""
+
+
+class UnreadableRecord(CannotDecide):
+    """A record of an arm that cannot be read; the checks of other arms can decide."""

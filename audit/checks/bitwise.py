@@ -214,9 +214,6 @@ def _incomparable(pair: Pair, other: str) -> str | None:
     for each in (ours, theirs):
         if len(each.trace.logits_digest) < len(each.tokens):
             return f"request {each.request_id} has no digests of its rows; record it at scalars or above"
-    kinds = [each.trace.header.digest_kind for each in (ours, theirs)]
-    if kinds[0] is not kinds[1]:
-        return f"request {ours.request_id} has digests of {kinds[0]}, {other} of {kinds[1]}; record both again"
     return None
 
 

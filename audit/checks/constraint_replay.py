@@ -24,7 +24,7 @@ from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Ve
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
-from engine.record.entries import numbered
+from engine.record.columns import numbered
 from engine.record.trace import Trace
 
 MAX_FINDINGS: Final = 20
@@ -89,7 +89,7 @@ def _digests(trace: Trace) -> list[int] | None:
 
     if not len(trace.mask_bits):
         return None
-    return [int(value) for value in digests(trace.mask_bits, trace.header.digest_kind)]
+    return [int(value) for value in digests(trace.mask_bits)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
-from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import zero_need
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part
 from engine.core.types import QKind, Tree
+from engine.record.columns import shape_fault
 from engine.record.trace import StepView, steps_of
 
 HALF: Final = ("bfloat16", "float16")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import ArmRecord, RequestRecord
-from audit.evidence.shape import shape_fault
 from engine.core.types import Floats, Protocol, QKind, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, plain_laws, transform
@@ -109,8 +109,6 @@ def unreadable_request(
         return f"request {request.request_id}: the record contradicts itself ({fault}); see the replay check"
     if not trace.steps:
         return f"request {request.request_id}: the record holds no step"
-    if lumped and not len(trace.cell_id):
-        return f"request {request.request_id}: its record is older than cells, and holds p of the emitted tokens only"
     if np.any(np.isnan(trace.cell_p if lumped else trace.logits)):
         return f"request {request.request_id}: {'a cell' if lumped else 'a logits row'} holds NaN"
     return None

@@ -17,7 +17,7 @@ from audit.evidence.decisions import deciding_row
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
 from engine.core.types import Floats, Protocol, QKind
-from engine.record.entries import numbered
+from engine.record.columns import numbered
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf

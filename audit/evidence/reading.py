@@ -6,8 +6,8 @@ from functools import cached_property
 
 from audit.evidence.decisions import Decisions, decisions, unreadable_request
 from audit.evidence.records import ArmRecord, RequestRecord
-from audit.evidence.shape import shape_fault
 from audit.evidence.structure import Violation, structure_faults
+from engine.record.columns import shape_fault
 
 
 class RequestReading:

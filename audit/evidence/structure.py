@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from audit.evidence.records import RequestRecord
 from audit.evidence.streams import stream_of
 from engine.core.types import FinishReason, Protocol, Role
-from engine.record.entries import entries_before, numbered
+from engine.record.columns import entries_before, numbered
 from engine.record.trace import StepView, Trace, steps_of
 from engine.stream.interface import ENDING
 

@@ -21,10 +21,11 @@ from typing import Protocol
 from audit.checks import load
 from audit.checks.base.interface import Check
 from audit.checks.base.shared_reading import AskedCheck, Reader, evaluate_together, read_here
+from audit.errors import UnreadableRecord
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
-from audit.evidence.records import ArmRecord, Evidence
+from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, ArmLinks, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
@@ -90,12 +91,23 @@ def judged_checks(
             if judging is None or not judging.checks:
                 continue
             announce(arm.name)
-            evidence = evidence_for(arm, arms, record_of)
+            try:
+                evidence = evidence_for(arm, arms, record_of)
+            except UnreadableRecord as error:
+                yield from _undecided(arm.name, judging, str(error))
+                continue
             judgement = judge_arm(evidence, judging, look, judged, helpers.read)
             for name, result in judgement.results.items():
                 check = load(name)
                 counts = coverage_of(check, result, judgement.coverage, judgement.floors)
                 yield NewCheck(arm.name, name, check.claim, evidence.candidate.level, result, counts)
+
+
+def _undecided(arm: str, judging: ArmChecks, reason: str) -> Iterator[NewCheck]:
+    """The results of an arm with a record that cannot be read."""
+    for name in judging.checks:
+        result = CheckResult(Verdict.INCONCLUSIVE, reason)
+        yield NewCheck(arm, name, load(name).claim, min(Level), result, ())
 
 
 def _decided(check: StoredCheck) -> bool:

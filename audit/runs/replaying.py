@@ -8,7 +8,7 @@ are made with the hash function of the recorded ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.errors import UserError
@@ -20,8 +20,7 @@ from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.core.errors import EngineError
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, ToolOffer
-from engine.record.row_digests import DigestKind
-from engine.record.sampling_json import sampling_from_json
+from engine.record.requests import sampling_from_json
 from engine.record.trace import Trace, decode
 from engine.stream.interface import Action, FilterSpec, Side, StreamSpec
 
@@ -100,7 +99,7 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
     announce(arm.name)
     record = store.load_arm(run.ulid, arm.name)
     before = {each.request_id: each for each in (*record.requests, *record.refused)}
-    plan, calls = replace(_plan(arm.spec), digest_kind=_digest_kind(before)), list(_calls(before.values()))
+    plan, calls = _plan(arm.spec), list(_calls(before.values()))
     engine = backend.arm(plan)
     # a served arm has neither parameters of its own nor company
     if "sampling" in arm.spec:
@@ -119,13 +118,6 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
         sum(count.same for count in counts),
         _first(different),
     )
-
-
-def _digest_kind(before: Mapping[str, RequestRecord]) -> DigestKind:
-    kinds = sorted({each.trace.header.digest_kind for each in before.values()})
-    if len(kinds) > 1:
-        raise UserError(f"request {next(iter(before))}: its arm has digests of {' and '.join(kinds)}; replay needs one")
-    return kinds[0] if kinds else DigestKind.BLAKE3
 
 
 @dataclass(frozen=True, slots=True)

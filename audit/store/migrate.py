@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import URL, Connection, Engine, insert, inspect, select, text
+from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
@@ -26,10 +26,6 @@ EMPTY: Final = "empty"
 """Revision of a database without any table."""
 BASE: Final = "base"
 """Revision of a store after all migrations were reverted."""
-WITH_EVENTS: Final = "0012"
-"""The first revision with tables of events."""
-WITH_SUMS: Final = "0015"
-"""The first revision with these sums of runs."""
 FOREIGN: Final = "foreign"
 """Revision of a database with foreign tables."""
 
@@ -74,11 +70,6 @@ def upgrade(url: str, revision: str = "head") -> None:
             connection.rollback()
             command.upgrade(config(connection), revision)
             if revision == "head":
-                filled(connection)
-                if before < WITH_EVENTS:
-                    fill_events(connection)
-                if before < WITH_SUMS:
-                    _fill_sums(connection)
                 _adopt(connection)
             connection.commit()
     except DatabaseError as error:
@@ -100,72 +91,6 @@ def _make_place(target: URL) -> None:
         raise UserError(f"{shown(target)}: cannot be made ({reason}); choose another place") from error
     if not stat.S_ISREG(kind):
         raise UserError(f"{shown(target)}: cannot be a store, because it is no file; choose another place")
-
-
-def filled(connection: Connection) -> int:
-    """Add the readable tokens and the settings of requests and arms from before there were any; returns their number.
-
-    A damaged trace gives no tokens.
-    """
-    return _filled_tokens(connection) + _filled_settings(connection)
-
-
-def _filled_settings(connection: Connection) -> int:
-    # imported late, as below
-    from audit.store.tables.runs import ArmRow, ArmSpeculationRow, EnvironmentRow, RunRow
-    from audit.store.writing.integrity import speculation_of
-
-    with Session(connection, join_transaction_mode="rollback_only") as session:
-        known = select(ArmSpeculationRow.arm_id)
-        query = select(ArmRow, EnvironmentRow.packages).where(ArmRow.id.not_in(known))
-        query = query.join(RunRow, RunRow.id == ArmRow.run_id)
-        rows = session.execute(query.join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)).all()
-        session.add_all(speculation_of(arm, packages) for arm, packages in rows)
-        session.flush()
-    return len(rows)
-
-
-def _filled_tokens(connection: Connection) -> int:
-    lacking = "SELECT request_id FROM token_trace WHERE request_id NOT IN (SELECT request_id FROM request_tokens)"
-    requests = connection.execute(text(lacking)).scalars().all()
-    if not requests:
-        return 0
-    # imported for old stores only: numpy is not needed for new ones
-    from audit.store.tables.runs import RequestTokensRow, TokenTraceRow
-    from audit.store.writing.readable import tokens_of_payload
-
-    count = 0
-    for request in requests:
-        query = select(TokenTraceRow.payload).where(TokenTraceRow.request_id == request)
-        tokens = tokens_of_payload(connection.execute(query).scalar_one())
-        if tokens is not None:
-            connection.execute(insert(RequestTokensRow).values(request_id=request, **tokens))
-            count += 1
-    return count
-
-
-def fill_events(connection: Connection) -> None:
-    """Add the events of requests from before there were tables for them; a damaged trace gives none."""
-    from audit.store.ledger import log
-    from audit.store.tables.runs import TokenTraceRow
-    from audit.store.writing import contents, events
-
-    with log.LoggedSession(connection, join_transaction_mode="rollback_only") as session:
-        for request in session.scalars(select(TokenTraceRow.request_id).order_by(TokenTraceRow.request_id)).all():
-            payload = select(TokenTraceRow.payload, TokenTraceRow.sha256).where(TokenTraceRow.request_id == request)
-            bare = contents.intact(*session.execute(payload).one())
-            for table, rows in events.in_trace(bare).items() if bare is not None else ():
-                events.add(session, table, [{"request_id": request, **row} for row in rows])
-        if log.size_of(session):
-            log.seal(session)
-        session.flush()
-
-
-def _fill_sums(connection: Connection) -> None:
-    # imported late, as above
-    from audit.store.sums import sums
-
-    sums.fill(connection)
 
 
 def _adopt(connection: Connection) -> None:

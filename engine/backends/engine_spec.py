@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from engine.backends.interface import Engine
 from engine.core import types
-from engine.record.row_digests import DigestKind
 from engine.stream.interface import StreamSpec
 
 
@@ -61,7 +60,6 @@ class EngineSpec:
     library: str | None = None
     """The grammar library of the arm's requests, for backends that choose it once per engine; None without grammars."""
 
-    digest_kind: DigestKind = DigestKind.BLAKE3
     """The hash function of the record's digests; an old record is repeated with its own."""
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from engine.constraints.compiled import Grammars
 from engine.core.types import SamplingParams
 from engine.record.mask_bits import packed
-from engine.record.row_digests import DigestKind, digests
+from engine.record.row_digests import digests
 from engine.sampling.stopping import Decode
 
 FACT: Final = "constraint"
@@ -23,7 +23,7 @@ FACT: Final = "constraint"
 
 
 def account_of_masks(
-    grammars: Grammars, sampling: SamplingParams, tokens: Sequence[int], decode: Decode, kind: DigestKind
+    grammars: Grammars, sampling: SamplingParams, tokens: Sequence[int], decode: Decode
 ) -> Mapping[str, Any]:
     """The facts of an answer under a grammar: the library, one digest per token, the first token that the library
     refuses, and the text before an end token.
@@ -37,7 +37,7 @@ def account_of_masks(
     return {
         FACT: {
             **grammars.facts(spec),
-            "masks": [f"{int(value):016x}" for value in digests(packed(rows), kind)],
+            "masks": [f"{int(value):016x}" for value in digests(packed(rows))],
             "refused": refused,
             "whole": ended,
             "text": decode(tokens[:-1] if ended else tokens),

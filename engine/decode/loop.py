@@ -38,7 +38,6 @@ from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutpu
 from engine.models.placement import Placed, place
 from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
 from engine.record.recorder import Recorder
-from engine.record.row_digests import DigestKind
 from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
@@ -54,7 +53,7 @@ class LoopOptions:
     """`rows` requests at once, drafts of at most `gamma` nodes, `capacity` cache columns.
 
     Without `record` the loop records nothing at any level, and traces are empty. With `stream` it records the text as
-    it leaves, through these filters. `digest_kind` differs from the default where an old record is repeated.
+    it leaves, through these filters.
     """
 
     rows: int
@@ -63,7 +62,6 @@ class LoopOptions:
     level: RecordLevel
     record: bool = True
     stream: StreamRules | None = None
-    digest_kind: DigestKind = DigestKind.BLAKE3
 
 
 class Loop:
@@ -212,9 +210,7 @@ class Loop:
         """The facts of a finished request's grammar, none without one."""
         if self._grammars is None or state.request.sampling.structured is None:
             return {}
-        return account_of_masks(
-            self._grammars, state.request.sampling, state.generated, self._decode, self._options.digest_kind
-        )
+        return account_of_masks(self._grammars, state.request.sampling, state.generated, self._decode)
 
     def _context(self, state: RowState) -> Context:
         return state.context(self._proposer.facts.shape, self._options.gamma, self._options.capacity)
@@ -266,7 +262,6 @@ class Loop:
             finish_reason=FinishReason.LENGTH,
             prompt=request.prompt,
             coupled_draft=facts.draft_rule is DraftRule.COUPLED and self._proposer.facts.can_couple,
-            digest_kind=self._options.digest_kind,
             facts={**given, **offer_facts(request.tools, self._template)},
         )
 

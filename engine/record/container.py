@@ -66,12 +66,22 @@ def sealed(body: bytes) -> bytes:
     return LENGTH.pack(zlib.crc32(body)) + body
 
 
+class ColumnLayout(NamedTuple):
+    """The form of a column. Not a frozen dataclass, which takes five times as long to make."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stored: np.dtype[Any]
+    values: int
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerContent:
-    """What `pack` got."""
+    """The arguments of `pack`, with the layouts of all columns, read or not."""
 
     document: dict[str, Any]
     columns: dict[str, Array]
+    layouts: dict[str, ColumnLayout]
 
 
 def unpack(content: bytes, only: Collection[str] | None = None) -> ContainerContent:
@@ -92,6 +102,7 @@ def unpack(content: bytes, only: Collection[str] | None = None) -> ContainerCont
     at, end = begin + length, len(content)
     document = _document(content[begin:at])
     columns: dict[str, Array] = {}
+    layouts: dict[str, ColumnLayout] = {}
     shapes, view = [_shape(shape) for shape in document.pop("shapes")], memoryview(content)
     for name, code, place, form, stored, *split in document.pop("columns"):
         dtype, kind, shape = _dtype(code), _dtype(stored), shapes[place]
@@ -100,12 +111,13 @@ def unpack(content: bytes, only: Collection[str] | None = None) -> ContainerCont
         size = int(split[0]) if form == SPLIT else _size(form, kind, shape.count)
         if not 0 <= size <= end - at:
             raise ValueError(f"column {name} ends behind the end")
+        layouts[name] = ColumnLayout(dtype, shape.extents, kind, shape.count)
         if only is None or name in only:
-            columns[name] = FORMS[form](view[at : at + size], _Layout(dtype, shape.extents, kind, shape.count))
+            columns[name] = FORMS[form](view[at : at + size], layouts[name])
         at += size
     if at != end:
         raise ValueError("bytes follow the last column")
-    return ContainerContent(document, columns)
+    return ContainerContent(document, columns, layouts)
 
 
 def _document(head: bytes) -> Any:
@@ -120,15 +132,6 @@ def _document(head: bytes) -> Any:
 class _Shape:
     extents: tuple[int, ...]
     count: int
-
-
-class _Layout(NamedTuple):
-    """The form of a column. Not a frozen dataclass, which takes five times as long to make."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    stored: np.dtype[Any]
-    values: int
 
 
 def _shape(extents: Sequence[int]) -> _Shape:
@@ -236,27 +239,27 @@ def _values(content: memoryview, stored: np.dtype[Any], count: int) -> Array:
     return values.reshape(-1).view(stored)
 
 
-def _read_plain(content: memoryview, layout: _Layout) -> Array:
+def _read_plain(content: memoryview, layout: ColumnLayout) -> Array:
     return np.array(np.frombuffer(content, layout.dtype).reshape(layout.shape))
 
 
-def _read_planes(content: memoryview, layout: _Layout) -> Array:
+def _read_planes(content: memoryview, layout: ColumnLayout) -> Array:
     values = _values(content, layout.stored, layout.values).astype(layout.dtype)
     return values if len(layout.shape) == 1 else values.reshape(layout.shape)
 
 
-def _read_one(content: memoryview, layout: _Layout) -> Array:
+def _read_one(content: memoryview, layout: ColumnLayout) -> Array:
     (value,) = np.frombuffer(content, layout.dtype)
     return np.full(layout.values, value, layout.dtype).reshape(layout.shape)
 
 
-def _read_delta(content: memoryview, layout: _Layout) -> Array:
+def _read_delta(content: memoryview, layout: ColumnLayout) -> Array:
     (first,) = FIRST.unpack_from(content)
     steps = _values(content[FIRST.size :], layout.stored, layout.values - 1).astype(np.int64)
     return np.cumsum(np.concatenate([[first], steps]), dtype=np.int64).astype(layout.dtype).reshape(layout.shape)
 
 
-def _read_split(content: memoryview, layout: _Layout) -> Array:
+def _read_split(content: memoryview, layout: ColumnLayout) -> Array:
     count, ends = layout.values, -(-layout.values // 8)
     wide = np.unpackbits(np.frombuffer(content[:ends], np.uint8), count=count, bitorder="little").astype(np.bool_)
     lines = ends + 4 * int((~wide).sum())
@@ -266,7 +269,7 @@ def _read_split(content: memoryview, layout: _Layout) -> Array:
     return values.astype(layout.dtype).reshape(layout.shape)
 
 
-FORMS: Final[Mapping[str, Callable[[memoryview, _Layout], Array]]] = {
+FORMS: Final[Mapping[str, Callable[[memoryview, ColumnLayout], Array]]] = {
     PLAIN: _read_plain,
     BYTES: _read_planes,
     ONE: _read_one,

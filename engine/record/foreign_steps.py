@@ -29,7 +29,7 @@ from engine.core.types import (
     Tree,
 )
 from engine.record.reduction import NAN, OF_EXAMINED, Rows
-from engine.record.row_terms import RowTerms
+from engine.record.row_laws import RowTerms
 from engine.sampling.transforms import transform
 
 

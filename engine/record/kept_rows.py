@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from engine.core.trees import depths
 from engine.core.types import Floats, QKind, StepRecord
-from engine.record.further_columns import EMPTY, KEPT
+from engine.record.columns import COMMITTED, COUNTED, KEPT, Per, empty
 
 if TYPE_CHECKING:
     from engine.record.trace import Rows, Trace, TraceHeader
@@ -33,23 +33,6 @@ PLACE_BYTES: Final = 16
 """Bytes per token of the vocabulary of one kept place: a float32 logit, an id and a float64 q."""
 WAITING_BYTES: Final = 12
 """The same of one place that waits: it needs no ids. Part of the format, because it divides the windows."""
-STEPS: Final = ("position", "n_drafted", "n_examined", "n_emitted", "q_kind", "residual_mass")
-NODES: Final = ("node_token", "node_parent", "node_uniform")
-EXAMINED: Final = (
-    *("examined_node", "examined_p", "examined_q", "examined_uniform", "examined_accepted"),
-    *("q_below", "q_own", "q_sum"),
-)
-EMITTED: Final = (
-    *("token", "role", "row", "p", "uniform", "logprob", "margin", "logits_digest", "top_id", "top_score", "top_lse"),
-    *("cell_id", "cell_p", "cell_q", "tail", "row_p", "p_below", "q_token"),
-    *("residual_below", "residual_sum", "product"),
-)
-COMMITTED: Final[Mapping[str, tuple[str, ...]]] = {
-    "n_drafted": NODES,
-    "n_examined": EXAMINED,
-    "n_emitted": EMITTED,
-}
-"""Columns under the commitment besides those of steps, by the count that divides them."""
 
 
 def share_of(vocabulary: int) -> float:
@@ -91,24 +74,22 @@ def opening(header: TraceHeader) -> bytes:
 
 
 def commitment(before: bytes, columns: Mapping[str, NDArray[Any]]) -> bytes:
-    """SHA-256 over the commitment before and the window's columns, little-endian, in the order of this module."""
+    """SHA-256 over the commitment before and the window's columns, little-endian, in the order of the table."""
     joined = hashlib.sha256(before)
-    for name in (*STEPS, *NODES, *EXAMINED, *EMITTED):
-        column = np.ascontiguousarray(columns[name])
-        joined.update(f"{name} {column.dtype.str[1:]} {column.shape}\n".encode())
-        joined.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+    for column in COMMITTED:
+        values = np.ascontiguousarray(columns[column.name])
+        joined.update(f"{column.name} {values.dtype.str[1:]} {values.shape}\n".encode())
+        joined.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
     return joined.digest()
 
 
 def committed(trace: Trace, window: Window) -> dict[str, NDArray[Any]]:
     """The window's part of the columns under the commitment."""
-    steps = slice(window.begin, window.end)
-    found = {name: getattr(trace, name)[steps] for name in STEPS}
-    for counts, names in COMMITTED.items():
+    slices = {Per.STEP: slice(window.begin, window.end)}
+    for per, counts in COUNTED.items():
         ends = np.cumsum(getattr(trace, counts), dtype=np.int64)
-        begin = int(ends[window.begin - 1]) if window.begin else 0
-        found |= {name: getattr(trace, name)[begin : int(ends[window.end - 1])] for name in names}
-    return found
+        slices[per] = slice(int(ends[window.begin - 1]) if window.begin else 0, int(ends[window.end - 1]))
+    return {column.name: getattr(trace, column.name)[slices[column.per]] for column in COMMITTED}
 
 
 def chosen(commitment: bytes, tokens: int, share: float) -> list[int]:
@@ -171,7 +152,7 @@ class KeptRows:
     kept_q: Floats
 
 
-NO_ROWS: Final = KeptRows(**{name: EMPTY[name] for name in KEPT})
+NO_ROWS: Final = KeptRows(**{name: column for name, column in empty(0).items() if name in KEPT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +190,8 @@ def kept_rows(records: Sequence[StepRecord], picked: Sequence[int], emitted: int
         kept_mask_bits=np.packbits(np.stack(masks), axis=-1, bitorder="little") if masks else NO_ROWS.kept_mask_bits,
         kept_examined=np.array([x for x, _ in laws], np.uint32),
         kept_q_count=np.array([len(ids) for ids in support], np.uint32),
-        kept_q_id=np.concatenate([EMPTY["kept_q_id"], *support]).astype(np.uint32),
-        kept_q=np.concatenate([EMPTY["kept_q"], *(law[ids] for (_, law), ids in zip(laws, support, strict=True))]),
+        kept_q_id=np.concatenate([NO_ROWS.kept_q_id, *support]).astype(np.uint32),
+        kept_q=np.concatenate([NO_ROWS.kept_q, *(law[ids] for (_, law), ids in zip(laws, support, strict=True))]),
     )
 
 
@@ -265,6 +246,6 @@ class RowKeeper:
         self._open, self._waiting = [], 0
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """All kept rows; empty columns have the shape of an empty record."""
-        some = [each for each in self.kept if len(each.kept_at)]
-        return {name: np.concatenate([getattr(each, name) for each in some]) if some else EMPTY[name] for name in KEPT}
+        """The columns of all kept rows; none without any."""
+        some = [rows for rows in self.kept if len(rows.kept_at)]
+        return {name: np.concatenate([getattr(rows, name) for rows in some]) for name in KEPT if some}

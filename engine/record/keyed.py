@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, QKind, Role
-from engine.record.entries import numbered
+from engine.record.columns import BY_NAME, COUNTED, KEYED, numbered
 from engine.sampling.rng import Purpose, uniforms_at
 
-COUNTS: Final[Mapping[str, str]] = {
-    "node_uniform": "n_drafted",
-    "examined_uniform": "n_examined",
-    "uniform": "n_emitted",
-}
-"""The columns that may be left out, and the count of each column's numbers in a step."""
-KEYED: Final = tuple(COUNTS)
 Ints = NDArray[np.int64]
 
 
@@ -64,7 +57,7 @@ def numbers_of(
 
 
 def _draws(name: str, columns: Mapping[str, NDArray[Any]]) -> _Draws:
-    counts = columns[COUNTS[name]]
+    counts = columns[COUNTED[BY_NAME[name].per]]
     entries = numbered(counts)
     begin = columns["position"].astype(np.int64)[entries.step]
     return _Draws(begin + entries.local, _purposes(name, columns, entries.step), begin)
@@ -94,6 +87,6 @@ def _given(name: str, columns: Mapping[str, NDArray[Any]], seed: int, stream: in
         return False
     try:
         numbers = numbers_of((name,), columns, seed, stream, protocol)[name]
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, TypeError):
         return False
-    return numbers.tobytes() == column.tobytes()
+    return numbers.shape == column.shape and numbers.tobytes() == column.tobytes()

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from engine.core.trees import depths
 from engine.core.types import Floats, QKind, Role, StepRecord
-from engine.record.row_laws import RowLaw, largest
-from engine.record.row_sums import RowSums
+from engine.record.columns import TOP
+from engine.record.row_laws import RowLaw, RowSums, largest
 
-TOP: Final = 20
 PAD: Final = 2**32 - 1
 """The id of a cell that is not used; its masses are 0."""
 ROOT: Final = -1

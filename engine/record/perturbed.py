@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, StepRecord
 from engine.record.lumping import PAD, drawn_rows
-from engine.record.row_laws import RowLaw
-from engine.record.row_terms import RowTerms
+from engine.record.row_laws import RowLaw, RowTerms
 from engine.sampling.rng import Purpose, Randomness, gumbel_at
 
 

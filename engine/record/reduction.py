@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from engine.core.types import Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
-from engine.record.lumping import TOP, Cells, DraftMasses, DraftRows, cells_of, draft_masses, empty
+from engine.record.columns import TOP
+from engine.record.lumping import Cells, DraftMasses, DraftRows, cells_of, draft_masses, empty
 from engine.record.mask_bits import packed
 from engine.record.perturbed import Perturbed, perturbed
 from engine.record.row_digests import digests
-from engine.record.row_laws import WIDE, RowLaw, exponentials, largest, law_of
-from engine.record.row_terms import RowTerms
+from engine.record.row_laws import WIDE, RowLaw, RowTerms, exponentials, largest, law_of
 
 NAN: Final = float("nan")
 Rows = NDArray[np.floating[Any]]
@@ -84,7 +84,7 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
         records=tuple(_without_rows(record) for record in records),
         logprob=logits[np.arange(len(token)), token] - _normalisers(terms, logits, laws),
         margin=_margins(scores, tops),
-        logits_digest=digests(logits, terms.digest_kind),
+        logits_digest=digests(logits),
         top_id=tops.ids.astype(np.uint32),
         top_score=tops.scores,
         top_lse=np.array([law.lse for law in laws], dtype=np.float64),
@@ -136,7 +136,7 @@ def _masks(records: list[StepRecord], terms: RowTerms) -> Masks:
     bits = packed(rows)
     spare = [packed(each.spare_allowed) for each in records if each.spare_allowed is not None]
     return Masks(
-        mask_digest=digests(bits, terms.digest_kind),
+        mask_digest=digests(bits),
         mask_count=rows.sum(axis=1).astype(np.int32),
         mask_bits=bits if full else bits[:0].copy(),
         spare_mask_bits=np.concatenate(spare) if full and spare else bits[:0].copy(),

@@ -1,10 +1,13 @@
-"""A request's own settings in its record: those requested of a foreign engine, and those in effect."""
+"""A request's settings in its record: its sampling parameters, those requested of a foreign engine, those in effect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.types import SamplingParams
 
 KEY: Final = "request"
 """Of a record's facts."""
@@ -31,3 +34,20 @@ def account_of(facts: Mapping[str, Any]) -> RequestAccount:
     """The account in a record; an empty one if the request had no settings."""
     found = facts.get(KEY, {})
     return RequestAccount(found.get("requested", {}), found.get("effective", {}))
+
+
+def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:
+    """Sampling parameters from their JSON form (`SamplingParams.document`); the seed may be text."""
+    sampling = dict(document)
+    structured = sampling.pop("structured", None)
+    if structured is not None:
+        structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
+    pairs: dict[str, Any] = {
+        "structured": structured,
+        "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
+        "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
+        "stop": tuple(sampling.pop("stop")),
+        "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
+        "seed": int(sampling.pop("seed")),
+    }
+    return SamplingParams(**sampling, **pairs)

@@ -7,13 +7,13 @@ instructions, and no copies. It costs half. Their weights stay undivided: the su
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
+from typing import Protocol as TypeProtocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.types import Floats, SamplingParams
-from engine.record.row_sums import RowSums
+from engine.core.types import Floats, Protocol, RecordLevel, SamplingParams
 from engine.sampling.transforms import log_sum_exp, one_hot, softmax, truncate
 
 WIDE: Final = 2**14
@@ -22,6 +22,80 @@ ROWS: Final = 64
 """A wide row is searched as a table of so many rows."""
 CROWDED: Final = 64
 """Columns per wanted entry above which most entries are ties."""
+BLOCK: Final = 512
+
+
+class RowTerms(TypeProtocol):
+    """A trace header, or the part of one that an engine's process gets."""
+
+    @property
+    def level(self) -> RecordLevel:
+        """The record level."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The verification rule."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Size of the target's vocabulary."""
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters of the request."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's tokens."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The model's end tokens."""
+
+    @property
+    def stream(self) -> int:
+        """The random stream of the request."""
+
+    @property
+    def coupled_draft(self) -> bool:
+        """True if the draft used the target's noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """A row [V] of numbers >= 0 and the sums of its blocks of 512.
+
+    Every result is a sum, never a difference: it is exactly 0 only if all entries are.
+    """
+
+    row: Floats
+    blocks: Floats
+    total: float
+
+    @classmethod
+    def of(cls, row: Floats) -> Self:
+        """Add the entries of each block."""
+        cut = len(row) // BLOCK * BLOCK
+        blocks = np.append(row[:cut].reshape(-1, BLOCK).sum(axis=1), row[cut:].sum())
+        return cls(row, blocks, float(blocks.sum()))
+
+    def below(self, token: int) -> float:
+        """Sum of the entries before a token."""
+        block = token // BLOCK
+        return float(self.blocks[:block].sum() + self.row[block * BLOCK : token].sum())
+
+    def outside(self, ids: NDArray[np.int64]) -> float:
+        """Sum of the entries without those of `ids`."""
+        last = len(self.blocks) - 1
+        cut = last * BLOCK
+        rest, inside = self.row[cut:].copy(), ids[ids < cut]
+        rest[ids[ids >= cut] - cut] = 0.0
+        blocks = inside // BLOCK
+        touched = np.flatnonzero(np.bincount(blocks, minlength=last))
+        parts, others = self.row[:cut].reshape(-1, BLOCK)[touched], self.blocks[:last].copy()
+        parts[np.searchsorted(touched, blocks), inside % BLOCK] = 0.0
+        others[touched] = 0.0
+        return float(others.sum() + parts.sum() + rest.sum())
 
 
 @dataclass(frozen=True, slots=True)

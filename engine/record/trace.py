@@ -2,17 +2,15 @@
 
 A trace holds the decisions of each step and the numbers behind them, so that a reader can recompute them without the
 models. Columns are concatenated over steps; the per-step counts say where a step begins. Bytes are a zstd-compressed
-directory of columns with their values (`engine.record.container`), behind a magic number that carries the format's
-version. Versions before 7 were `npz` archives without pickles.
+directory of columns with their values (`engine.record.container`), behind a magic number. `engine.record.columns` is
+the table of the columns.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
-import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,19 +21,16 @@ from numpy.typing import NDArray
 from engine.core.errors import InvalidRequest, TraceError
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
-from engine.record import once
+from engine.record import shared_columns
+from engine.record.columns import COLUMNS, COUNTS, KEYED, SOURCES, WHOLE_ROWS, HeldColumns, empty, misfit
 from engine.record.container import pack, unpack
-from engine.record.envelope import PACKED, WITHOUT_DIGEST_KIND, WITHOUT_ONCE, Opened, opened, wrap
-from engine.record.further_columns import EMPTY, LACKING, WHOLE_ROWS
-from engine.record.keyed import KEYED, numbers_of, without_keyed
+from engine.record.envelope import Opened, opened, wrap
+from engine.record.keyed import numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
-from engine.record.npz import arrays_of
-from engine.record.row_digests import DigestKind
-from engine.record.sampling_json import sampling_from_json
+from engine.record.requests import sampling_from_json
 
 DAMAGE: Final = (
     zstandard.ZstdError,
-    zipfile.BadZipFile,
     struct.error,
     ArithmeticError,
     AttributeError,
@@ -50,8 +45,6 @@ DAMAGE: Final = (
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
-NONE: Final = np.empty(0)
-"""Stands for a column that was not read."""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 
@@ -77,8 +70,6 @@ class TraceHeader:
     """The versions that `draft_version` refers to, in order; empty for a draft that does not learn."""
     kept_share: float = 0.0
     """Probability with which a token's whole rows are kept (`engine.record.kept_rows`); 0 if nothing chooses any."""
-    digest_kind: DigestKind = DigestKind.BLAKE3
-    """The hash function of `logits_digest`, `mask_digest` and the masks in `facts`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
@@ -216,8 +207,6 @@ class Trace:
         return unpacked(self.mask_bits[index], self.header.vocabulary) if len(self.mask_bits) else None
 
 
-COLUMNS: Final = tuple(each.name for each in dataclasses.fields(Trace) if each.name != "header")
-
 STORED: Final = frozenset(COLUMNS) - frozenset(KEYED)
 """The columns that no key gives."""
 
@@ -268,105 +257,80 @@ def encode(trace: Trace) -> bytes:
     columns = {name: getattr(trace, name) for name in COLUMNS}
     header = trace.header
     keyed = without_keyed(columns, header.sampling.seed, header.stream, header.protocol)
-    short = once.shortened(columns)
+    short = shared_columns.shortened(columns)
     document = {"header": _header_to_json(header), "keyed": list(keyed), "once": list(short)}
-    stored = {
-        name: short.get(name, column)
-        for name, column in columns.items()
-        if name not in keyed and not _default(name, column)
-    }
+    stored = {name: short.get(name, column) for name, column in columns.items() if len(column) and name not in keyed}
     return wrap(pack(document, stored, WHOLE_ROWS))
 
 
-def _default(name: str, column: NDArray[Any]) -> bool:
-    """True for a column that the record leaves out: it reads as `EMPTY`."""
-    empty = EMPTY.get(name)
-    return empty is not None and column.shape == empty.shape and column.dtype == empty.dtype
-
-
 def decode(data: bytes) -> Trace:
-    """Read what `encode` wrote, in this version or in an older one.
+    """Read the bytes that `encode` wrote.
 
     Raises:
-        TraceError: the bytes are not a trace of a version in `READABLE`, or are damaged.
+        TraceError: the bytes are not a trace, are damaged, or hold columns that do not fit together.
     """
     return decoded(opened(data))
 
 
 def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
-    """The trace of a decompressed content.
+    """The trace of a decompressed content, whose columns fit together.
 
     Args:
         bare: the content.
         only: the columns that the caller reads, where reading fewer saves time; others may be empty.
 
     Raises:
-        TraceError: the content is damaged.
+        TraceError: the content is damaged, or its columns do not fit together.
     """
-    read = held(bare, None if only is None else once.NEEDED.union(only))
-    header, columns = read.header, read.columns
+    read = fitting(bare, None if only is None else shared_columns.NEEDED.union(only))
+    header, columns = read.header, empty(read.header.vocabulary) | dict(read.columns)
     try:
-        columns |= once.restored(read.short, columns)
+        columns |= shared_columns.restored(read.short, columns)
         if only is None:
-            columns = {name: column.copy() for name, column in EMPTY.items()} | columns
             columns |= numbers_of(read.keyed, columns, header.sampling.seed, header.stream, header.protocol)
-        else:
-            columns = dict.fromkeys(COLUMNS, NONE) | columns
         return Trace(header=header, **columns)
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class HeldColumns:
-    """The columns of a content as it holds them: those in `short` lack the values of accepted tokens, and keys give the
-    missing ones in `keyed`.
-    """
-
-    header: TraceHeader
-    columns: dict[str, NDArray[Any]]
-    short: tuple[str, ...] = ()
-    keyed: tuple[str, ...] = ()
+def fitting(bare: Opened, only: Collection[str] | None) -> HeldColumns:
+    """The columns of a content as it holds them, which fit together; raises as `decoded`."""
+    read = held(bare, None if only is None else COUNTS.union(only))
+    try:
+        fault = misfit(read)
+    except DAMAGE as error:
+        raise TraceError(f"damaged trace: {error}") from error
+    if fault is not None:
+        raise TraceError(f"damaged trace: {fault}")
+    return read
 
 
 def held(bare: Opened, only: Collection[str] | None) -> HeldColumns:
-    """The columns of a content as it holds them; raises as `decoded`."""
+    """The columns of a content as it holds them, whether they fit together or not.
+
+    Raises:
+        TraceError: the content is damaged.
+    """
     try:
-        return _packed(bare, only) if bare.version in PACKED else _archived(bare)
+        content = unpack(bare.content, only)
+        header = _header_from_json(content.document.pop("header"))
+        keyed, short = content.document.pop("keyed"), content.document.pop("once")
+        known = set(keyed) <= set(KEYED) and set(short) <= set(SOURCES) and set(content.layouts) <= set(COLUMNS)
+        if content.document or not known or set(keyed) & set(content.layouts):
+            raise ValueError("the directory holds entries that it should not")
     except DAMAGE as error:
         raise TraceError(f"damaged trace: {error}") from error
-
-
-def _archived(bare: Opened) -> HeldColumns:
-    columns = arrays_of(bare.content)
-    header = _header_from_json(json.loads(columns.pop("header").tobytes()), bare.version)
-    lacking = {name: EMPTY[name] for name in LACKING[bare.version]}
-    if sorted((*columns, *lacking)) != sorted(COLUMNS):
-        raise ValueError("it lacks columns, or has strange ones")
-    return HeldColumns(header, columns | lacking)
-
-
-def _packed(bare: Opened, only: Collection[str] | None) -> HeldColumns:
-    """The content of a version whose bytes are those of `engine.record.container`."""
-    content = unpack(bare.content, only)
-    header = _header_from_json(content.document.pop("header"), bare.version)
-    names, short = content.document.pop("keyed"), [] if bare.version == WITHOUT_ONCE else content.document.pop("once")
-    strange = not set(names) <= set(KEYED) or set(names) & set(content.columns) or not set(short) <= set(once.SOURCES)
-    if content.document or strange:
-        raise ValueError("the directory holds what it should not")
-    return HeldColumns(header, content.columns, tuple(short), tuple(names))
+    return HeldColumns(header, content.columns, content.layouts, tuple(short), tuple(keyed))
 
 
 def _header_to_json(header: TraceHeader) -> dict[str, Any]:
     written = dataclasses.asdict(header) | {"stream": str(header.stream), "sampling": header.sampling.document()}
-    # omitted when empty, so that older readers can read the header
     absent = {"kept_share": not header.kept_share, "facts": not header.facts}
     return {key: value for key, value in written.items() if not absent.get(key)}
 
 
-def _header_from_json(data: dict[str, Any], version: bytes) -> TraceHeader:
+def _header_from_json(data: dict[str, Any]) -> TraceHeader:
     return TraceHeader(
-        digest_kind=DigestKind.BLAKE2B if version in WITHOUT_DIGEST_KIND else DigestKind(data.pop("digest_kind")),
         request=data.pop("request"),
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),
@@ -375,6 +339,38 @@ def _header_from_json(data: dict[str, Any], version: bytes) -> TraceHeader:
         eos_ids=tuple(data.pop("eos_ids")),
         finish_reason=FinishReason(data.pop("finish_reason")),
         prompt=tuple(data.pop("prompt")),
-        draft_versions=tuple(DraftVersion(**each) for each in data.pop("draft_versions", ())),
+        draft_versions=tuple(DraftVersion(**version) for version in data.pop("draft_versions")),
         **data,
     )
+
+
+class _LazyTrace(Trace):
+    """A trace whose columns are decoded at the first access; until then their slots are empty."""
+
+    __slots__ = ("_payload",)
+    _payload: Callable[[], bytes]
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for empty slots only."""
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        whole = decode(self._payload())
+        for column in COLUMNS:
+            object.__setattr__(self, column, getattr(whole, column))
+        return object.__getattribute__(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process holds the bytes, which take a third of the columns' memory."""
+        return _lazy_of_bytes, (self.header, self._payload())
+
+
+def lazy_trace(header: TraceHeader, payload: Callable[[], bytes]) -> Trace:
+    """The trace of `payload`, which is read at the first access to a column; the header is available at once."""
+    trace = object.__new__(_LazyTrace)
+    object.__setattr__(trace, "header", header)
+    object.__setattr__(trace, "_payload", payload)
+    return trace
+
+
+def _lazy_of_bytes(header: TraceHeader, payload: bytes) -> Trace:
+    return lazy_trace(header, lambda: payload)

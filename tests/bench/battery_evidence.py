@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, LazyRequests, Level, RequestRecord
 from engine.core.types import RecordLevel
 from engine.record.effective import Effective
-from engine.record.late import late
-from engine.record.trace import TraceHeader, decode, encode
+from engine.record.trace import TraceHeader, decode, encode, lazy_trace
 from tests.audit.checks.simulator import SAMPLED, Decoder, Laws, Setup, World, world
 
 LENGTH = 512
@@ -118,7 +117,7 @@ def evidence(workload: Workload, requests: int, distinct: int) -> Evidence:
     def read(index: int) -> RequestRecord:
         own = kept[index]
         name, tokens = f"{own.header.request}-{index}", tuple(own.tokens)
-        trace = late(own.header, own.path.read_bytes)
+        trace = lazy_trace(own.header, own.path.read_bytes)
         return RequestRecord(name, name, 0, "chat", trace, tokens, "", own.header.finish_reason, 1, intact=True)
 
     lazy = LazyRequests(requests, read)

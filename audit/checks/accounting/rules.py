@@ -33,8 +33,8 @@ from audit.evidence.tally import TOLERANCE, same
 from engine.core.errors import EngineError
 from engine.core.steady import SteadyDrafts
 from engine.core.types import FinishReason, Floats
+from engine.record.columns import numbered
 from engine.record.effective import Effective
-from engine.record.entries import numbered
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp, transform
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import RequestRecord
-from audit.evidence.shape import shape_fault
 from engine.core.types import Mask, RecordLevel, Role, SamplingParams
+from engine.record.columns import shape_fault
 from engine.record.trace import Rows, Trace
 from engine.sampling.transforms import transform
 

@@ -24,7 +24,7 @@ import numpy as np
 from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.kept import kept_draws, kept_fault
-from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, older, redrawn
+from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.draft_draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
@@ -156,15 +156,13 @@ class _ReadDraws:
     """A request as the check reads it: why it cannot, or its draws."""
 
     unreadable: str | None
-    older: str | None
     draws: RequestDraws | None
 
 
 def _read(reading: RequestReading) -> _ReadDraws:
     if reading.unreadable is not None:
-        return _ReadDraws(reading.unreadable, None, None)
-    reason = older(reading.request)
-    return _ReadDraws(None, reason, judge_request(reading.request) if reason is None else None)
+        return _ReadDraws(reading.unreadable, None)
+    return _ReadDraws(None, judge_request(reading.request))
 
 
 class _Contract:
@@ -172,15 +170,14 @@ class _Contract:
 
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._params = params
-        self._reasons = _Reasons(None if len(evidence.candidate.requests) else EMPTY)
+        self._unreadable = None if len(evidence.candidate.requests) else EMPTY
         self._generator = np.random.default_rng(seed_of(evidence.candidate.requests))
         self._judged: list[RequestDraws] = []
         self._ranks: list[Floats] = []
 
     def add(self, part: _ReadDraws) -> None:
         """Take the draws of the next request; random numbers turn intervals into ranks."""
-        self._reasons.unreadable = self._reasons.unreadable or part.unreadable
-        self._reasons.older = self._reasons.older or part.older
+        self._unreadable = self._unreadable or part.unreadable
         if part.draws is not None:
             below, own = part.draws.ranks[:, :, 0], part.draws.ranks[:, :, 1]
             self._ranks.append(below + self._generator.random(own.shape) * own)
@@ -188,7 +185,7 @@ class _Contract:
 
     def result(self) -> CheckResult:
         """The check's result."""
-        reason = self._reasons.unreadable or self._reasons.older
+        reason = self._unreadable
         if reason is not None:
             return CheckResult(Verdict.INCONCLUSIVE, reason)
         params, judged = self._params, self._judged
@@ -199,14 +196,6 @@ class _Contract:
         ]
         wrong = [finding for each in judged for finding in each.findings]
         return _result(judged, [*wrong, *rejected], len(wrong), ranked, adjusted, params)
-
-
-@dataclass(slots=True)
-class _Reasons:
-    """The first reasons not to judge; one for the whole arm comes before one for a request."""
-
-    unreadable: str | None
-    older: str | None = None
 
 
 def _result(

@@ -17,10 +17,9 @@ from audit.checks.q_contract.columns import SUMS
 from audit.evidence.decisions import lumped_decisions
 from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.draft_places import NO_NODE
-from audit.evidence.records import RequestRecord
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
-from engine.core.types import Floats, Protocol, RecordLevel
+from engine.core.types import Floats, Protocol
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import gumbel_at
 
@@ -43,13 +42,6 @@ class LumpedDraw:
     """The leader's recorded sum less that of the key; NaN without one."""
     at: int | None
     """The emitted token whose cells hold p and q of this place; None if there is none."""
-
-
-def older(request: RequestRecord) -> str | None:
-    """Why a record at level `topk` does not have the masses; None if it has them or holds rows."""
-    trace = request.trace
-    lacking = trace.header.level is RecordLevel.TOPK and len(trace.q_own) != len(trace.examined_node)
-    return f"request {request.request_id}: its record is older than the masses of q at level topk" if lacking else None
 
 
 def lumped_draws(trace: Trace, wanted: NDArray[np.int64]) -> Iterator[LumpedDraw]:

@@ -18,7 +18,7 @@ from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, QKind, Role
-from engine.record.entries import EntryIndex, entries_before, numbered
+from engine.record.columns import EntryIndex, entries_before, numbered
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose, uniforms_at
 

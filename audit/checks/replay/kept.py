@@ -46,7 +46,7 @@ def _faults(trace: Trace) -> Iterator[Violation]:
         what = f"token {missing[0]} is missing" if missing else "others are kept"
         yield Violation(0, f"the kept rows are not those that the record itself chooses: {what}")
         return
-    wrong = trace.logits_digest[trace.kept_at] != digests(trace.kept_logits, trace.header.digest_kind)
+    wrong = trace.logits_digest[trace.kept_at] != digests(trace.kept_logits)
     if wrong.any():
         at = int(np.argmax(wrong))
         yield Violation(_step(trace, int(trace.kept_at[at])), "a kept row does not have the recorded digest")

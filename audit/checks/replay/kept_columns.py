@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.cells import cells_beside
 from engine.core.types import Floats
-from engine.record.entries import entries_before, numbered
+from engine.record.columns import entries_before, numbered
 from engine.record.trace import Trace
 from engine.sampling.transforms import plain_laws
 

@@ -17,7 +17,7 @@ from audit.checks.replay.columns import ROUNDED
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, same
 from engine.core.types import Floats, Role
-from engine.record.entries import numbered
+from engine.record.columns import numbered
 from engine.record.lumping import PAD
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import gumbel_at

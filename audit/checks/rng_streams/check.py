@@ -34,7 +34,6 @@ from audit.checks.rng_streams.uniformity import (
 )
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
-from audit.evidence.shape import shape_fault
 from audit.evidence.tally import identical
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -42,6 +41,7 @@ from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
 from engine.core.types import Floats, Role, SamplingParams
-from engine.record.entries import entries_before, numbered
+from engine.record.columns import entries_before, numbered
 from engine.record.trace import Trace
 
 Mask = NDArray[np.bool_]

@@ -11,8 +11,8 @@ from audit.evidence.divergence.greedy import beyond_rounding
 from audit.evidence.divergence.triage import Instrument
 from audit.evidence.pairing import Divergence
 from audit.evidence.records import RequestRecord
-from audit.evidence.shape import shape_fault
 from engine.core.types import Floats, RecordLevel, SamplingParams
+from engine.record.columns import shape_fault
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import softmax
 

@@ -10,9 +10,9 @@ from audit.evidence.decisions import deciding_row
 from audit.evidence.divergence.triage import Instrument
 from audit.evidence.pairing import Divergence
 from audit.evidence.records import RequestRecord
-from audit.evidence.shape import shape_fault
 from engine.core.errors import InvalidRequest
 from engine.core.types import Floats, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.trace import Trace
 
 

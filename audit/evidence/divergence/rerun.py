@@ -24,9 +24,9 @@ from audit.evidence.divergence import greedy as greedy_equality
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS, Instrument
 from audit.evidence.pairing import Divergence, Pair, agreeing, compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
-from audit.evidence.shape import shape_fault
 from audit.evidence.verdicts import Finding
 from engine.core.types import Protocol, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.trace import steps_of
 
 LARGEST_NOISE = 0.05

@@ -14,7 +14,7 @@ from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.stats.anytime.scores import log_p_scores
 from engine.core.types import Floats
-from engine.record.lumping import TOP
+from engine.record.columns import TOP
 
 
 def exact_of(made: Decisions) -> LumpedDecisions:

@@ -12,11 +12,11 @@ import numpy as np
 
 from audit.evidence.decisions import deciding_row
 from audit.evidence.draft_places import NO_NODE, places
-from audit.evidence.shape import shape_fault
 from audit.report.requests.pieces import Pieces
 from audit.text.unsafe import shortened
 from engine.core.errors import InvalidRequest
 from engine.core.types import QKind, RecordLevel
+from engine.record.columns import shape_fault
 from engine.record.lumping import PAD
 from engine.record.trace import Trace
 

@@ -6,7 +6,8 @@ Each function takes an open session. A trace's columns are read when a check ask
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,13 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement
 
-from audit.errors import CannotDecide
+from audit.errors import CannotDecide, UnreadableRecord
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.lookup import find_arm, find_run
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
-from audit.store.writing import contents, integrity
+from audit.store.writing import contents
 from audit.store.writing.contents import WithheldContent
 from audit.store.writing.request_writer import NewRequest
 from engine.core.errors import TraceError
@@ -127,8 +128,9 @@ def _arm_record(
     only: Sequence[ColumnElement[bool]] = (),
 ) -> ArmRecord:
     place = f"run {ulid}, arm {arm.name}"
-    found = _found(session, place, arm, kept, only)
-    stored = sorted((_light(each) for each in found), key=lambda row: (row.case_id, row.sample))
+    # closed before the session is: a record that cannot be read leaves the rows behind it unread
+    with closing(_found(session, place, arm, kept, only)) as found:
+        stored = sorted((_light(request) for request in found), key=lambda row: (row.case_id, row.sample))
     level = min([Level[arm.level], *(each.level for each in stored)])
     done, failed, refused = (
         _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
@@ -185,9 +187,9 @@ class _Stored:
     def read(self, payload_of: Callable[[int], bytes]) -> RequestRecord:
         """The record with a trace that is read when a check first asks for its columns."""
         # imported late, as in `_read`
-        from engine.record.late import late
+        from engine.record.trace import lazy_trace
 
-        return self.record(late(self.header, lambda: payload_of(self.row)))
+        return self.record(lazy_trace(self.header, lambda: payload_of(self.row)))
 
     def record(self, trace: traces.Trace) -> RequestRecord:
         """The record with its trace."""
@@ -230,7 +232,7 @@ def _found(
     arm: ArmRow,
     kept: Mapping[int, WithheldContent],
     only: Sequence[ColumnElement[bool]],
-) -> Iterator[_Found]:
+) -> Generator[_Found, None, None]:
     """An arm's requests in the order of their rows, a batch at a time, because traces are large."""
     query = (
         select(RequestRow, ContentRow, TokenTraceRow.payload, TokenTraceRow.sha256)
@@ -271,10 +273,7 @@ def _read(found: _Found, only: Collection[str] | None) -> _Read:
         bare = envelope.opened(found.content.payload)
         trace = traces.decoded(bare, only=only)
     except TraceError as error:
-        raise CannotDecide(f"{found.place}: the stored trace cannot be decoded ({error})") from error
-    misfit = integrity.shape_error(trace)
-    if misfit is not None:
-        raise CannotDecide(f"{found.place}: the stored trace cannot be decoded ({misfit})")
+        raise UnreadableRecord(f"{found.place}: the stored trace cannot be decoded ({error})") from error
     return _Read(trace, bare.digest == found.content.sha256)
 
 

@@ -22,8 +22,8 @@ from audit.evidence.records import RequestRecord
 from audit.store.base.canonical import to_json
 from audit.store.base.merkle import merkle_root
 from audit.store.reading.arm_reader import ArmRequest
-from engine.record.row_digests import DigestKind
-from engine.record.trace import COLUMNS, TraceHeader
+from engine.record.columns import COLUMNS
+from engine.record.trace import TraceHeader
 
 LEFT_OUT: Final = {
     "draft_us": "a duration",
@@ -90,8 +90,6 @@ def _header(header: TraceHeader) -> dict[str, Any]:
         "prompt": header.prompt,
         "coupled_draft": header.coupled_draft,
         "draft_versions": header.draft_versions,
-        # left out where they have the values of the runs before they existed
-        **({"kept_share": header.kept_share} if header.kept_share else {}),
-        **({} if header.digest_kind is DigestKind.BLAKE2B else {"digest_kind": header.digest_kind.value}),
+        "kept_share": header.kept_share,
         "facts": {name: header.facts[name] for name in FACTS if name in header.facts},
     }

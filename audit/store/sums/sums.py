@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, select, text
+from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
 from audit.stats.acceptance.estimators import DraftSums
@@ -256,17 +256,6 @@ def astray(session: Session) -> Iterator[IntegrityViolation]:
     """Kept sums of runs that do not exist, which PostgreSQL does not find by itself."""
     for run in session.scalars(select(RunSumsRow.run_id).where(RunSumsRow.run_id.not_in(select(RunRow.id)))):
         yield IntegrityViolation(f"run_sums {run}", "refers to a row of run that does not exist")
-
-
-def fill(connection: Connection) -> int:
-    """Keep the sums of the ended runs that have none; returns their number."""
-    with Session(connection, join_transaction_mode="rollback_only") as session:
-        lacking = RunRow.id.not_in(select(RunSumsRow.run_id))
-        runs = session.scalars(select(RunRow).where(RunRow.exit_code.is_not(None), lacking)).all()
-        for run in runs:
-            keep(session, run)
-        session.flush()
-    return len(runs)
 
 
 def _text(sums: RunSums) -> str:

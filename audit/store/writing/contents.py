@@ -92,6 +92,9 @@ def broken(parts: RequestParts, erasure: ErasureRow | None, bare: envelope.Opene
         return "its tokens are missing, and no erasure names them"
     if bare is None:
         return "its trace was changed"
+    misfit = misfit_of(bare)
+    if misfit is not None:
+        return f"its trace cannot be read: {misfit}"
     return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
 
 
@@ -170,6 +173,18 @@ def intact(payload: bytes, sha256: str) -> envelope.Opened | None:
     except TraceError:
         return None
     return bare if bare.digest == sha256 else None
+
+
+def misfit_of(bare: envelope.Opened) -> str | None:
+    """Why a trace cannot be read, though it has its digest; None if it can."""
+    # imported late, as above
+    from engine.record import trace as traces
+
+    try:
+        traces.fitting(bare, ())
+    except TraceError as error:
+        return str(error)
+    return None
 
 
 def tokens_hash(tokens: Iterable[int]) -> str:

@@ -41,7 +41,6 @@ from audit.store.writing.contents import RequestParts
 
 if TYPE_CHECKING:
     from engine.record import envelope
-    from engine.record import trace as traces
 
 REQUEST_FIELDS: Final = (
     "case_id",
@@ -69,75 +68,6 @@ STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted"
 """Columns of a step that its request's record hash covers."""
 VERSION_FIELDS: Final = ("draft_version", "draft_sha256")
 """Columns that the hash also covers unless NULL, so that steps of fixed drafts keep their older hash."""
-
-PER_STEP: Final = (
-    "n_drafted",
-    "n_examined",
-    "n_emitted",
-    "q_kind",
-    "residual_mass",
-    "draft_us",
-    "verify_us",
-    "batch",
-    "draft_version",
-)
-PER_NODE: Final = ("node_token", "node_parent", "node_uniform")
-PER_EXAMINED: Final = (
-    "examined_node",
-    "examined_p",
-    "examined_q",
-    "examined_uniform",
-    "examined_accepted",
-    "q_rows",
-    "q_below",
-    "q_own",
-    "q_sum",
-    "draft_best_id",
-    "draft_best_score",
-)
-PER_EMITTED: Final = (
-    "token",
-    "role",
-    "row",
-    "p",
-    "uniform",
-    "logprob",
-    "margin",
-    "top_id",
-    "top_score",
-    "top_lse",
-    "logits",
-    "cell_id",
-    "cell_p",
-    "cell_q",
-    "tail",
-    "row_p",
-    "p_below",
-    "q_token",
-    "residual_below",
-    "residual_sum",
-    "product",
-    "best_id",
-    "best_score",
-)
-OPTIONAL: Final = frozenset(
-    (
-        "residual_mass",
-        "draft_version",
-        "node_uniform",
-        "examined_p",
-        "examined_q",
-        "examined_uniform",
-        "q_rows",
-        "q_below",
-        "q_own",
-        "q_sum",
-        "draft_best_id",
-        "draft_best_score",
-        *PER_EMITTED[3:],
-    )
-)
-"""Columns that may be empty, depending on a trace's level or proposer."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -310,25 +240,3 @@ def _step_rows(row: RequestStepsRow) -> list[list[Any]] | None:
         return step_rows(StepColumns(row.steps, row.draft_versions))
     except (ValueError, TypeError, AttributeError, LookupError):
         return None
-
-
-def shape_error(trace: traces.Trace) -> str | None:
-    """Why a decoded trace's columns do not fit together; None if they do.
-
-    Readers index one column by another's counts, so a tampered trace must be
-    rejected before a check reads it.
-    """
-    if any((counts < 0).any() for counts in (trace.n_drafted, trace.n_examined, trace.n_emitted)):
-        return "a count is negative"
-    totals = {
-        PER_STEP: trace.steps,
-        PER_NODE: int(trace.n_drafted.sum(dtype="int64")),
-        PER_EXAMINED: int(trace.n_examined.sum(dtype="int64")),
-        PER_EMITTED: int(trace.n_emitted.sum(dtype="int64")),
-    }
-    for columns, rows in totals.items():
-        for name in columns:
-            found = len(getattr(trace, name))
-            if found != rows and not (found == 0 and name in OPTIONAL):
-                return f"column {name} has {found} rows instead of {rows}"
-    return None

@@ -17,12 +17,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from audit.store.writing.integrity import shape_error
-from engine.core.errors import TraceError
 from engine.core.types import Floats, Mask, Role
-from engine.record import once
-from engine.record.together import JoinedTraces, ends_of
-from engine.record.trace import Trace, decode
+from engine.record import shared_columns
+from engine.record.joined_traces import JoinedTraces, ends_of
+from engine.record.trace import Trace
 
 ACCEPTED: Final = "A"
 REJECTED: Final = "R"
@@ -61,7 +59,7 @@ READ: Final = frozenset(
 )
 """The columns of a trace that `readable` reads."""
 _TENS: Final = 10 ** np.arange(1, 19)
-NEEDED: Final = READ | once.NEEDED
+NEEDED: Final = READ | shared_columns.NEEDED
 """These columns, and those that give whole ones."""
 _CODES: Final = np.array([ord(LETTERS[role]) for role in sorted(Role)], np.uint8)
 
@@ -130,7 +128,7 @@ class _Places:
 
 
 def readable(trace: Trace) -> Readable:
-    """The readable columns of a trace whose columns fit together (`audit.store.writing.integrity.shape_error`)."""
+    """The readable columns of a trace whose columns fit together (`engine.record.columns.shape_fault`)."""
     (made,) = readable_of(JoinedTraces((0,), (trace.header,), trace, np.array([trace.steps])))
     return made
 
@@ -145,15 +143,6 @@ def readable_of(joined: JoinedTraces) -> list[Readable]:
 def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
     """The columns by name, as a row holds them."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
-
-
-def tokens_of_payload(payload: bytes) -> dict[str, str | None] | None:
-    """The tokens of a stored trace by column; None if the trace is damaged."""
-    try:
-        trace = decode(payload)
-    except TraceError:
-        return None
-    return None if shape_error(trace) is not None else values_of(readable(trace).tokens)
 
 
 def step_rows(columns: StepColumns) -> list[list[Any]]:

@@ -27,8 +27,8 @@ from audit.store.writing.contents import WithheldContent
 if TYPE_CHECKING:
     from audit.store.writing.readable import Readable
     from engine.core.types import Generation, SamplingParams
-    from engine.record import together
-    from engine.record import trace as traces
+    from engine.record import joined_traces
+    from engine.record.columns import HeldColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
 
     Raises:
         UserError: no such run or arm, or the run is not running.
-        engine.core.errors.TraceError: a generation whose trace cannot be decoded.
+        engine.core.errors.TraceError: a generation whose trace cannot be decoded or does not fit.
     """
     run = find_run(session, ulid)
     if run.status != RunStatus.RUNNING:
@@ -116,13 +116,13 @@ def _made(run_id: int, arms: Sequence[ArmRow], requests: Sequence[NewRequest]) -
     """The rows of each request. Their traces are read one after another, because some are large."""
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from audit.store.writing.readable import NEEDED, readable_of
-    from engine.record import envelope, together
+    from engine.record import envelope, joined_traces
     from engine.record import trace as traces
 
     opened = (envelope.opened(new.generation.trace) for new in requests)
-    read = [_Read(bare.number, bare.digest, traces.held(bare, NEEDED)) for bare in opened]
+    read = [_Read(bare.digest, traces.fitting(bare, NEEDED)) for bare in opened]
     rows: dict[int, _Made] = {}
-    for joined in together.joined([each.held for each in read], NEEDED):
+    for joined in joined_traces.joined([each.held for each in read], NEEDED):
         columns = zip(joined.places, _counts(joined), readable_of(joined), strict=True)
         for place, counts, readable in columns:
             rows[place] = _row(run_id, arms[place], requests[place], read[place], counts, readable)
@@ -131,14 +131,13 @@ def _made(run_id: int, arms: Sequence[ArmRow], requests: Sequence[NewRequest]) -
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The version and the digest of a trace, and its columns."""
+    """The digest of a trace, and its columns."""
 
-    number: int
     digest: str
-    held: traces.HeldColumns
+    held: HeldColumns
 
 
-def _counts(joined: together.JoinedTraces) -> Iterator[dict[str, int]]:
+def _counts(joined: joined_traces.JoinedTraces) -> Iterator[dict[str, int]]:
     """The columns of each request that count."""
     drafted, emitted = (joined.totals(counts) for counts in (joined.trace.n_drafted, joined.trace.n_emitted))
     columns = (joined.steps, drafted, joined.accepted(), emitted)
@@ -150,13 +149,14 @@ def _row(
     run_id: int, arm: ArmRow, new: NewRequest, read: _Read, counts: Mapping[str, int], readable: Readable
 ) -> _Made:
     from audit.store.writing.readable import values_of
+    from engine.record import envelope
 
     steps, tokens = values_of(readable.steps), values_of(readable.tokens)
     content = _content(new)
     row = _request_values(run_id, arm.id, new, counts) | _commitments(content, read.digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)
     payload, emitted = new.generation.trace, counts["n_output"]
-    stored = {"format": read.number, "n_events": emitted, "sha256": read.digest, "payload": payload}
+    stored = {"format": envelope.FORMAT, "n_events": emitted, "sha256": read.digest, "payload": payload}
     happened = events.rows_of(read.held.header.facts)
     return _Made(row, content, steps, tokens, stored, happened, contents.withholds(arm.spec))
 

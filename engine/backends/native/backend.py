@@ -184,7 +184,6 @@ class NativeEngine:
             self._plan.level,
             record,
             stream=self._stream,
-            digest_kind=self._plan.digest_kind,
         )
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)

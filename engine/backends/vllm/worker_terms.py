@@ -8,13 +8,12 @@ from typing import Any
 
 from engine.backends.vllm.decisions import StepReading
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
-from engine.record.row_digests import DigestKind
-from engine.record.sampling_json import sampling_from_json
+from engine.record.requests import sampling_from_json
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTerms:
-    """One request, as `engine.record.row_terms.CallTerms` asks for it, and the meaning of its steps."""
+    """One request, as `engine.record.row_laws.CallTerms` asks for it, and the meaning of its steps."""
 
     level: RecordLevel
     protocol: Protocol
@@ -25,7 +24,6 @@ class WorkerTerms:
     stream: int
     reading: StepReading
     coupled_draft: bool = False
-    digest_kind: DigestKind = DigestKind.BLAKE3
 
 
 @dataclass(frozen=True, slots=True)

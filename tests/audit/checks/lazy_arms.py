@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from audit.evidence.records import LazyRequests, Level
 from engine.core.types import RecordLevel
-from engine.record.late import late
-from engine.record.trace import encode
+from engine.record.trace import encode, lazy_trace
 
 LEVELS = {RecordLevel.TOPK: Level.L3, RecordLevel.TOKENS: Level.L0}
 
@@ -16,7 +15,7 @@ def lazily(given):
 
     def read(index):
         request = given.requests[index]
-        return replace(request, trace=late(request.trace.header, lambda: payloads[index]))
+        return replace(request, trace=lazy_trace(request.trace.header, lambda: payloads[index]))
 
     level = LEVELS.get(given.requests[0].trace.header.level, Level.L4)
     return replace(given, requests=LazyRequests(len(payloads), read), level=level)

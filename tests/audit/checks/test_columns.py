@@ -16,10 +16,9 @@ from audit.checks.replay.columns import SuspectSteps
 from audit.checks.replay.kept import check_kept
 from audit.evidence import structure as replay_structure
 from audit.evidence.decisions import lumped_decisions
-from audit.evidence.shape import shape_fault
 from audit.evidence.structure import structure_faults
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel
-from engine.record.entries import numbered
+from engine.record.columns import numbered, shape_fault
 from engine.record.trace import COLUMNS, steps_of
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Decoder, Setup, record, world
 

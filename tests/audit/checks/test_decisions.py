@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from audit.evidence.decisions import decisions, unreadable
-from audit.evidence.shape import shape_fault
 from engine.core.types import Protocol, RecordLevel, Role
+from engine.record.columns import shape_fault
 from tests.audit.checks.simulator import Laws, Setup, arm, changed, world
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from audit.checks.q_contract.check import judge_request
 from audit.checks.replay.kept import _node, check_kept, wrong_share
-from audit.evidence.shape import shape_fault
 from engine.core.types import Protocol, RecordLevel, SamplingParams
+from engine.record.columns import shape_fault
 from engine.record.kept_rows import choices, chosen, windows
 from engine.record.trace import decode
 from tests.audit.checks.simulator import record

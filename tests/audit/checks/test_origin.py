@@ -9,6 +9,7 @@ from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, RecordLevel
+from engine.record.columns import TABLE
 from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 
 
@@ -18,7 +19,9 @@ def text_only(record: ArmRecord, origin: str | None, eos_ids=()) -> ArmRecord:
     def reduced(request):
         facts = {} if origin is None else {"tokens": origin}
         header = replace(request.trace.header, level=RecordLevel.TOKENS, facts=facts, eos_ids=eos_ids)
-        return replace(request, trace=replace(request.trace, header=header, margin=request.trace.margin[:0]))
+        level = RecordLevel.TOKENS
+        bare = {column.name: getattr(request.trace, column.name)[:0] for column in TABLE if level not in column.levels}
+        return replace(request, trace=replace(request.trace, header=header, margin=request.trace.margin[:0], **bare))
 
     return replace(record, level=Level.L0, requests=tuple(map(reduced, record.requests)))
 

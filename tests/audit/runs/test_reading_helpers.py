@@ -18,7 +18,8 @@ from audit.runs import reading_helpers
 from audit.runs.reading_helpers import ReadingHelpers
 from engine.core.errors import TraceError
 from engine.core.types import RecordLevel
-from engine.record.late import late
+from engine.record.envelope import MAGIC
+from engine.record.trace import lazy_trace
 from tests.audit.checks.lazy_arms import lazily
 from tests.audit.checks.simulator import SAMPLED, Setup, arm, changed, put, world
 
@@ -120,7 +121,7 @@ def test_small_arms_whole_rows_and_one_processor_need_no_helper(given):
 def test_what_a_check_raises_there_or_here_is_raised_and_ends_the_helpers(given, index):
     def damaged(at):
         request = given.requests[at]
-        return replace(request, trace=late(request.trace.header, lambda: b"SATRAC10")) if at == index else request
+        return replace(request, trace=lazy_trace(request.trace.header, lambda: MAGIC)) if at == index else request
 
     spoilt = replace(given, requests=LazyRequests(20, damaged))
     with ReadingHelpers(1, least=1) as helpers:

@@ -18,8 +18,6 @@ from audit.runs.replaying import replay_run
 from audit.runs.runner import resume, run
 from audit.store import Store
 from audit.suite.loader import find_suite, load_suite
-from engine.decode.loop import LoopOptions
-from engine.record.row_digests import DigestKind
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import suite_file
 from tests.support.observers import Silent, StopsAfter
@@ -73,20 +71,6 @@ def test_every_token_and_every_digest_comes_again_without_the_suite(tmp_path):
     assert (result.exit_code, found["run"]) == (0, name)
     assert [(each["arm"], each["requests"], each["same"]) for each in found["arms"]] == [(arm, 6, 6) for arm in ARMS]
     assert all(each["digests"] == each["same_digests"] > 100 for each in found["arms"])
-
-
-@pytest.mark.medium
-def test_an_older_record_comes_again_with_the_digests_of_its_time(tmp_path, monkeypatch):
-    def former(*given, **options):
-        return LoopOptions(*given, **options | {"digest_kind": DigestKind.BLAKE2B})
-
-    with monkeypatch.context() as patched:
-        patched.setattr("engine.backends.native.backend.LoopOptions", former)
-        name = scripted_run(tmp_path)
-    with Store.open(str(tmp_path / "audit.db"), create=False) as store:
-        (kind,) = {each.trace.header.digest_kind for each in store.load_arm(name, "chain").requests}
-        assert kind is DigestKind.BLAKE2B
-        assert replay_run(store, store.load_run(name), lambda _arm: None).same
 
 
 @pytest.mark.medium

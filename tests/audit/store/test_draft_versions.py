@@ -4,17 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from alembic import command
-from sqlalchemy import text
 
-from audit.store import RunStatus, Store, migrate
-from audit.store.tables.runs import REVISION
+from audit.store import RunStatus, Store
 from engine.core.types import FinishReason
 from engine.core.versions import after, first
 from engine.record.recorder import Recorder
 from engine.record.trace import decode
 from tests.audit.invoke import invoke
-from tests.audit.store.build import connected, fill, fill_finished, generation, step
+from tests.audit.store.build import fill, fill_finished, generation, step
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.stores import sql, tamper
 
@@ -78,26 +75,6 @@ def test_a_changed_version_breaks_the_root(learning_url, change):
         assert store.verify_root(run)
         tamper(store, "request_steps", change, "request_id = 5")
         assert "spec/case-c#0" in {broken.place for broken in store.broken_places(run)}
-
-
-@pytest.mark.medium
-def test_a_store_of_the_first_revision_is_brought_up_with_its_runs(any_url):
-    with Store.open(any_url, create=False) as store:
-        run = fill_finished(store)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0001")
-        connection.commit()
-    assert migrate.current(any_url) == "0001"
-    migrate.upgrade(any_url)
-    assert migrate.current(any_url) == REVISION
-    with Store.open(any_url, create=False) as store:
-        assert store.verify_root(run)
-        assert store.draft_versions(run) == ()
-        learning = add_learnt(store)
-        assert store.verify_root(learning)
-        assert [(each.number, each.steps) for each in store.draft_versions(learning)] == [(0, 2), (1, 2)]
-    with connected(any_url) as connection, pytest.raises(Exception, match="append-only"):
-        connection.execute(text("UPDATE request_steps SET draft_versions = NULL"))
 
 
 @pytest.mark.medium

@@ -13,11 +13,12 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision
-from audit.store.writing import contents, integrity
+from audit.store.writing import contents
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.record import envelope
 from engine.record import trace as traces
+from engine.record.columns import shape_fault
 from engine.record.trace import decode
 from tests.audit.store.build import BIG_STREAM, RESULT, fill, fill_finished, generation, start
 from tests.support.stores import sql, tamper
@@ -248,7 +249,7 @@ def test_any_damage_to_a_trace_is_found_and_never_a_crash():
 )
 def test_a_trace_whose_columns_do_not_fit_cannot_decide(store, change):
     trace = decode(generation(((4, 2), (0, 0)), seed=3).trace)
-    assert integrity.shape_error(trace) is None
+    assert shape_fault(trace) is None
     run = fill_finished(store)
     payload = traces.encode(replace(trace, **change))
     tamper(store, "token_trace", f"payload = x'{payload.hex()}'", "request_id = 3")
@@ -356,8 +357,8 @@ def test_an_empty_run_has_the_root_of_the_empty_tree(store):
 def test_traces_of_every_level_fit(level):
     trace = decode(generation(((4, 2), (0, 0)), level=level).trace)
     assert trace.header.level is level
-    assert integrity.shape_error(trace) is None
-    assert integrity.shape_error(decode(generation((), level=level).trace)) is None
+    assert shape_fault(trace) is None
+    assert shape_fault(decode(generation((), level=level).trace)) is None
 
 
 def test_an_arm_is_read_as_often_as_asked_keeps_no_trace_and_outlives_the_store(store):

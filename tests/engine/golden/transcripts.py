@@ -24,7 +24,6 @@ from engine.models.numerics.exact_sums.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
-from engine.record.row_digests import DigestKind
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 
@@ -103,8 +102,7 @@ def _decoded(arm: Arm, wanted: Sequence[Transcript], protocol: Protocol) -> Iter
     else:
         parts = ProposerParts(arm.rows, capacity, verifier.facts.draft_rule, draw, (), arm.draft, {})
         proposer = proposers.build(arm.proposer, parts)
-    # the files keep the hash function that they began with
-    options = LoopOptions(arm.rows, GAMMA, capacity, RecordLevel.SCALARS, digest_kind=DigestKind.BLAKE2B)
+    options = LoopOptions(arm.rows, GAMMA, capacity, RecordLevel.SCALARS)
     loop = Loop(arm.target, proposer, verifier, lambda tokens: "", options)
     for each in loop.run([transcript.request() for transcript in wanted]):
         trace = decode(each.trace)

@@ -16,7 +16,8 @@ from engine.models.cache import CacheShape
 from engine.models.interface import chain_placement
 from engine.models.numerics import load
 from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
-from engine.models.numerics.ordered import (
+from engine.models.numerics.ordered.ordered import (
+    OrderedNumerics,
     joined,
     joined_code,
     machine_code,
@@ -26,7 +27,6 @@ from engine.models.numerics.ordered import (
     panel_code,
     panels,
 )
-from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
 from engine.models.placement import Placed, place
 from engine.models.probe.choose import choose

@@ -7,7 +7,7 @@ import pytest
 
 from audit.evidence.decisions import decisions
 from engine.core.types import Protocol, RecordLevel, SamplingParams
-from engine.record.further_columns import CELLS
+from engine.record.columns import TABLE, TOPK
 from engine.record.lumping import PAD, TOP
 from engine.record.row_laws import largest
 from tests.audit.checks.simulator import record
@@ -22,6 +22,8 @@ RULES = (
     ("draft_model", Protocol.GUMBEL),
     ("draft_model", Protocol.BLOCK),
 )
+
+LUMPED = [column.name for column in TABLE if column.levels == TOPK]
 
 
 def both(proposer="draft_model", protocol=Protocol.CHAIN, vocabulary=90, sampling=SAMPLED):
@@ -87,7 +89,7 @@ def test_a_token_that_was_drawn_does_not_choose_its_cell():
 @pytest.mark.parametrize("level", [each for each in RecordLevel if each is not RecordLevel.TOPK])
 def test_no_other_level_holds_cells(level):
     trace = traces(generate(Setup(level=level, vocabulary=30), requests(1, SAMPLED, 30)))["r0"]
-    assert all(getattr(trace, name).size == 0 for name in CELLS)
+    assert all(getattr(trace, name).size == 0 for name in LUMPED)
 
 
 def test_largest_are_in_order_with_lower_ids_first_among_equals():

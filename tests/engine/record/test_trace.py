@@ -2,9 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import io
-import json
 import math
 import pickle
 
@@ -16,17 +13,13 @@ from hypothesis import strategies as st
 
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
+from engine.record.columns import COLUMNS, KEYED, WHOLE_ROWS, empty
 from engine.record.container import pack, sealed, unpack
-from engine.record.envelope import MAGIC, PACKED, READABLE, digest, opened, unwrap, wrap
-from engine.record.further_columns import LACKING, WHOLE_ROWS
-from engine.record.keyed import KEYED
-from engine.record.late import late
-from engine.record.row_digests import DigestKind
-from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, steps_of
+from engine.record.envelope import MAGIC, digest, opened, unwrap, wrap
+from engine.record.trace import STORED, Trace, TraceHeader, decode, decoded, encode, lazy_trace, steps_of
 from tests.engine.build import Setup, generate, requests
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=12, seed=4, top_p=0.9)
-COLUMNS = [field.name for field in dataclasses.fields(Trace) if field.name != "header"]
 
 
 def made(level=RecordLevel.FULL, protocol=Protocol.CHAIN, sampling=SAMPLED) -> bytes:
@@ -97,8 +90,7 @@ def test_the_header_round_trips_with_every_field_set():
     assert set(dataclasses.asdict(SamplingParams())) - {"structured"} == {
         name for name, value in dataclasses.asdict(sampling).items() if value != getattr(SamplingParams(), name)
     }, "every field is away from its default"
-    trace = dataclasses.replace(decode(made()), header=header)
-    assert decode(encode(trace)).header == header
+    assert decode(encode(Trace(header=header, **empty(8)))).header == header
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -166,52 +158,10 @@ def test_the_frame_may_not_claim_an_absurd_size(data):
     assert refused > 100
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"SATRACE0", *READABLE, MAGIC + b"\x00\x00"])
+@pytest.mark.parametrize("data", [b"", b"hello", b"SATRAC10", MAGIC, MAGIC + b"\x00\x00"])
 def test_what_is_no_trace_is_refused(data):
     with pytest.raises(TraceError):
         decode(data)
-
-
-OLD = READABLE[len(PACKED)]
-
-
-def archive(magic=OLD, **columns):
-    """A trace as the versions before 7 wrote it."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **columns)
-    return magic + zstandard.ZstdCompressor().compress(buffer.getvalue())
-
-
-def old_header(data):
-    """The header as versions before 10 wrote it; their digests are of BLAKE2b."""
-    header = unpack(unwrap(data)).document["header"]
-    assert header.pop("digest_kind") == "blake3"
-    return header
-
-
-def old_trace(data):
-    """The trace that these versions would have written."""
-    trace = decode(data)
-    return dataclasses.replace(trace, header=dataclasses.replace(trace.header, digest_kind=DigestKind.BLAKE2B))
-
-
-def columns_of(data):
-    """All columns of a trace and its header, as the members of an archive."""
-    trace = decode(data)
-    header = json.dumps(old_header(data)).encode()
-    columns = {name: getattr(trace, name) for name in COLUMNS if name not in LACKING[OLD]}
-    return columns | {"header": np.frombuffer(header, dtype=np.uint8)}
-
-
-def test_missing_and_unknown_columns_of_archives_are_refused(data):
-    columns = columns_of(data)
-    assert same(decode(archive(**columns)), old_trace(data))
-    for broken in ({k: v for k, v in columns.items() if k != "margin"}, columns | {"extra": columns["token"]}):
-        with pytest.raises(TraceError, match="damaged trace"):
-            decode(archive(**broken))
-    for header in (b"[]", b"{}", b"not json", b"\xff"):
-        with pytest.raises(TraceError, match="damaged trace"):
-            decode(archive(**columns | {"header": np.frombuffer(header, dtype=np.uint8)}))
 
 
 def test_missing_and_unknown_columns_are_refused(data):
@@ -274,30 +224,6 @@ def test_values_of_accepted_tokens_are_stored_with_the_draft(data):
         assert np.array_equal(getattr(decode(changed), name), column)
 
 
-def test_a_trace_of_version_7_is_read(data):
-    """It holds every column whole."""
-    trace, found = old_trace(data), unpack(unwrap(data))
-    document = {"keyed": found.document["keyed"], "header": old_header(data)}
-    columns = {name: getattr(trace, name) for name in found.columns}
-    old = b"SATRACE7" + wrap(pack(document, columns, WHOLE_ROWS))[len(MAGIC) :]
-    assert same(decode(old), trace)
-    with pytest.raises(TraceError, match="damaged trace"):
-        decode(b"SATRACE7" + data[len(MAGIC) :])
-
-
-@pytest.mark.parametrize("version", [b"SATRACE8", b"SATRACE9"])
-def test_a_trace_of_version_8_or_9_is_read_with_the_digests_of_its_time(data, version):
-    found = unpack(unwrap(data))
-    document = found.document | {"header": old_header(data)}
-    old = version + wrap(pack(document, found.columns, WHOLE_ROWS))[len(MAGIC) :]
-    assert same(decode(old), old_trace(data))
-    assert opened(old).number == int(version[-1:])
-    assert opened(data).number == 10
-    assert same(decode(encode(decode(old))), old_trace(data)), "written again it keeps its digests"
-    with pytest.raises(TraceError, match="damaged trace"):
-        decode(version + data[len(MAGIC) :])
-
-
 def test_a_reader_may_name_the_columns_that_it_needs(data):
     whole, bare = decode(data), opened(data)
     for only in (STORED, frozenset(("token", "p", "role")), frozenset(("logprob",))):
@@ -309,35 +235,14 @@ def test_a_reader_may_name_the_columns_that_it_needs(data):
         assert not any(len(getattr(partly, name)) for name in KEYED)
 
 
-@pytest.mark.parametrize("version", [each for each in LACKING if each not in PACKED])
-def test_a_trace_of_an_older_version_is_read_with_empty_columns(data, version):
-    """An older version is an archive without some columns, under its own number."""
-    missing = {name: getattr(decode(data), name) for name in LACKING[version]}
-    columns = {name: column for name, column in columns_of(data).items() if name not in missing}
-    old = archive(version, **columns)
-    assert all(len(getattr(decode(old), name)) == 0 for name in missing)
-    assert same(dataclasses.replace(decode(old), **missing), old_trace(data))
-    raw = zstandard.ZstdDecompressor().decompress(old[8:])
-    assert digest(old) == hashlib.sha256(version + raw).hexdigest(), "as that version computed it"
-    whole = [archive(version, **columns_of(data))] if set(missing) - set(LACKING[OLD]) else []
-    for wrong in (archive(MAGIC, **columns), *whole):
-        with pytest.raises(TraceError, match="damaged trace"):
-            decode(wrong)
-
-
 class Bomb:
     def __reduce__(self):
         return (print, ("a pickle was executed",))
 
 
-def test_no_pickle_is_ever_read(data, capsys):
-    columns = columns_of(data)
-    columns["margin"] = np.array([Bomb()], dtype=object)
+def test_no_pickle_is_ever_read(capsys):
     with pytest.raises(TraceError):
-        decode(archive(**columns))
-    for magic in (OLD, *PACKED):
-        with pytest.raises(TraceError):
-            decode(magic + zstandard.ZstdCompressor().compress(pickle.dumps(Bomb())))
+        decode(wrap(sealed(pickle.dumps(Bomb()))))
     assert capsys.readouterr().out == ""
 
 
@@ -369,12 +274,13 @@ def test_a_late_trace_is_read_once_and_only_for_its_columns(data):
         reads.append(1)
         return data
 
-    trace = late(whole.header, read)
+    trace = lazy_trace(whole.header, read)
     assert (trace.header, reads) == (whole.header, [])
     assert same(trace, whole)
     assert trace.steps == whole.steps
     assert len(reads) == 1
     assert encode(trace) == data
-    assert dataclasses.replace(late(whole.header, read), margin=trace.margin[:1]).margin.tolist() == [trace.margin[0]]
+    shorter = dataclasses.replace(lazy_trace(whole.header, read), role=trace.role[:1])
+    assert shorter.role.tolist() == [trace.role[0]]
     with pytest.raises(AttributeError, match="nothing"):
-        _ = late(whole.header, read).nothing
+        _ = lazy_trace(whole.header, read).nothing

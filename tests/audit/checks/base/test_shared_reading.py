@@ -14,7 +14,7 @@ from audit.checks.standard import FULL
 from audit.evidence.records import Evidence
 from audit.stats import spooled
 from engine.core.types import Protocol, RecordLevel
-from engine.record import late as late_traces
+from engine.record import trace as lazy_traces
 from engine.record.trace import COLUMNS, decode, encode
 from tests.audit.checks.lazy_arms import lazily
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
@@ -38,7 +38,7 @@ def clean():
 
 def one_misshapen():
     arm = clean()
-    return changed(arm, 4, n_drafted=put(arm.requests[4].trace.n_drafted, 0, 9))
+    return changed(arm, 4, node_parent=put(arm.requests[4].trace.node_parent, 0, 0))
 
 
 def one_without_a_number():
@@ -98,7 +98,7 @@ def test_parameters_reach_the_checks_and_an_arm_without_requests_is_judged():
 
 def test_a_trace_is_decoded_once_for_all_checks_that_read_by_request(monkeypatch):
     decoded = []
-    monkeypatch.setattr(late_traces, "decode", lambda data: decoded.append(data) or decode(data))
+    monkeypatch.setattr(lazy_traces, "decode", lambda data: decoded.append(data) or decode(data))
     evidence = Evidence(lazily(arm(world(3), SETUPS["chain, cells"], 6)))
     names = ("accounting", "replay", "law", "acceptance_theory")
     dict(evaluate_together({name: AskedCheck(load(name), {}) for name in names}, evidence))

@@ -14,8 +14,7 @@ from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, Requ
 from engine import faults
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.record.effective import Effective
-from engine.record.late import late
-from engine.record.trace import decode, encode
+from engine.record.trace import decode, encode, lazy_trace
 from tests.audit.checks.simulator import record
 from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
@@ -147,7 +146,8 @@ def test_each_trace_is_decoded_once():
 
     def lazily(index: int) -> RequestRecord:
         stored = arm.requests[index]
-        return replace(stored, trace=late(stored.trace.header, lambda: decoded.append(index) or encode(stored.trace)))
+        payload = encode(stored.trace)
+        return replace(stored, trace=lazy_trace(stored.trace.header, lambda: decoded.append(index) or payload))
 
     stored = replace(arm, requests=LazyRequests(len(arm.requests), lazily))
     coverage = count(stored, {"all": every_token})

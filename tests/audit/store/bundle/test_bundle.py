@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.store import RunStatus, Store, migrate
+from audit.store import RunStatus, Store
 from audit.store.bundle.tables import LEFT_OUT, natural_key, owned, parents, travelling
 from audit.store.tables.runs import Base
 from tests.audit.invoke import invoke
@@ -164,12 +164,3 @@ def test_only_a_finished_run_is_exported_and_only_to_a_zip(tmp_path):
         store.finish_run(run, RunStatus.FINISHED, 0)
     assert "cannot be written" in invoke("export", "--out", str(tmp_path / "no" / "x.zip"), "--store", url).stderr
     assert [each.name for each in tmp_path.iterdir() if each.suffix == ".zip" or each.name.startswith(".")] == []
-
-
-@pytest.mark.medium
-def test_a_bundle_of_the_first_revision_is_verified_and_imported(tmp_path):
-    assert invoke("verify", str(OLDEST)).exit_code == 0
-    url = str(tmp_path / "audit.db")
-    migrate.upgrade(url)
-    assert invoke("import", str(OLDEST), "--store", url).exit_code == 0
-    assert invoke("db", "check", "--store", url).exit_code == 0

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import lzma
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store, migrate
+from audit.store import RunStatus, Store
 from audit.store.base.merkle import leaf_hash, merkle_root
 from audit.store.ledger import log
 from audit.store.ledger.covered import COVERED, ELSEWHERE, RUN_STATE
@@ -14,7 +13,7 @@ from audit.store.ledger.entries import data_of, data_of_many
 from audit.store.ledger.log import frontier_of, grown, root_of, subtree_ends
 from audit.store.ledger.log_scan import scan
 from audit.store.tables.runs import Base
-from tests.audit.store.build import connected, fill, fill_every_table, fill_finished
+from tests.audit.store.build import connected, fill, fill_every_table
 
 BEFORE = Path(__file__).parents[1] / "before_layers" / "before.db.xz"
 
@@ -71,21 +70,6 @@ def test_a_transaction_that_fails_logs_nothing(store):
         store.add_checkpoint(lambda head: (_ for _ in ()).throw(RuntimeError))
     store.set_status(run, RunStatus.FAILED, "stopped")
     assert [entry.kind for entry in logged(store.url)[before:]] == ["run_event", "state"]
-
-
-@pytest.mark.medium
-def test_an_old_store_is_adopted_behind_a_count(tmp_path):
-    path = tmp_path / "before.db"
-    path.write_bytes(lzma.decompress(BEFORE.read_bytes()))
-    migrate.upgrade(str(path))
-    entries = logged(str(path))
-    assert entries[0].kind == "adopted"
-    assert entries[0].text == f'["adopted",{len(entries) - 1}]'
-    migrate.upgrade(str(path))
-    assert len(logged(str(path))) == len(entries)
-    with Store.open(str(path), create=False) as store:
-        fill_finished(store)
-        assert store.damage() == ()
 
 
 class OfRows:

@@ -13,7 +13,6 @@ from audit.store.reading.arm_reader import ArmRequest
 from audit.store.reading.content_root import FACTS, LEFT_OUT, content_hash, content_root
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
 from engine.decode.constrained import FACT
-from engine.record.row_digests import DigestKind
 from engine.record.trace import COLUMNS, STOP_BEGINS, TraceHeader, decode, encode
 from tests.audit.store.build import fill, generation, start
 
@@ -104,7 +103,6 @@ HEADER = {
     "coupled_draft": True,
     "draft_versions": ({"number": 1},),
     "kept_share": 0.5,
-    "digest_kind": DigestKind.BLAKE2B,
     "facts": {"decoded": "x"},
 }
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from alembic import command
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store, migrate
+from audit.store import RunStatus, Store
 from audit.store.base.values import RequestKey
 from audit.store.sums import sums
 from tests.audit.invoke import invoke
@@ -72,38 +71,6 @@ def test_sums_of_another_form_are_not_read(any_url):
         with Store.open(any_url, create=False) as store:
             assert store.figures.sums(run) == known
             assert CHANGED in {f"{one.place.split()[-1]}: {one.message}" for one in store.damage()}
-
-
-@pytest.mark.medium
-def test_an_older_store_gets_the_sums_of_its_ended_runs(any_url):
-    with Store.open(any_url, create=False) as store:
-        finished(store)
-        fill_finished(store)
-        filled(store)
-    before = kept(any_url)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0012")
-        connection.commit()
-    migrate.upgrade(any_url)
-    migrate.upgrade(any_url)  # which adds nothing twice
-    assert kept(any_url) == before != []
-    with Store.open(any_url, create=False) as store:
-        assert store.damage() == ()
-
-
-@pytest.mark.medium
-def test_sums_of_an_older_form_are_made_again(any_url):
-    with Store.open(any_url, create=False) as store:
-        finished(store)
-    before = kept(any_url)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0014")
-        connection.execute(text("INSERT INTO run_sums (run_id, format, sums) SELECT id, 1, '{}' FROM run"))
-        connection.commit()
-    migrate.upgrade(any_url)
-    assert kept(any_url) == before != []
-    with Store.open(any_url, create=False) as store:
-        assert store.damage() == ()
 
 
 @pytest.mark.medium

@@ -9,7 +9,6 @@ import json
 import sqlite3
 
 import pytest
-from alembic import command
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
@@ -228,26 +227,3 @@ def command_to(url, change, revision):
     with connected(url) as connection:
         change(migrate.config(connection), revision)
         connection.commit()
-
-
-@pytest.mark.medium
-def test_a_downgrade_and_an_upgrade_keep_salts_and_commitments(any_url):
-    with Store.open(any_url, create=False) as store:
-        run = fill_finished(store)
-    query = text("SELECT * FROM content ORDER BY request_id")
-    with connected(any_url) as connection:
-        before = connection.execute(query).all()
-    command_to(any_url, command.downgrade, "0005")
-    with connected(any_url) as connection:
-        assert connection.execute(text("SELECT text FROM request")).scalars().all() == ["text"] * 4
-        (findings,) = set(connection.execute(text("SELECT CAST(findings AS TEXT) FROM check_result")).scalars())
-        assert json.loads(findings) == [{"request": "r0", "step": 3, "message": "differs"}]
-    migrate.upgrade(any_url)
-    with connected(any_url) as connection:
-        assert connection.execute(query).all() == before
-    with Store.open(any_url, create=False) as store:
-        assert store.verify_root(run)
-        assert [check.findings for check in store.checks(run)] == [(Finding("r0", 3, "differs"),)] * 2
-    erase(any_url, 3)
-    with pytest.raises(Exception, match="content of this store was erased"):
-        command_to(any_url, command.downgrade, "0005")

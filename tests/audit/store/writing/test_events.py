@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from alembic import command
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store, migrate
+from audit.store import RunStatus, Store
 from audit.store.ledger.log_check import EDITED
-from audit.store.writing import events
 from audit.store.writing.events import NO_EVENTS, rows_of
 from tests.audit.invoke import invoke
-from tests.audit.store.build import EVENTS, connected, fill_eventful, fill_finished
+from tests.audit.store.build import EVENTS, connected, fill_eventful
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.stores import sql, tamper
 
@@ -95,24 +93,6 @@ def test_an_erasure_takes_calls_and_leaves_filters_under_the_log(store):
     assert store.broken_places(run) == ()  # the trace is gone, so the log alone covers the row
     messages = [broken.message for broken in store.damage() if "safety_event" in broken.place]
     assert EDITED in messages
-
-
-@pytest.mark.medium
-def test_an_older_store_gets_its_events_and_their_entries(any_url, monkeypatch):
-    with Store.open(any_url, create=False) as store, monkeypatch.context() as patched:
-        patched.setattr(events, "add", lambda *rows: None)
-        finished(store)
-        fill_finished(store)
-    with connected(any_url) as connection:
-        command.downgrade(migrate.config(connection), "0011")
-        connection.commit()
-    assert migrate.current(any_url) == "0011"
-    migrate.upgrade(any_url)
-    migrate.upgrade(any_url)  # which adds nothing twice
-    with Store.open(any_url, create=False) as store:
-        assert store.damage() == ()
-    for table, expected in rows_of(EVENTS).items():
-        assert len(rows(any_url, f"SELECT * FROM v_{table}")) == len(expected)
 
 
 @pytest.mark.medium

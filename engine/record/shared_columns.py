@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Role
-from engine.record.entries import entries_before, numbered
+from engine.record.columns import BY_NAME, COUNTED, SOURCES, entries_before, numbered
 
-SOURCES: Final[Mapping[str, str]] = {"token": "node_token", "p": "examined_p"}
-"""The columns of emitted tokens, and the columns of drafted ones that hold the values of accepted tokens."""
-COUNTS: Final[Mapping[str, str]] = {"token": "n_drafted", "p": "n_examined"}
-"""How many values of that column a step has."""
+COUNTS: Final[Mapping[str, str]] = {name: COUNTED[BY_NAME[source].per] for name, source in SOURCES.items()}
+"""The count of each source's values in a step."""
 NEEDED: Final = frozenset(("role", "n_emitted", *SOURCES, *SOURCES.values(), *COUNTS.values()))
 """The columns that `restored` reads and writes."""
 Column = NDArray[Any]
@@ -36,12 +34,12 @@ def shortened(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 def _shortened(name: str, columns: Mapping[str, Column]) -> Column | None:
     column, role = columns[name], columns["role"]
-    if len(column) != len(role) or column.dtype != columns[SOURCES[name]].dtype:
+    if column.shape != role.shape or column.dtype != columns[SOURCES[name]].dtype:
         return None
     accepted = role == Role.ACCEPTED
     try:
         values = _values(name, columns, accepted)
-    except ValueError:
+    except (ValueError, LookupError, TypeError):
         return None
     same = len(values) and values.tobytes() == column[accepted].tobytes()
     return column[~accepted] if same else None
