@@ -6,6 +6,8 @@ import pytest
 from audit.checks.base.interface import evaluate
 from audit.checks.equality import coupled as coupled_equality
 from audit.checks.equality import greedy as greedy_equality
+from audit.evidence.divergence import coupled as coupled_leads
+from audit.evidence.divergence import greedy as greedy_leads
 from audit.evidence.pairing import measure_noise
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
@@ -180,8 +182,8 @@ def test_top_k_records_show_a_baseline_that_is_not_greedy():
 
 def test_a_best_token_within_the_rounding_of_float32_is_no_fault():
     row = np.array([20.0, 20.0 + 2e-6])
-    assert greedy_equality.beyond_rounding(row[1:] - row[:1], row[1:]).tolist() == [0.0]
-    assert greedy_equality.beyond_rounding(np.array([2e-4]), row[1:]).tolist() == [2e-4]
+    assert greedy_leads.beyond_rounding(row[1:] - row[:1], row[1:]).tolist() == [0.0]
+    assert greedy_leads.beyond_rounding(np.array([2e-4]), row[1:]).tolist() == [2e-4]
 
 
 @pytest.mark.medium
@@ -346,8 +348,8 @@ def test_top_k_records_give_the_least_lead_of_a_token_outside_them():
 def test_thresholds_close_to_a_token_are_seen():
     p = np.array([0.4, 0.3, 0.2, 0.1])
     top_k, top_p, min_p = (replace(SAMPLED, **each) for each in ({"top_k": 2}, {"top_p": 0.75}, {"min_p": 0.5}))
-    assert coupled_equality.threshold_distance(p, 1, SAMPLED) == float("inf")
-    assert coupled_equality.threshold_distance(p, 1, top_k) == pytest.approx(np.log(0.3 / 0.2))
-    assert coupled_equality.threshold_distance(p, 3, top_k) == pytest.approx(np.log(0.3 / 0.1))
-    assert coupled_equality.threshold_distance(p, 2, top_p) == pytest.approx(0.05)
-    assert coupled_equality.threshold_distance(p, 2, min_p) == pytest.approx(0.0)
+    assert coupled_leads.threshold_distance(p, 1, SAMPLED) == float("inf")
+    assert coupled_leads.threshold_distance(p, 1, top_k) == pytest.approx(np.log(0.3 / 0.2))
+    assert coupled_leads.threshold_distance(p, 3, top_k) == pytest.approx(np.log(0.3 / 0.1))
+    assert coupled_leads.threshold_distance(p, 2, top_p) == pytest.approx(0.05)
+    assert coupled_leads.threshold_distance(p, 2, min_p) == pytest.approx(0.0)

@@ -131,6 +131,7 @@ def test_without_an_anchor_it_says_what_is_left():
     assert result.bound is None
 
 
+@pytest.mark.medium
 def test_few_prompts_are_no_certificate():
     result = judged(simulated(world(1), CHAIN, 10))
     assert result.verdict is Verdict.INCONCLUSIVE

@@ -108,6 +108,7 @@ def end_there(_chart):
     os._exit(7)
 
 
+@pytest.mark.medium
 def test_a_chart_that_ends_the_process_is_not_drawn_here():
     with Drawer(pytest.fail, DrawingCalls(draw=end_there)) as drawer, pytest.raises(NotDrawn, match="exit code 7"):
         drawn(drawer, CHART)
