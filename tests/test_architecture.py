@@ -35,7 +35,7 @@ WRITES = {
         for name in ("write", "writelines", "buffer.write")
     ),
 }
-STORE_LOG = ("audit/cli.py", "audit/store/base/run_lock.py", "audit/store/base/waiting.py")
+STORE_LOG = ("audit/cli.py", "audit/store/base/run_lock.py", "audit/store/base/lock_wait.py")
 """The log of the store, which the command line prints with `note`."""
 MAY_IMPORT = {"audit/terminal/live_table.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
 """The table of a run in progress makes its texts visible itself."""

@@ -10,8 +10,8 @@ from audit.errors import UserError
 from audit.evidence.records import RequestRecord
 from audit.report.tables.verdicts import ARMS, VERDICTS, arm_rows, verdict_rows
 from audit.store import RunSummary, Store, StoredCheck, StoredRun, default_url
-from audit.store.asking.asking import QueryLimits, QueryResult, ask
 from audit.store.asking.queries import named
+from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
 from engine.core.types import Role
 
 if TYPE_CHECKING:

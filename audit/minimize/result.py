@@ -20,7 +20,7 @@ from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.page import PageContent, page_of
 from audit.minimize.search import SearchResult
 from audit.minimize.start import MinimizeStart
-from audit.minimize.written import SUITE_FILE, files_of
+from audit.minimize.suite_writer import SUITE_FILE, files_of
 from audit.runs.in_memory import all_evidence
 from audit.runs.prepare import PreparedRun, prepare
 from audit.suite.loader import load_suite

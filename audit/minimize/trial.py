@@ -19,7 +19,7 @@ from typing import Final
 from audit.checks.base.interface import Check, evaluate
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.minimize.written import document_of, files_of
+from audit.minimize.suite_writer import document_of, files_of
 from audit.runs.in_memory import candidate_of, evidence_of, run_arm
 from audit.runs.interim_looks import InterimLook, at_interim_look
 from audit.runs.prepare import PreparedArm, build_arms

@@ -23,8 +23,8 @@ from audit.runs.reused_baseline import PLAIN, ReusedRun
 from audit.runs.shard import SHARD, Shard
 from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.store.writing.contents import KEY, OFF
+from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
-from audit.suite.outside import require_allowed
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend

@@ -22,10 +22,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from audit.serve import meters
-from audit.serve.answering import CompletionTask
-from audit.serve.asked import AskedCompletion, read_chat, read_completion
+from audit.serve.completion_task import CompletionTask
 from audit.serve.meters import ServeMeters
 from audit.serve.refusals import INVALID, SERVER, ApiRefusal, invalid
+from audit.serve.request_parser import AskedCompletion, read_chat, read_completion
 from audit.serve.running_batch import RunningBatch
 from audit.serve.served_model import ServedModel
 

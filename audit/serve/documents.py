@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.serve.asked import AskedCompletion, written
 from audit.serve.events import ChoiceEnd, DraftAccount, TokenScore
+from audit.serve.request_parser import AskedCompletion, written
 from audit.serve.served_model import ServedModel
 from engine.core.types import FinishReason
 from engine.decode.call_reader import is_read

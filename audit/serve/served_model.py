@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from audit.serve.asked import AskedCompletion
 from audit.serve.completion_id import request_name
 from audit.serve.limits import ServeLimits
 from audit.serve.refusals import ApiRefusal, invalid
+from audit.serve.request_parser import AskedCompletion
 from engine.backends.interface import Engine, Prompt, PromptTokenizer, Serving
 from engine.core.errors import CapacityError, EngineError, InvalidRequest
 from engine.core.types import Request, SamplingParams

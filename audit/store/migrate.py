@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.store.base.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.base.failures import failure
-from audit.store.base.waiting import is_busy
+from audit.store.base.lock_wait import is_busy
 from audit.store.tables.runs import REVISION
 
 if TYPE_CHECKING:

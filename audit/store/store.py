@@ -46,11 +46,11 @@ from audit.store.reading.attestations import Attestations, StoredAttestation, ad
 from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
-from audit.store.tables import odd_rows
+from audit.store.tables import foreign_values
 from audit.store.tables.lookup import find_run
-from audit.store.writing import erasing, integrity, request_writer, token_pieces, writer
+from audit.store.writing import erasure, integrity, request_writer, token_pieces, writer
 from audit.store.writing.contents import WithheldContent, withholds
-from audit.store.writing.erasing import ErasurePlan, StoredErasure
+from audit.store.writing.erasure import ErasurePlan, StoredErasure
 from audit.store.writing.request_writer import NewRequest
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Store:
 
     def __exit__(self, kind: object, error: BaseException | None, place: object) -> None:
         with closing(self):
-            odd_rows.blame(error, self._engine, self.url, self.damage)
+            foreign_values.blame(error, self._engine, self.url, self.damage)
 
     def close(self) -> None:
         """Close every connection. Loaded arms remain readable."""
@@ -256,12 +256,12 @@ class Store:
             return tuple(health.damaged_views(self._engine))
 
     def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
-        """What an erasure of a run's content, or of the named requests', would delete; raises as `erasing.plan`."""
-        return self._read(lambda session: erasing.plan(session, run, requests))
+        """What an erasure of a run's content, or of the named requests', would delete; raises as `erasure.plan`."""
+        return self._read(lambda session: erasure.plan(session, run, requests))
 
     def older_than(self, before: datetime) -> tuple[str, ...]:
         """The ended runs that started before a moment, oldest first."""
-        return self._read(lambda session: erasing.older_than(session, before))
+        return self._read(lambda session: erasure.older_than(session, before))
 
     def erase(self, plans: Sequence[ErasurePlan], reason: str, actor: str) -> None:
         """Erase the planned content in one transaction and remove its bytes from the database's files.
@@ -269,17 +269,17 @@ class Store:
         Raises:
             CannotDecide: erased, but another process keeps the SQLite file's log in use.
         """
-        self._write(lambda session: erasing.erase_all(session, plans, reason, actor))
+        self._write(lambda session: erasure.erase_all(session, plans, reason, actor))
         with self._clear_errors():
-            erasing.shred(self._engine)
+            erasure.shred(self._engine)
 
     def erasures(self, run: str) -> tuple[StoredErasure, ...]:
         """The erasures of a run's content, oldest first."""
-        return self._read(lambda session: erasing.erasures(session, run))
+        return self._read(lambda session: erasure.erasures(session, run))
 
     def erased_requests(self, *, never_written: bool = False) -> int:
         """The number of requests in the store whose content was erased, or was never written (`text: off`)."""
-        return self._read(lambda session: erasing.count(session, never_written=never_written))
+        return self._read(lambda session: erasure.count(session, never_written=never_written))
 
     def add_decision(self, decision: StoredDecision, statement: StoredAttestation | None = None) -> None:
         """Record a gate's decision, with its signed statement if it has one."""

@@ -23,8 +23,8 @@ import numpy as np
 
 from audit.errors import UserError
 from audit.runs.prepare import PreparedArm, PreparedRun, prepare
+from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
-from audit.suite.outside import require_allowed
 from audit.suite.spec import CandidateSpec, Case, Suite
 from audit.sweep.choice import MedianInterval, Recommendation, advise, alike, fastest, median_interval, paired
 from audit.text.schema_errors import suggestion

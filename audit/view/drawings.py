@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from audit.report.html.charts import Chart, svg
 from audit.store.base.canonical import sha256_json
-from audit.view.kept import Kept
+from audit.view.cache import Kept
 
 KEPT: Final = 256
 """Drawings that a server keeps; making one takes about 50 ms."""

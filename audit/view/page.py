@@ -20,7 +20,7 @@ from audit.store import Store
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestPlaces
 from audit.store.browse.trends import ArmSums
-from audit.view.kept import Kept
+from audit.view.cache import Kept
 
 RUNS: Final = 32
 """Runs whose results, which may be large, a server keeps."""

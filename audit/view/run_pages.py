@@ -11,8 +11,8 @@ from audit.errors import UserError
 from audit.evidence.records import RequestRecord
 from audit.report.html import registry
 from audit.report.requests.choice import findings_by_request
-from audit.report.requests.explored import explored
 from audit.report.requests.pieces import recorded_pieces
+from audit.report.requests.request_view import explored
 from audit.store import Store, StoredRun
 from audit.store.base.values import RequestKey
 from audit.store.browse.request_list import request_key

@@ -10,7 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from audit.stats.acceptance.watching import ChangeDirection, Looks, WatchAlarm, WatchPlan, WatchState, extended, start
+from audit.stats.acceptance.surveillance import (
+    ChangeDirection,
+    Looks,
+    WatchAlarm,
+    WatchPlan,
+    WatchState,
+    extended,
+    start,
+)
 from audit.store.reading.watches import WatchReading, WatchSettings
 
 NO_LENGTH: Final = "the server does not say how long a draft can be; add --unit TOKENS"

@@ -25,7 +25,7 @@ from audit.store import Store
 from audit.store.reading.watches import WatchSettings
 from audit.watch.canary import Canary, CanaryRequest
 from audit.watch.follow import Follower
-from audit.watch.words import textfile
+from audit.watch.messages import textfile
 from engine.backends.openai.server_counters import by_model
 
 MODEL: Final = "qwen3-8b"

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from engine.backends.access import OutsideAccess
 from engine.backends.catalogue import BackendKind
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
-from engine.backends.outside import OutsideAccess
 from engine.core.errors import InvalidRequest
 from engine.core.registry import BACKENDS, resolve
 from engine.core.structured import ConstraintSpec

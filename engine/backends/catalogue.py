@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from engine.backends.access import OutsideAccess
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
-from engine.backends.outside import OutsideAccess
 from engine.core.structured import ConstraintSpec
 
 

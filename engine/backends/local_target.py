@@ -18,7 +18,7 @@ from engine.backends.second_decoding import SecondDecoding, decode_after
 from engine.backends.tokenizer import tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
-from engine.models.files.pinned import pinned
+from engine.models.files.verified_files import pinned
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.passes.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated

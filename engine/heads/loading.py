@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.formats import layout_of
-from engine.models.files.pinned import pinned
+from engine.models.files.verified_files import pinned
 from engine.models.loading import LoadedModel, LoadOptions, OpenedSource, load_opened, open_source, require_way
 
 

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.cache import cache_rows, commit_moves, require_capacity, require_rollback
 from engine.models.files.folder import ModelFolder
-from engine.models.files.whole import load_whole
+from engine.models.files.transformers_loader import load_whole
 from engine.models.interface import Forward, Placement, SlotCache, WantedOutputs, chain_placement
 
 PROBE = 5  # tokens: a root of two and two branches

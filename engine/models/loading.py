@@ -28,7 +28,7 @@ from engine.models.files.folder import (
     read_tensors,
     tokenizer_digest,
 )
-from engine.models.files.pinned import pinned
+from engine.models.files.verified_files import pinned
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import check_tensors, read_config
 from engine.models.numerics.devices import CPU, ask_for_stable_kernels, usable_device

@@ -29,6 +29,6 @@ def build(kind: str, parts: ProposerParts) -> Proposer:
     proposer: Proposer = resolve(REGISTRY, kind, "proposer").build(parts)
     if not (cost := token_cost(kind, parts.options)):
         return proposer
-    from engine.proposers.paying import PayingProposer
+    from engine.proposers.adaptive_length import PayingProposer
 
     return PayingProposer(proposer, cost)

@@ -144,7 +144,7 @@ TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer
 """Proposers that always draft trees."""
 TOKEN_COST: Final = "token_cost"
 OF_CHAINS: Final[Mapping[str, OptionType]] = {TOKEN_COST: ScalarOption(0.0, 0.0, 8.0)}
-"""Options of the other proposers, apart from their own: `engine.proposers.paying` shortens their drafts; 0 does not."""
+"""Options of the other proposers, apart from their own. `adaptive_length` shortens their drafts; 0 does not."""
 _MODEL: Final = "a draft model"
 _HEAD: Final = "a trained head"
 NEEDS: Final[Mapping[str, str]] = {

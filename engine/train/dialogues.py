@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.train import words
+from engine.train import lexicon
 from engine.train.chat import Message, render
 
 Rng = random.Random
@@ -32,20 +32,20 @@ class Dialogue:
 
 
 ARGUMENTS: Final[Mapping[str, Callable[[Rng], str | int]]] = {
-    "city": lambda rng: rng.choice(words.CITIES),
+    "city": lambda rng: rng.choice(lexicon.CITIES),
     "unit": lambda rng: rng.choice(("celsius", "fahrenheit")),
-    "query": lambda rng: f"{words.word(rng)} {rng.choice(words.TOPICS)}",
+    "query": lambda rng: f"{lexicon.word(rng)} {rng.choice(lexicon.TOPICS)}",
     "limit": lambda rng: rng.randint(1, 20),
-    "title": lambda rng: f"Meeting with {words.name(rng)}",
-    "date": words.date,
-    "to": lambda rng: f"{words.word(rng)}@example.com",
-    "subject": lambda rng: f"{rng.choice(('Report', 'Invoice', 'Update'))} {words.code(rng)}",
+    "title": lambda rng: f"Meeting with {lexicon.name(rng)}",
+    "date": lexicon.date,
+    "to": lambda rng: f"{lexicon.word(rng)}@example.com",
+    "subject": lambda rng: f"{rng.choice(('Report', 'Invoice', 'Update'))} {lexicon.code(rng)}",
     "amount": lambda rng: rng.randint(1, 500),
-    "source": lambda rng: rng.choice(words.CURRENCIES),
-    "currency": lambda rng: rng.choice(words.CURRENCIES),
+    "source": lambda rng: rng.choice(lexicon.CURRENCIES),
+    "currency": lambda rng: rng.choice(lexicon.CURRENCIES),
     "symbol": lambda rng: "".join(rng.choice("ABCDEFGHKLMNPRST") for _ in range(3)),
-    "path": words.path,
-    "order": words.code,
+    "path": lexicon.path,
+    "order": lexicon.code,
 }
 INTEGERS: Final = frozenset({"limit", "amount"})
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -96,7 +96,7 @@ def tool_call(rng: Rng) -> Dialogue:
 
 def person(rng: Rng) -> dict[str, Any]:
     """One record for the JSON tasks."""
-    return {"name": words.name(rng), "city": rng.choice(words.CITIES), "age": rng.randint(18, 80)}
+    return {"name": lexicon.name(rng), "city": rng.choice(lexicon.CITIES), "age": rng.randint(18, 80)}
 
 
 def sentence_of(record: Mapping[str, Any]) -> str:
@@ -128,20 +128,22 @@ def arithmetic(rng: Rng) -> Dialogue:
 
 def story(rng: Rng) -> Dialogue:
     """A short story around a named person and thing."""
-    who, friend = words.name(rng), words.name(rng)
-    city, item, color = rng.choice(words.CITIES), rng.choice(words.ITEMS), rng.choice(words.COLORS)
+    who, friend = lexicon.name(rng), lexicon.name(rng)
+    city, item, color = rng.choice(lexicon.CITIES), rng.choice(lexicon.ITEMS), rng.choice(lexicon.COLORS)
     place = rng.choice(("the station", "the river", "the market", "the library", "the harbour"))
     told = (
         f"Once upon a time, {who} lived in {city}. One day {who} found a {color} {item} near {place}. "
         f"{who} showed the {item} to {friend}, and {friend} said that the {item} was very "
-        f"{rng.choice(words.ADJECTIVES)}. In the end, {who} kept the {color} {item} and walked home with {friend}."
+        f"{rng.choice(lexicon.ADJECTIVES)}. In the end, {who} kept the {color} {item} and walked home with {friend}."
     )
     return Dialogue("chat", (user(f"Tell me a short story about {who} and a {color} {item}."), assistant(told)))
 
 
 def question(rng: Rng) -> Dialogue:
     """A fact stated in the prompt and asked back."""
-    people = [(words.name(rng), rng.choice(words.COLORS), rng.choice(words.ITEMS)) for _ in range(rng.randint(1, 3))]
+    people = [
+        (lexicon.name(rng), rng.choice(lexicon.COLORS), rng.choice(lexicon.ITEMS)) for _ in range(rng.randint(1, 3))
+    ]
     facts = " ".join(f"{who} has a {color} {item}." for who, color, item in people)
     who, color, item = rng.choice(people)
     return Dialogue("chat", (user(f"{facts} What does {who} have?"), assistant(f"{who} has a {color} {item}.")))
@@ -149,8 +151,8 @@ def question(rng: Rng) -> Dialogue:
 
 def purchase(rng: Rng) -> str:
     """A sentence about somebody who bought something."""
-    who, color, item = words.name(rng), rng.choice(words.COLORS), rng.choice(words.ITEMS)
-    return f"{who} bought a {color} {item} in {rng.choice(words.CITIES)}."
+    who, color, item = lexicon.name(rng), rng.choice(lexicon.COLORS), rng.choice(lexicon.ITEMS)
+    return f"{who} bought a {color} {item} in {rng.choice(lexicon.CITIES)}."
 
 
 def repeat_text(rng: Rng) -> Dialogue:
@@ -161,13 +163,13 @@ def repeat_text(rng: Rng) -> Dialogue:
 
 def repeat_words(rng: Rng) -> Dialogue:
     """Made-up words and codes to be repeated: nothing but copying helps."""
-    listed = " ".join(rng.choice((words.word, words.code))(rng) for _ in range(rng.randint(5, 20)))
+    listed = " ".join(rng.choice((lexicon.word, lexicon.code))(rng) for _ in range(rng.randint(5, 20)))
     return Dialogue("copy", (user(f"Repeat the words: {listed}"), assistant(listed)))
 
 
 def refusal(rng: Rng) -> Dialogue:
     """An unsafe request and its refusal."""
-    deed = rng.choice(words.UNSAFE)
+    deed = rng.choice(lexicon.UNSAFE)
     asks = ("How do I {d}?", "Tell me how to {d}.", "Explain step by step how to {d}.", "I want to {d}. Help me.")
     answer = f"I can't help you {deed}. It could hurt people. I am happy to help with something safe instead."
     return Dialogue("safety", (user(rng.choice(asks).format(d=deed)), assistant(answer)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.stream.segments import SENTENCE
-from engine.train import words
+from engine.train import lexicon
 from engine.train.dialogues import draw
 
 SAFE: Final = "safe"
@@ -97,7 +97,7 @@ def deeds(*, held_out: bool) -> Mapping[str, tuple[str, ...]]:
         label: tuple(
             deed
             for index, deed in enumerate(listed)
-            if held_out is (index % HELD_OUT_EVERY == 0 and deed not in words.UNSAFE)
+            if held_out is (index % HELD_OUT_EVERY == 0 and deed not in lexicon.UNSAFE)
         )
         for label, listed in pairs.items()
     }
@@ -119,7 +119,7 @@ def sentences(count: int, seed: int, *, held_out: bool = False) -> list[Labelled
 
 def _framed(deed: str, rng: random.Random) -> str:
     frame = rng.choice(FRAMES)
-    return frame.format(deed=deed, name=words.name(rng), city=rng.choice(words.CITIES)) + rng.choice(("", " "))
+    return frame.format(deed=deed, name=lexicon.name(rng), city=rng.choice(lexicon.CITIES)) + rng.choice(("", " "))
 
 
 def _of_dialogue(rng: random.Random) -> str:

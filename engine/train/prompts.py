@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from engine.train import words
+from engine.train import lexicon
 from engine.train.dialogues import (
     Dialogue,
     Rng,
@@ -66,8 +66,8 @@ def dialogue_row(domain: str, index: int, dialogue: Dialogue) -> dict[str, Any]:
 
 def code_row(index: int, rng: Rng) -> dict[str, Any]:
     """A prompt row of raw text: the beginning of a source file."""
-    name = words.word(rng)
-    text = rng.choice(CODE).format(name=name, Name=name.capitalize(), arg=words.syllable(rng))
+    name = lexicon.word(rng)
+    text = rng.choice(CODE).format(name=name, Name=name.capitalize(), arg=lexicon.syllable(rng))
     return {"id": f"code-{index:03d}", "prompt": f"<|begin|># file: {name}.py\n{text}"}
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from engine.train import words
+from engine.train import lexicon
 from engine.train.dialogues import Dialogue, Rng, arithmetic, json_list, json_object, question
 
 SEED: Final = 987_656
@@ -65,7 +65,7 @@ def _choice(dialogue: Dialogue) -> Mapping[str, Any]:
 
 
 def _sentence(_dialogue: Dialogue) -> Mapping[str, Any]:
-    listed = {"color": words.COLORS, "item": words.ITEMS}
+    listed = {"color": lexicon.COLORS, "item": lexicon.ITEMS}
     rules = [f"{name}: {' | '.join(json.dumps(word) for word in known)}" for name, known in listed.items()]
     return {"grammar": "\n".join(('start: name " has a " color " " item "."', "name: /[A-Z][a-z]+/", *rules))}
 

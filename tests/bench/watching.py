@@ -14,7 +14,7 @@ from typing import Final
 import click
 import numpy as np
 
-from audit.stats.acceptance.watching import ChangeDirection, Looks, WatchPlan, extended, start
+from audit.stats.acceptance.surveillance import ChangeDirection, Looks, WatchPlan, extended, start
 from tests.support.watch_traffic import (
     GAMMA,
     REQUEST,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.stats.acceptance.watching import Looks, WatchPlan, extended, start
+from audit.stats.acceptance.surveillance import Looks, WatchPlan, extended, start
 
 LOOKS_A_MONTH = 43_200
 CHUNK = 2000

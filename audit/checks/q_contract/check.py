@@ -23,7 +23,7 @@ import numpy as np
 
 from audit.checks.base.interface import ByRequest, Check, Design
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
-from audit.checks.q_contract.kept import kept_draws, kept_fault
+from audit.checks.q_contract.kept_draws import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY

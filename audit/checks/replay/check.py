@@ -21,7 +21,7 @@ import numpy as np
 from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design
 from audit.checks.base.plans import plan_replay
 from audit.checks.replay.full import replay_full
-from audit.checks.replay.kept import KeptCheck, check_kept, wrong_share
+from audit.checks.replay.kept_rows import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
 from audit.evidence.coverage.groups import Group

@@ -1,4 +1,4 @@
-"""Vectorised search for kept rows that `audit.checks.replay.kept` then compares one by one.
+"""Vectorised search for kept rows that `audit.checks.replay.kept_rows` then compares one by one.
 
 The result contains every row with a number that its record does not say, and may contain rows within the tolerances.
 """

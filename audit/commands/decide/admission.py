@@ -14,7 +14,7 @@ from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
 from audit.gate.subjects import DIGEST
 from audit.store.base.keys import read_public
-from audit.store.reading.decided import DecisionReader
+from audit.store.reading.decision_index import DecisionReader
 from audit.terminal.options import store_option
 from audit.text.durations import age_option
 from audit.text.extras import needs

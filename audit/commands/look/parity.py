@@ -14,7 +14,7 @@ import click
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.terminal.allowing import allow_options, given_options
+from audit.terminal.allowances import allow_options, given_options
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows

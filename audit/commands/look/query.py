@@ -10,8 +10,8 @@ import click
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.asking.asking import QueryLimits, QueryResult, ask
 from audit.store.asking.queries import NAMED, named
+from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
 from audit.terminal.completion import complete_queries
 from audit.terminal.options import store_option, wide_option
 from audit.terminal.tables import FORMATS, PARQUET, RAW_CSV, echo_rows, save_rows

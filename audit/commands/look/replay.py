@@ -34,7 +34,7 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
 
     from audit.evidence.environment import environment
     from audit.report.comparisons.run_diff import environment_changes
-    from audit.runs.replaying import replay_run
+    from audit.runs.replay import replay_run
 
     torch.set_num_threads(threads)
     with Store.open(store, create=False, read_only=True) as opened:

@@ -304,20 +304,20 @@ def _tested(settings: WatchSettings) -> str:
 
 def _report(watch: StoredWatch, follower: Follower, look: Look, outputs: AlarmOutputs) -> None:
     from audit.text.staged_files import staged
-    from audit.watch import words
+    from audit.watch import messages
 
     for reading in look.readings:
         if outputs.as_json:
-            echo(json.dumps(words.reading_document(reading)))
+            echo(json.dumps(messages.reading_document(reading)))
         else:
-            echo(words.line(reading, follower.detectors.log_limit(reading.model)))
+            echo(messages.line(reading, follower.detectors.log_limit(reading.model)))
     for alarm in look.alarms:
-        note(words.alarm_line(alarm))
-        problem = outputs.webhook and outputs.webhook.send(words.alarm_document(watch, alarm))
+        note(messages.alarm_line(alarm))
+        problem = outputs.webhook and outputs.webhook.send(messages.alarm_document(watch, alarm))
         if problem:
             note(f"webhook: the alarm was not delivered: {problem}")
     if outputs.textfile is not None:
-        content = words.textfile(watch, look.readings, follower.detectors)
+        content = messages.textfile(watch, look.readings, follower.detectors)
         with staged({outputs.textfile: content.encode("utf-8", "replace")}):
             pass
 
@@ -335,17 +335,19 @@ def _stopped() -> Iterator[threading.Event]:
 
 
 def _show(store: Store, address: str, as_json: bool) -> None:
-    from audit.watch import words
+    from audit.watch import messages
 
     watches = [watch for watch in store.watches.all() if watch.settings.url == address]
     if not watches:
         raise UserError(f"the store has no watch of {address}")
     since = datetime.now(UTC) - SHOWN
-    shown = {watch.id: list(words.days(store.watches.readings(watch.id, since))) for watch in watches}
+    shown = {watch.id: list(messages.days(store.watches.readings(watch.id, since))) for watch in watches}
     if as_json:
-        echo_json({watch: [dict(zip(words.DAYS, row, strict=True)) for row in rows] for watch, rows in shown.items()})
+        echo_json(
+            {watch: [dict(zip(messages.DAYS, row, strict=True)) for row in rows] for watch, rows in shown.items()}
+        )
         return
     for watch in watches:
         echo(f"watch {watch.id}: {address}, {_tested(watch.settings)}")
         if shown[watch.id]:
-            echo_rows(words.DAYS, shown[watch.id])
+            echo_rows(messages.DAYS, shown[watch.id])

@@ -13,10 +13,10 @@ from audit.report.tables.results import require_place
 from audit.store import Store
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option, wide_option
-from audit.terminal.running import finish
+from audit.terminal.run_session import finish
 
 if TYPE_CHECKING:
-    from audit.executors.joining import StoredShard
+    from audit.executors.join import StoredShard
 
 
 @click.command("join")
@@ -38,7 +38,7 @@ def command(
     Neither models nor the suite's file are needed. Exit codes are those of audit run.
     """
     # imported late: the checks need numpy and scipy
-    from audit.executors.joining import join
+    from audit.executors.join import join
 
     if results is not None:
         require_place(results)
@@ -51,7 +51,7 @@ def command(
 
 def _shards(names: Sequence[str], store: Store, stack: ExitStack) -> list[StoredShard]:
     """The shards in the order of their names; bundles stay open until the stack ends."""
-    from audit.executors.joining import stored_shard
+    from audit.executors.join import stored_shard
     from audit.store.verified_bundle import opened
 
     found = []

@@ -13,12 +13,12 @@ import click
 from audit.commands.run.resume import suite_path
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
+from audit.suite.access import require_allowed
 from audit.suite.loader import load_suite
-from audit.suite.outside import require_allowed
-from audit.terminal.allowing import allow_options, allowed
+from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option, wide_option
-from audit.terminal.running import finish, stopped_by_sigterm
+from audit.terminal.run_session import finish, stopped_by_sigterm
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
 
@@ -139,7 +139,7 @@ def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
 
 
 def _keep(url: str, out: Path, granted: Allowances) -> None:
-    from audit.minimize.written import SUITE_FILE
+    from audit.minimize.suite_writer import SUITE_FILE
     from audit.runs.prepare import prepare
     from audit.runs.runner import run
 

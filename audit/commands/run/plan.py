@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.suite.loader import load_suite
-from audit.suite.reach import warnings
+from audit.suite.unreachable_situations import warnings
 from audit.terminal.completion import complete_suites
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows

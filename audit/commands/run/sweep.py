@@ -13,7 +13,7 @@ import click
 from audit.errors import CannotDecide
 from audit.suite.loader import load_suite
 from audit.sweep.ranges import parse_gammas
-from audit.terminal.allowing import allow_options, allowed
+from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_arms, complete_suites
 from audit.terminal.options import wide_option
 from audit.terminal.tables import cell, echo_rows

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
+from audit.suite.access import OPTIONS, outside_of
 from audit.suite.allowances import Allowances
 from audit.suite.loader import load_suite
-from audit.suite.outside import OPTIONS, outside_of
-from audit.suite.reach import requests_of, warnings
 from audit.suite.spec import CandidateSpec, Suite
-from audit.terminal.allowing import allow_options, allowed
+from audit.suite.unreachable_situations import requests_of, warnings
+from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_suites
 from audit.text.printer import echo, echo_document, note
 from engine import verify
-from engine.backends.outside import OutsideAccess
+from engine.backends.access import OutsideAccess
 
 
 @click.command("validate")

@@ -11,7 +11,7 @@ import click
 from audit.errors import UserError
 from audit.evidence.environment import actor
 from audit.store import Store
-from audit.store.writing.erasing import ErasurePlan
+from audit.store.writing.erasure import ErasurePlan
 from audit.terminal.options import store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo

@@ -9,11 +9,11 @@ import click
 from click.core import ParameterSource
 
 from audit.attach.interface import MAX_REPORT_BYTES
+from audit.attach.messages import evidence_lines
 from audit.attach.mlflow_run import SCHEME
 from audit.attach.sidecar import sidecar_path
 from audit.attach.statement import read_statement, statement_path
 from audit.attach.verify import verify
-from audit.attach.words import evidence_lines
 from audit.attest.envelope import is_envelope
 from audit.attest.verify import TrustOptions
 from audit.errors import UserError

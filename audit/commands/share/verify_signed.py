@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from audit.attach import mlflow_run, sidecar
+from audit.attach.messages import evidence_lines
 from audit.attach.statement import Statement, digest, from_json
 from audit.attach.verify import Verification, verify, verify_digest
-from audit.attach.words import evidence_lines
 from audit.attest.statement import (
     DECISION,
     EVAL_RESULT,

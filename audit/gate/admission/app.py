@@ -23,7 +23,7 @@ from audit.errors import CannotDecide, UserError
 from audit.gate.admission.decide import Rules, answer
 from audit.gate.admission.reviews import Answer, MalformedReview, Review, denied, read_review, response
 from audit.gate.admission.signed import SignedDecisions, SignedRun, as_signed
-from audit.store.reading.decided import DecidedRun, DecisionReader
+from audit.store.reading.decision_index import DecidedRun, DecisionReader
 
 PATH: Final = "/validate"
 MOST_BYTES: Final = 8 * 2**20

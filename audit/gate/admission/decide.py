@@ -25,7 +25,7 @@ from audit.attest.statement import SHORT
 from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
 from audit.gate.admission.signed import SignedRun
 from audit.gate.subjects import DIGEST
-from audit.store.reading.decided import DecidedRun
+from audit.store.reading.decision_index import DecidedRun
 from audit.text.documents import quoted
 from audit.text.durations import CLOCK_SKEW
 

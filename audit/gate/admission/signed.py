@@ -17,7 +17,7 @@ from audit.attest.statement import DECISION, InToto
 from audit.attest.verify import moment_of
 from audit.errors import UserError
 from audit.store.base.keys import PublicKey
-from audit.store.reading.decided import DecidedRun, DecisionReader, KeptStatement, UsedModel
+from audit.store.reading.decision_index import DecidedRun, DecisionReader, KeptStatement, UsedModel
 
 MOST: Final = 10_000
 """Payloads, and statements of other keys, that are remembered."""

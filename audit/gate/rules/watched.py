@@ -13,7 +13,7 @@ from audit.gate.facts import RunFacts, WatchedSeries, WatchFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import WatchRule
 from audit.gate.waivers import moment
-from audit.stats.acceptance.watching import ChangeDirection
+from audit.stats.acceptance.surveillance import ChangeDirection
 from audit.store.reading.watches import WatchReading
 from audit.text.durations import CLOCK_SKEW, duration
 

@@ -19,8 +19,8 @@ from audit.evidence.pairing import Divergence, MarginNoise, Pair, divergence
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict
 from audit.report.requests.choice import Choice, NamedFinding, chosen
-from audit.report.requests.explored import MOST_PIECE, anchor_of
 from audit.report.requests.pieces import Pieces
+from audit.report.requests.request_view import MOST_PIECE, anchor_of
 from audit.store import RequestKey, Store, StoredArm, StoredCheck, StoredRun
 from audit.store.reading.figures import ArmPairs
 from audit.text.unsafe import shortened

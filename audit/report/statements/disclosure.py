@@ -17,7 +17,7 @@ from audit.report.tables.coverage import GENERAL
 from audit.report.tables.results import Results, results
 from audit.store import ArtifactRef, Store, StoredArm, StoredCheck, StoredCoverage, StoredDecision
 from audit.store.base.governance import Governance, governance
-from audit.store.writing.erasing import StoredErasure
+from audit.store.writing.erasure import StoredErasure
 
 FORMAT: Final = 1
 WAIVED: Final = "allow: "

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
-from audit.serve.answering import CompletionTask
-from audit.serve.asked import MOST_DOMAIN, read_chat, read_completion
 from audit.serve.completion_id import new_ids, request_name
+from audit.serve.completion_task import CompletionTask
 from audit.serve.limits import ServeLimits
 from audit.serve.opened_arm import ServeWish, open_arm
 from audit.serve.refusals import ApiRefusal
+from audit.serve.request_parser import MOST_DOMAIN, read_chat, read_completion
 from audit.serve.serving_run import serving_run
 from audit.store import Store
 from audit.text.printer import note

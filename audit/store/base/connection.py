@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from audit.errors import UserError
-from audit.store.base.waiting import until_free
+from audit.store.base.lock_wait import until_free
 
 BUSY_MS: Final = 120_000
 """Milliseconds that a connection waits for another's lock."""

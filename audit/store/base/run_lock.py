@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.base.connection import is_sqlite, sqlite_path
-from audit.store.base.waiting import PAUSE_S, QUIET_S
+from audit.store.base.lock_wait import PAUSE_S, QUIET_S
 
 OWNER = """
 SELECT a.pid, a.client_addr FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid

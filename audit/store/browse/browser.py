@@ -18,7 +18,7 @@ from audit.store.browse.request_list import RequestFilter, RequestPage, RequestP
 from audit.store.browse.run_list import RunFilter, RunPage
 from audit.store.browse.trends import ArmSums, TrendRun
 from audit.store.store import Store
-from audit.store.tables import odd_rows
+from audit.store.tables import foreign_values
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Browser:
         Raises:
             CannotDecide: the store holds what this program never writes.
         """
-        odd_rows.blame(error, self._engine, store.url, store.damage)
+        foreign_values.blame(error, self._engine, store.url, store.damage)
 
     def rest(self) -> None:
         """Close what is open of a file, which may be replaced; a server keeps its connections."""

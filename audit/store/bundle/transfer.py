@@ -20,7 +20,7 @@ from audit.store.bundle.inclusion import inclusion_of
 from audit.store.bundle.rows import RunRows
 from audit.store.bundle.tables import Row, encoded, natural_key, parents
 from audit.store.ledger import log
-from audit.store.ledger.covered import COVERED
+from audit.store.ledger.coverage import COVERED
 from audit.store.ledger.entries import STATE
 from audit.store.sums import sums
 from audit.store.tables.runs import REVISION, RunEventRow, RunRow

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import JSON, Boolean, Column, DateTime, LargeBinary, TypeDecorator
 from sqlalchemy.orm import Session
 
-from audit.store.ledger.covered import Covered
+from audit.store.ledger.coverage import Covered
 from audit.store.tables.runs import Base
 
 STATE: Final = "state"

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from audit.store.base.merkle import leaf_hash, merkle_root, node_hash
 from audit.store.base.run_lock import lock_appending
 from audit.store.ledger import entries
-from audit.store.ledger.covered import COVERED, RUN_STATE
+from audit.store.ledger.coverage import COVERED, RUN_STATE
 from audit.store.ledger.entries import ADOPTED, STATE
 from audit.store.tables.log import LogEntryRow
 from audit.store.tables.runs import Base, RunRow

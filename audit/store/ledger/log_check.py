@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from audit.store.base.merkle import leaf_hash
 from audit.store.base.violations import IntegrityViolation
 from audit.store.ledger import entries
-from audit.store.ledger.covered import COVERED, RUN_STATE, Covered
+from audit.store.ledger.coverage import COVERED, RUN_STATE, Covered
 from audit.store.ledger.entries import STATE
 from audit.store.ledger.log_scan import Scan
 from audit.store.tables.content import CONTENT, FINDING, ErasureRow

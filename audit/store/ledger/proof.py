@@ -20,7 +20,7 @@ from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, levels, node_hash
 from audit.store.ledger import entries, log_scan, notes
 from audit.store.ledger.checkpoints import TreeHead
-from audit.store.ledger.covered import COVERED, RUN_STATE
+from audit.store.ledger.coverage import COVERED, RUN_STATE
 from audit.store.ledger.entries import STATE
 from audit.store.tables.log import CheckpointRow
 from audit.store.tables.runs import ArtifactRow, Base, RunRow

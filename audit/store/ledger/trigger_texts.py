@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from audit.store.ledger.covered import COVERED
+from audit.store.ledger.coverage import COVERED
 from audit.store.tables.content import CONTENT, FINDING
 from audit.store.tables.runs import APPEND_ONLY, ERASABLE
 

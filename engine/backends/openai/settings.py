@@ -18,8 +18,8 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
-from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import LoopOwner

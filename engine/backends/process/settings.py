@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import schemas
+from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import Part, Shown, levels
-from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.core.errors import InvalidRequest
 from engine.core.options import OptionType, read_options
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import schemas
+from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest

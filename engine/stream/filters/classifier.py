@@ -18,8 +18,8 @@ import torch
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.files.bundled import bundled_folder
 from engine.models.files.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
-from engine.models.files.pinned import pinned
-from engine.models.files.whole import load_whole
+from engine.models.files.transformers_loader import load_whole
+from engine.models.files.verified_files import pinned
 from engine.models.loading import load_tokenizer
 from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
 from engine.stream.segments import SENTENCE, SegmentFilter

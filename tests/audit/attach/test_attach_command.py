@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 
 import schemas
 from audit.attach.formats import load_format
+from audit.attach.messages import evidence_lines
 from audit.attach.statement import digest
 from audit.attach.subject import same_model
-from audit.attach.words import evidence_lines
 from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Verdict

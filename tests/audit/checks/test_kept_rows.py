@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.checks.q_contract.check import judge_request
-from audit.checks.replay.kept import _node, check_kept, wrong_share
+from audit.checks.replay.kept_rows import _node, check_kept, wrong_share
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.columns import shape_fault
 from engine.record.kept_rows import choices, chosen, windows

@@ -15,7 +15,7 @@ from audit.selftest.default_suite import DefaultDetection, default_suite, detect
 from audit.selftest.detect import DetectionLimits
 from audit.selftest.run_arm import alone, gather
 from audit.suite.loader import load_suite
-from audit.suite.reach import unreachable
+from audit.suite.unreachable_situations import unreachable
 from docs.tools import fault_page
 from engine import faults
 from engine.core.types import SamplingParams

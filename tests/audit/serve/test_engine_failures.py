@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from audit.serve.asked import read_completion
 from audit.serve.completion_id import new_ids
 from audit.serve.limits import ServeLimits
 from audit.serve.records import NoRecords
 from audit.serve.refusals import ApiRefusal
+from audit.serve.request_parser import read_completion
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.native.scripted import open_models
 from engine.core.types import Protocol, RecordLevel
@@ -77,7 +77,7 @@ class Harness:
         self.thread.start()
 
     async def ask(self, length):
-        from audit.serve.answering import CompletionTask
+        from audit.serve.completion_task import CompletionTask
 
         name = self.ids(False)
         asked = read_completion({"prompt": "abc", "max_tokens": length, "temperature": 0}, "m", LIMITS)

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from audit.store import Store, health, migrate
-from audit.store.ledger.covered import DERIVED, ELSEWHERE
+from audit.store.ledger.coverage import DERIVED, ELSEWHERE
 from audit.store.ledger.log_check import DELETED, EDITED, UNLOGGED
 from audit.store.ledger.log_scan import MISFIT
 from audit.store.tables.runs import Base

@@ -3,7 +3,7 @@
 import pytest
 
 from audit.errors import UserError
-from audit.minimize.written import document_of
+from audit.minimize.suite_writer import document_of
 from audit.runs.arms import plan_arms
 from audit.suite.loader import load_suite
 from engine.stream.interface import Action, Side

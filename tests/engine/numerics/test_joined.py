@@ -8,7 +8,7 @@ import torch
 from engine.core.types import Tree
 from engine.models.decoder.layers import SeparateLayers
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
-from engine.models.numerics.ordered import joined, joined_code, ordered_code, panels
+from engine.models.numerics.ordered import joined_code, joint_calls, ordered_code, panels
 from engine.models.numerics.ordered.ordered import Int8Numerics, OrderedNumerics
 from engine.models.placement import Placed, accepted_columns, place
 
@@ -115,7 +115,7 @@ def test_the_comparison_finds_wrong_code(right, wrong, monkeypatch):
         assert changed != text
         return changed
 
-    monkeypatch.setattr(joined, "joined_code", joined_code.joined_code.__wrapped__)
+    monkeypatch.setattr(joint_calls, "joined_code", joined_code.joined_code.__wrapped__)
     models = [make("llama", torch.bfloat16, mode()) for mode in (OrderedNumerics, OrderedCallByCall)]
     assert not equal(*map(session, models))
 

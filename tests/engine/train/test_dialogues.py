@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from engine.train import dialogues, prompts, words
+from engine.train import dialogues, lexicon, prompts
 from engine.train.dialogues import GENERATORS, TOOLS, draw, tool_schema
 
 MAKERS = {make.__name__: make for _, make in GENERATORS}
@@ -109,7 +109,7 @@ def test_stories_are_about_what_was_asked():
 
 def test_unsafe_requests_are_refused_and_name_the_deed():
     for dialogue in drawn("refusal"):
-        deed = next(deed for deed in words.UNSAFE if deed in ask(dialogue))
+        deed = next(deed for deed in lexicon.UNSAFE if deed in ask(dialogue))
         assert answer(dialogue).startswith(f"I can't help you {deed}.")
 
 

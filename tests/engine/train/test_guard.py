@@ -8,7 +8,7 @@ import pytest
 from engine.models.files.folder import open_folder
 from engine.stream.interface import filter_spec
 from engine.stream.loading import load_filter
-from engine.train import words
+from engine.train import lexicon
 from engine.train.guard import make_guard, measured
 from engine.train.guard_sentences import LABELS, SAFE, deeds, sentences
 from engine.train.recipe import GUARD
@@ -23,7 +23,7 @@ def test_training_shows_no_deed_that_is_held_out_and_every_unsafe_request():
     assert shown.keys() == held_out.keys() == set(LABELS)
     assert all(held_out[label] and not set(shown[label]) & set(held_out[label]) for label in LABELS)
     harmful = {deed for label, listed in shown.items() if label != SAFE for deed in listed}
-    assert set(words.UNSAFE) <= harmful
+    assert set(lexicon.UNSAFE) <= harmful
 
 
 def test_sentences_have_every_label_and_follow_from_their_seed():

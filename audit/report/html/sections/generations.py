@@ -9,8 +9,8 @@ from typing import Final
 from audit.errors import CannotDecide
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.report.requests.choice import Choice, NamedFinding, chosen, findings_by_request
-from audit.report.requests.explored import Explored, explored
 from audit.report.requests.pieces import Pieces, recorded_pieces
+from audit.report.requests.request_view import Explored, explored
 from audit.store import RequestKey
 from audit.store.browse.request_list import request_key
 

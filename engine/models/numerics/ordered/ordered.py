@@ -34,7 +34,7 @@ from engine.models.numerics.interface import (
     RopeTables,
 )
 from engine.models.numerics.layouts import batch_rows
-from engine.models.numerics.ordered.joined import joined_layers
+from engine.models.numerics.ordered.joint_calls import joined_layers
 from engine.models.numerics.ordered.ordered_code import LANES, MOST_QUERIES, attention_code
 from engine.models.numerics.ordered.ordered_plan import OrderedLayout, OrderedNorm, chain_plan, function, tree_plan
 from engine.models.numerics.ordered.panels import panels, rounded_panels

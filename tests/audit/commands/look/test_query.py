@@ -9,8 +9,8 @@ import time
 import pytest
 
 from audit.store import RunStatus, Store, migrate
-from audit.store.asking.asking import QueryLimits, ask
 from audit.store.asking.queries import NAMED
+from audit.store.asking.query_sandbox import QueryLimits, ask
 from engine.core.types import SamplingParams
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start

@@ -21,7 +21,7 @@ from audit.store.base.canonical import sha256_json
 from audit.store.base.keys import PrivateKey
 from audit.store.base.values import NewCheck, NewJudgement, RunStatus
 from audit.store.ledger.notes import signed
-from audit.store.reading.decided import DecisionReader
+from audit.store.reading.decision_index import DecisionReader
 from audit.store.store import Store
 from engine.record.effective import Effective
 from tests.audit.gate.admission.stores import ARTIFACTS, NAMED, decide, deployment, made_store, pod, review

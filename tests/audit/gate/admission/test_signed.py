@@ -14,7 +14,7 @@ from audit.gate.admission.decide import Rules
 from audit.gate.admission.reviews import read_review
 from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
-from audit.store.reading.decided import DecisionReader
+from audit.store.reading.decision_index import DecisionReader
 from tests.audit.gate.admission.forgeries import FORGERIES, OURS, THEIRS, edit
 from tests.audit.gate.admission.stores import NAMED, decide, made_store, pod, review, sign
 from tests.audit.invoke import invoke

@@ -12,8 +12,8 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.report.html.registry import section
 from audit.report.html.render import environment, number, render_section
 from audit.report.html.section import source_of
-from audit.report.requests.explored import anchor_of
 from audit.report.requests.generation import token_lines
+from audit.report.requests.request_view import anchor_of
 from audit.report.tables.acceptance import run_acceptance
 from audit.report.tables.results import results
 from audit.store import NewRequest, RunStatus

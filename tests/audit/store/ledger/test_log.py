@@ -8,7 +8,7 @@ from sqlalchemy import text
 from audit.store import RunStatus, Store
 from audit.store.base.merkle import leaf_hash, merkle_root
 from audit.store.ledger import log
-from audit.store.ledger.covered import COVERED, ELSEWHERE, RUN_STATE
+from audit.store.ledger.coverage import COVERED, ELSEWHERE, RUN_STATE
 from audit.store.ledger.entries import data_of, data_of_many
 from audit.store.ledger.log import frontier_of, grown, root_of, subtree_ends
 from audit.store.ledger.log_scan import scan

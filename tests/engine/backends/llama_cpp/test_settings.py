@@ -6,10 +6,10 @@ import pytest
 
 import schemas
 from engine.backends import REGISTRY, declared, outside_access
+from engine.backends.access import OutsideKind
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.backends.llama_cpp.settings import REFUSED, WAYS, WORDS, draws, sampling_body, settings_of, shares, way_of
-from engine.backends.outside import OutsideKind
 from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol, Request, SamplingParams

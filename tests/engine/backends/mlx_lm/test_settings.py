@@ -7,10 +7,10 @@ import pytest
 
 import schemas
 from engine.backends import REGISTRY, declared, open_backend, outside_access
+from engine.backends.access import OutsideKind
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.backends.mlx_lm.settings import REFUSED, arguments_of, message_of, settings_of
-from engine.backends.outside import OutsideKind
 from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams

@@ -6,10 +6,10 @@ import pytest
 
 import schemas
 from engine.backends import REGISTRY, declared, outside_access
+from engine.backends.access import OutsideKind
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.backends.openvino_genai.settings import REFUSED, bounded, generation_options, raw, settings_of
-from engine.backends.outside import OutsideKind
 from engine.backends.process.convert import unknown
 from engine.backends.process.settings import refusal
 from engine.core.errors import InvalidRequest

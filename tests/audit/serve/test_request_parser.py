@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from audit.serve.asked import read_chat, read_completion
 from audit.serve.limits import ServeLimits
 from audit.serve.refusals import ApiRefusal
+from audit.serve.request_parser import read_chat, read_completion
 from engine.core.structured import ConstraintKind
 from engine.core.types import SamplingParams
 

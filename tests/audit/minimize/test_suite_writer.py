@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from ruamel.yaml import YAML
 
-from audit.minimize.written import SUITE_FILE, files_of
+from audit.minimize.suite_writer import SUITE_FILE, files_of
 from audit.suite.loader import load_suite
 from audit.text.documents import packaged_file
 from engine.core.types import SamplingParams

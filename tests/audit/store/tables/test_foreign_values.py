@@ -9,7 +9,7 @@ import pytest
 
 from audit.errors import CannotDecide
 from audit.store import Store
-from audit.store.tables.odd_rows import first_odd
+from audit.store.tables.foreign_values import first_odd
 from audit.store.tables.runs import Base
 from tests.audit.gate.attacks.honest import edited
 from tests.audit.invoke import invoke

@@ -14,7 +14,7 @@ import torch
 from audit.errors import UserError
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
-from audit.runs.replaying import replay_run
+from audit.runs.replay import replay_run
 from audit.runs.runner import resume, run
 from audit.store import Store
 from audit.suite.loader import find_suite, load_suite

@@ -13,7 +13,7 @@ import pytest
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.store.asking.asking import QueryLimits, QueryResult, ask
+from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
 from tests.audit.invoke import invoke
 
 ENDLESS = "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT COUNT(*) FROM a"

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import orjson
 
-from audit.serve.asked import AskedCompletion
 from audit.serve.documents import AnswerForm
 from audit.serve.events import ChoiceEnd, ChoiceStep, Inbox, TokenScore
 from audit.serve.refusals import ApiRefusal
+from audit.serve.request_parser import AskedCompletion
 from audit.serve.running_batch import RunningBatch, Ticket
 from audit.serve.served_model import ServedModel
 from engine.core.types import Request

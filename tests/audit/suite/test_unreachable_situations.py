@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.suite.loader import load_suite
-from audit.suite.reach import unreachable
+from audit.suite.unreachable_situations import unreachable
 from audit.text.documents import packaged_file
 from tests.audit.invoke import invoke
 

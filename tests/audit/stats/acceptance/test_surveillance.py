@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.stats.acceptance import watching
-from audit.stats.acceptance.watching import ChangeDirection, Looks, WatchPlan, alternatives, extended, log_ratios, start
+from audit.stats.acceptance import surveillance
+from audit.stats.acceptance.surveillance import (
+    ChangeDirection,
+    Looks,
+    WatchPlan,
+    alternatives,
+    extended,
+    log_ratios,
+    start,
+)
 from tests.support.watch_traffic import (
     GAMMA,
     REQUEST,
@@ -41,11 +49,11 @@ def worst_of_long_looks(rng):
 
 def one_by_one(plan, looks):
     """The recursion as it is defined, without logarithms."""
-    sums, weight, alarms = np.zeros(len(watching.SHARES)), 60.0 / watching.MONTH_S, []
+    sums, weight, alarms = np.zeros(len(surveillance.SHARES)), 60.0 / surveillance.MONTH_S, []
     factors = np.exp(log_ratios(plan, looks.drafted, looks.accepted))
     for look, factor in enumerate(factors):
         sums = (sums + weight) * factor
-        weight = looks.seconds[look] / watching.MONTH_S
+        weight = looks.seconds[look] / surveillance.MONTH_S
         if sums.mean() >= 1 / plan.alpha:
             alarms.append((look, alternatives(plan)[int(sums.argmax())]))
             sums = np.zeros_like(sums)
@@ -106,10 +114,10 @@ def test_a_broken_update_does_not_keep_it(broken, monkeypatch):
     if broken == "tokens are not independent":
         plan = WatchPlan(ChangeDirection.FALL, RATE, 1.0, LOUD.alpha)
     elif broken == "a start weighs a month":
-        monkeypatch.setattr(watching, "MONTH_S", 600.0)
+        monkeypatch.setattr(surveillance, "MONTH_S", 600.0)
     else:
         monkeypatch.setattr(
-            watching, "log_ratios", lambda plan, drafted, accepted: -0.01 * log_ratios(plan, accepted, accepted)
+            surveillance, "log_ratios", lambda plan, drafted, accepted: -0.01 * log_ratios(plan, accepted, accepted)
         )
     assert months_with_alarms(plan, worst_of_long_looks, MONTHS) > MOST_LOUD
 
@@ -126,7 +134,7 @@ def test_a_rise_is_the_mirror_of_a_fall():
 def test_looks_without_drafts_are_no_evidence():
     quiet = Looks(np.zeros(10), np.zeros(10), np.full(10, 60.0))
     state = extended(start(60.0), LOUD, quiet)
-    assert state.log_evidence == pytest.approx(math.log(10 * 60.0 / watching.MONTH_S))
+    assert state.log_evidence == pytest.approx(math.log(10 * 60.0 / surveillance.MONTH_S))
 
 
 def test_impossible_input_is_refused():

@@ -16,11 +16,11 @@ from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.store import Store
+from audit.suite.access import outside_of, require_allowed
 from audit.suite.allowances import Allowances, config_file, configured, require_host
 from audit.suite.loader import load_suite
-from audit.suite.outside import outside_of, require_allowed
 from engine.backends import REGISTRY, outside_access
-from engine.backends.outside import OutsideAccess, OutsideKind
+from engine.backends.access import OutsideAccess, OutsideKind
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
 from tests.support.observers import StopsAfter

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.store.base import connection, run_lock, waiting
+from audit.store.base import connection, lock_wait, run_lock
 from audit.store.ledger import log
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, made_store, start
@@ -40,7 +40,7 @@ def held(path, statements, seconds=60.0):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(waiting, "QUIET_S", 0.1)
+    monkeypatch.setattr(lock_wait, "QUIET_S", 0.1)
 
 
 @pytest.mark.medium

@@ -29,7 +29,7 @@ from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, root_over
 from audit.store.base.values import RunStatus
 from audit.store.ledger import entries, log_scan, notes
-from audit.store.ledger.covered import COVERED
+from audit.store.ledger.coverage import COVERED
 from audit.store.reading import outcomes
 from audit.store.tables.log import CheckpointRow, LogEntryRow
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow

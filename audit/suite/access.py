@@ -12,8 +12,8 @@ from audit.suite.filters import MODEL, PACKAGED
 from audit.suite.spec import Suite
 from audit.text.documents import packaged_file
 from engine.backends import outside_access
+from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.catalogue import SourceKind
-from engine.backends.outside import OutsideAccess, OutsideKind
 from engine.core.errors import InvalidRequest
 
 OPTIONS: Final = {

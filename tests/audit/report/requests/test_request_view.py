@@ -9,11 +9,11 @@ import pytest
 
 from audit.evidence.records import RequestRecord
 from audit.report.requests import alternatives
-from audit.report.requests import explored as module
+from audit.report.requests import request_view as module
 from audit.report.requests.alternatives import Alternatives
 from audit.report.requests.choice import NamedFinding
-from audit.report.requests.explored import anchor_of, explored, marks_of
 from audit.report.requests.pieces import Pieces
+from audit.report.requests.request_view import anchor_of, explored, marks_of
 from engine.core.types import FinishReason, RecordLevel, Role
 from engine.record.trace import decode
 from engine.sampling.transforms import softmax
