@@ -43,6 +43,28 @@ class Situation:
 PROMPTS: Final = "add prompts or samples"
 
 
+def tool_call(view: RequestView) -> Mask | None:
+    """Tokens of tool calls in steps with a draft; None if the request offers tools and nothing reads its calls."""
+    if unread_reason(view.request) is not None:
+        return None
+    inside = view.nothing()
+    for span in spans_of(view.request):
+        inside[span.start : span.stop] = True
+    return np.asarray(inside & (view.drafted[view.step] > 0))
+
+
+def filtered(view: RequestView) -> Mask | None:
+    """Tokens with which a filter decided to redact, stop or refuse; None if no stream is recorded."""
+    stream = stream_of(view.trace.header)
+    if stream is None:
+        return None
+    mask = view.nothing()
+    for each in stream.decisions:
+        if 0 <= each.token < len(mask):
+            mask[each.token] = True
+    return mask
+
+
 def _entries() -> tuple[Situation, ...]:
     d, e, a, b = Group.DRAFTING, Group.ENDS, Group.PARAMETERS, Group.BATCH
     p, t, c, v = Group.PROMPTS, Group.TREES, Group.CONTEXTS, Group.EVENTS
@@ -105,25 +127,3 @@ def _entries() -> tuple[Situation, ...]:
 
 CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({each.name: each for each in _entries()})
 """Situations by name, in the order in which they are reported."""
-
-
-def tool_call(view: RequestView) -> Mask | None:
-    """Tokens of tool calls in steps with a draft; None if the request offers tools and nothing reads its calls."""
-    if unread_reason(view.request) is not None:
-        return None
-    inside = view.nothing()
-    for span in spans_of(view.request):
-        inside[span.start : span.stop] = True
-    return np.asarray(inside & (view.drafted[view.step] > 0))
-
-
-def filtered(view: RequestView) -> Mask | None:
-    """Tokens with which a filter decided to redact, stop or refuse; None if no stream is recorded."""
-    stream = stream_of(view.trace.header)
-    if stream is None:
-        return None
-    mask = view.nothing()
-    for each in stream.decisions:
-        if 0 <= each.token < len(mask):
-            mask[each.token] = True
-    return mask

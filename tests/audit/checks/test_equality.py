@@ -9,7 +9,7 @@ from audit.checks.equality import greedy as greedy_equality
 from audit.evidence.pairing import measure_noise
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
-from audit.stats.wilks import covered_quantile
+from audit.stats.binomial import covered_quantile
 from engine.core.types import FinishReason, Protocol, RecordLevel
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
