@@ -10,20 +10,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from audit.attest import statement as statements
 from audit.attest.statement import PAYLOAD_TYPE, InToto
 from audit.errors import UserError
 from audit.store.base.keys import PrivateKey, PublicKey
-from audit.text.documents import MIB, parse_json
+from audit.text.documents import parse_json
 from audit.text.extras import needs
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer import SSlibKey
-
-MAX_ENVELOPE_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.evidence.records import ArmRecord, RequestRecord
-from audit.stats.wilks import covered_quantile
+from audit.stats.binomial import covered_quantile
 from engine.core.types import Floats
 from engine.record.trace import steps_of
 

@@ -53,3 +53,16 @@ def count_range(trials: int, probability: float, confidence: float = 0.99) -> In
     """Counts of successes that one such experiment gives with at least this probability, equal tails."""
     low, high = scipy.stats.binom.interval(confidence, trials, probability)
     return Interval(float(low), float(high))
+
+
+def covered_quantile(samples: int, confidence: float = 0.99) -> float:
+    """The quantile that the maximum of `samples` draws covers with `confidence`; 0 without samples.
+
+    Wilks 1941, the nonparametric tolerance bound: with confidence c the maximum of m independent draws from a
+    continuous law is at or above its (1 - c)^(1/m) quantile. Assumes that the m differences and the judged one are
+    exchangeable; positions of one sequence are not quite independent, so the quantile is a statement about m
+    effective positions.
+    """
+    if samples <= 0:
+        return 0.0
+    return float((1.0 - confidence) ** (1.0 / samples))

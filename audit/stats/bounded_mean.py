@@ -1,13 +1,14 @@
 """Upper and lower confidence bounds of a mean of numbers in [0, 1], with the count fixed beforehand.
 
-Hoeffding 1963 uses the count only; empirical Bernstein (Maurer and Pontil
-2009, theorem 4) uses the sample variance; betting (Waudby-Smith and Ramdas
-2024, section 4) rejects every mean against which a gambler would have won, and
-is the tightest of the three almost everywhere. Each function is one-sided.
+Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample
+variance; betting (Waudby-Smith and Ramdas 2024, section 4) rejects every mean
+against which a gambler would have won, and is tighter almost everywhere. Each function is one-sided.
 Assumes independent numbers with a common mean, such as positions drawn at
 random; betting needs only that the mean given the past is constant. Cost:
 linear; betting passes over the data about a dozen times. Not valid under interim
-looks: see sequences.
+looks, except `drifting_mean` and `drifting_lower`: a mixture of fixed bets in the empirical
+Bernstein supermartingale (Howard et al. 2021, theorem 4), which bounds the average of the
+means given the past, needs no independence and holds at every stopping time.
 """
 
 from __future__ import annotations
@@ -15,27 +16,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 
 from audit.stats.binomial import Interval
 from engine.core.types import Floats
 
 LARGEST_BET = 0.75
 """Largest share of the wealth at stake: with 1 a single number could end the game."""
+DRIFT_BETS = 0.9 * 2.0 ** -np.arange(14.0)
+"""Bets of `drifting_mean`: from a handful of numbers to about 10^8."""
 _PRECISION = 1e-2
 _SMALLEST = 1e-12
-
-
-def hoeffding_upper(x: Floats, confidence: float = 0.99) -> float:
-    """Upper bound of the mean of `x` [n]; 1 without numbers."""
-    _require_unit(x)
-    if len(x) == 0:
-        return 1.0
-    return min(1.0, float(np.mean(x)) + math.sqrt(-math.log(1.0 - confidence) / (2 * len(x))))
-
-
-def hoeffding_lower(x: Floats, confidence: float = 0.99) -> float:
-    """Lower bound of the mean of `x` [n]; 0 without numbers."""
-    return 1.0 - hoeffding_upper(1.0 - x, confidence)
 
 
 def bernstein_upper(x: Floats, confidence: float = 0.99) -> float:
@@ -47,11 +38,6 @@ def bernstein_upper(x: Floats, confidence: float = 0.99) -> float:
     log_term = math.log(2.0 / (1.0 - confidence))
     spread = math.sqrt(2.0 * float(np.var(x, ddof=1)) * log_term / n)
     return min(1.0, float(np.mean(x)) + spread + 7.0 * log_term / (3.0 * (n - 1)))
-
-
-def bernstein_lower(x: Floats, confidence: float = 0.99) -> float:
-    """Lower bound of the mean of `x` [n] by its sample variance; 0 for fewer than two numbers."""
-    return 1.0 - bernstein_upper(1.0 - x, confidence)
 
 
 def betting_upper(x: Floats, confidence: float = 0.99) -> float:
@@ -93,6 +79,48 @@ def betting_interval(x: Floats, confidence: float = 0.99) -> Interval:
     """Two-sided, half of the error probability on each side."""
     half = 0.5 + confidence / 2.0
     return Interval(betting_lower(x, half), betting_upper(x, half))
+
+
+def drifting_mean(x: Floats, low: float, high: float, confidence: float = 0.99) -> Interval:
+    """Average over t of E[x_t | past], for `x` [n] in [`low`, `high`] under any dependence.
+
+    Valid at every stopping time. The bounded average changes with time, so
+    intervals of different times must not be intersected.
+    """
+    if len(x) == 0:
+        return Interval(low, high)
+    if not (np.min(x) >= low and np.max(x) <= high):
+        raise ValueError(f"numbers from {np.min(x)} to {np.max(x)} do not lie in [{low}, {high}]")
+    unit = (x - low) / (high - low)
+    half = 0.5 + confidence / 2.0
+    below, above = drifting_lower(unit, half), 1.0 - drifting_lower(1.0 - unit, half)
+    return Interval(low + (high - low) * below, low + (high - low) * above)
+
+
+def drifting_lower(x: Floats, confidence: float = 0.99) -> float:
+    """One-sided form of `drifting_mean` for `x` [n] in [0, 1]; 0 without numbers."""
+    n = len(x)
+    if n == 0:
+        return 0.0
+    sums = np.cumsum(x)
+    guesses = np.concatenate([[0.5], (0.5 + sums[:-1]) / np.arange(2, n + 1)])
+    spread = float(np.sum((x - guesses) ** 2))
+    target = -math.log(1.0 - confidence)
+
+    def excess(deviation: float) -> float:
+        logs = DRIFT_BETS * deviation - _psi(DRIFT_BETS) * spread
+        return float(scipy.special.logsumexp(logs)) - math.log(len(DRIFT_BETS)) - target
+
+    most = float(sums[-1])
+    if excess(most) <= 0.0:
+        return 0.0
+    # the deviation at which the mixture reaches 1 / error; it rejects larger ones
+    return max(0.0, (most - float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-9 * max(1.0, most)))) / n)
+
+
+def _psi(bets: Floats) -> Floats:
+    """-log(1 - l) - l, the cost of a bet per squared surprise."""
+    return np.asarray(-np.log1p(-bets) - bets)
 
 
 def _bets(x: Floats, target: float) -> Floats:

@@ -6,7 +6,7 @@ by at most the probability of a mismatch (coupling); the distance from the recor
 to the reference is measured on anchored positions; the triangle inequality adds
 the two, each bounded with a share of the error probability (Clopper-Pearson for
 mismatches, betting for distances). Sampling unit: one position per response, so
-that trials are independent; where all tokens are used, the response.
+that trials are independent.
 
 Without random numbers no upper bound of the distance follows from any amount of
 output; `Observation` holds the weaker claims that do. Assumes independent random numbers,
@@ -21,9 +21,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from audit.stats.anytime.sequences import drifting_mean
 from audit.stats.binomial import Interval, upper_bound
-from audit.stats.bounded_mean import betting_upper
+from audit.stats.bounded_mean import betting_upper, drifting_mean
 from audit.stats.distance import WitnessEstimate
 from engine.core.types import Floats
 
@@ -37,8 +36,6 @@ class Unit(StrEnum):
 
     POSITION = "position"
     """One position per response, drawn uniformly: mean total variation per token."""
-    RESPONSE = "response"
-    """All tokens of a response: total variation between laws of whole responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Certificate:
     eps: float
     confidence: float
     n_decisions: int
-    """Audited units: positions, or responses."""
+    """Audited positions."""
     violations: int
     """Units that replay did not reproduce or could not decide."""
     n_anchored: int
@@ -62,12 +59,7 @@ class Certificate:
 
     def distinguishable(self, length: int) -> float:
         """Bound on the share of responses of `length` tokens that any observer could distinguish; 1 is no bound."""
-        return min(1.0, self.eps * (length if self.unit is Unit.POSITION else 1))
-
-    @property
-    def vacuous(self) -> bool:
-        """True if the bound shows nothing."""
-        return self.eps >= 1.0
+        return min(1.0, self.eps * length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,31 +120,21 @@ def certify(
         replay_share: of the error probability, in (0, 1), fixed beforehand.
         floor: mean distance of the engine from itself without speculation.
     """
-    return _certificate(Unit.POSITION, violations, decisions, anchored, 1.0, _Split(confidence, replay_share), floor)
-
-
-def certify_responses(
-    violated: int,
-    responses: int,
-    anchored_sums: Floats,
-    max_length: int,
-    confidence: float = 0.99,
-    replay_share: float = REPLAY_SHARE,
-    floor: float | None = None,
-) -> Certificate:
-    """Certificate from all tokens of each response.
-
-    Args:
-        violated: number of the `responses` with at least one position that did not replay.
-        responses: number of audited responses.
-        anchored_sums: [n] per response, the sum over its positions of the distance of p from the reference.
-        max_length: largest allowed number of tokens in a response, fixed beforehand.
-        confidence: of the sum.
-        replay_share: of the error probability, in (0, 1), fixed beforehand.
-        floor: mean of such sums of the engine against itself without speculation.
-    """
     split = _Split(confidence, replay_share)
-    return _certificate(Unit.RESPONSE, violated, responses, anchored_sums, float(max_length), split, floor)
+    eps_replay = upper_bound(violations, decisions, split.replay)
+    eps_numeric = betting_upper(anchored, split.numeric)
+    return Certificate(
+        unit=Unit.POSITION,
+        eps_replay=eps_replay,
+        eps_numeric=eps_numeric,
+        eps=min(1.0, eps_replay + eps_numeric),
+        confidence=confidence,
+        n_decisions=decisions,
+        violations=violations,
+        n_anchored=len(anchored),
+        anchored_mean=float(np.mean(anchored)) if len(anchored) else float("nan"),
+        floor=floor,
+    )
 
 
 def observe(
@@ -190,25 +172,6 @@ class _Split:
     @property
     def numeric(self) -> float:
         return 1.0 - (1.0 - self.confidence) * (1.0 - self.replay_share)
-
-
-def _certificate(
-    unit: Unit, violations: int, n: int, anchored: Floats, scale: float, split: _Split, floor: float | None
-) -> Certificate:
-    eps_replay = upper_bound(violations, n, split.replay)
-    eps_numeric = scale * betting_upper(anchored / scale, split.numeric)
-    return Certificate(
-        unit=unit,
-        eps_replay=eps_replay,
-        eps_numeric=eps_numeric,
-        eps=min(1.0, eps_replay + eps_numeric),
-        confidence=split.confidence,
-        n_decisions=n,
-        violations=violations,
-        n_anchored=len(anchored),
-        anchored_mean=float(np.mean(anchored)) if len(anchored) else float("nan"),
-        floor=floor,
-    )
 
 
 def _direction(score: PredictableScore, confidence: float) -> Direction:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.stats.anytime.sequences import drifting_lower
+from audit.stats.bounded_mean import drifting_lower
 from engine.core.types import Floats
 
 RANK_EDGES = (1, 2, 4, 10)

@@ -15,11 +15,6 @@ Numbers: TypeAlias = Any
 """A number or an array, and so is the answer."""
 
 
-def normal_cdf(z: Numbers) -> Numbers:
-    """Of the standard normal law."""
-    return scipy.special.ndtr(z)
-
-
 def normal_sf(z: Numbers) -> Numbers:
     """Of the standard normal law."""
     return scipy.special.ndtr(np.negative(z))
@@ -38,16 +33,6 @@ def normal_isf(share: Numbers) -> Numbers:
 def chi2_sf(x: Numbers, degrees: Numbers) -> Numbers:
     """Of the chi-square law."""
     return scipy.special.chdtrc(degrees, x)
-
-
-def chi2_isf(share: Numbers, degrees: Numbers) -> Numbers:
-    """Of the chi-square law."""
-    return scipy.special.chdtri(degrees, share)
-
-
-def ncx2_sf(x: Numbers, degrees: Numbers, centre: Numbers) -> Numbers:
-    """Of the non-central chi-square law; exact to about 1e-12, so not for tails far out."""
-    return 1.0 - scipy.special.chndtr(x, degrees, centre)
 
 
 def t_sf(t: Numbers, degrees: Numbers) -> Numbers:
@@ -87,13 +72,6 @@ def binomial_sf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     inside = np.clip(count, 0, np.subtract(trials, 1))
     found = scipy.special.betainc(np.add(inside, 1), np.subtract(trials, inside), chance)
     return np.where(np.less(count, 0), 1.0, np.where(np.greater_equal(count, trials), 0.0, found))
-
-
-def binomial_pmf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
-    """Of successes in independent trials, for whole counts from 0 to `trials`."""
-    left = np.subtract(trials, count)
-    ways = -scipy.special.betaln(np.add(count, 1), np.add(left, 1)) - np.log1p(trials)
-    return np.exp(ways + scipy.special.xlogy(count, chance) + scipy.special.xlog1py(left, np.negative(chance)))
 
 
 def poisson_sf(count: Numbers, mean: Numbers) -> Numbers:

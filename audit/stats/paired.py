@@ -1,9 +1,8 @@
 """Paired comparisons: the same prompts under two arms.
 
 For yes/no outcomes: the exact McNemar test (1947), exact bounds on the direction
-of the discordant pairs (Clopper and Pearson 1934), and non-inferiority by
-Tango's score (1998), asymptotic, or by an exact and stricter count of losses
-alone. For numbers: the sign-flip permutation test of the mean, flipping whole
+of the discordant pairs (Clopper and Pearson 1934), and asymptotic bounds of the
+loss by Tango's score (1998). For numbers: the sign-flip permutation test of the mean, flipping whole
 prompts (Fisher 1935), exact by enumeration for few prompts and (1 + b) / (1 + B)
 otherwise. Assumes independent prompts; the sign-flip test that a prompt's sum is
 symmetric about zero under the null, which holds when the arms are exchangeable
@@ -20,9 +19,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.stats.binomial import Interval, clopper_pearson, upper_bound
+from audit.stats.binomial import Interval, clopper_pearson
 from audit.stats.clusters import cluster_sums
-from audit.stats.laws import binomial_cdf, binomial_sf, normal_cdf, normal_ppf
+from audit.stats.laws import binomial_cdf, binomial_sf, normal_ppf
 from engine.core.types import Floats
 
 FLIPS = 9999
@@ -58,21 +57,6 @@ class McNemar:
 
 
 @dataclass(frozen=True, slots=True)
-class NonInferiority:
-    """`loss` is the share of passes lost, worse minus better.
-
-    `p` is for the null that the loss is `margin` or more; `upper` bounds the
-    loss with the confidence 1 - alpha, so p <= alpha and upper <= margin agree.
-    """
-
-    pairs: PairCounts
-    loss: float
-    upper: float
-    margin: float
-    p: float
-
-
-@dataclass(frozen=True, slots=True)
 class SignFlip:
     """A test that a mean over items is zero; `exact` is true if the test enumerated all flips."""
 
@@ -82,44 +66,12 @@ class SignFlip:
     exact: bool
 
 
-def pairs_of(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairCounts:
-    """Counts from the two arms' outcomes [n], true where passed."""
-    if first.shape != second.shape:
-        raise ValueError(f"{len(first)} outcomes against {len(second)}")
-    return PairCounts(len(first), int(np.sum(first & ~second)), int(np.sum(~first & second)))
-
-
 def mcnemar(pairs: PairCounts) -> McNemar:
     """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
     discordant = pairs.worse + pairs.better
     smaller = float(binomial_cdf(min(pairs.worse, pairs.better), discordant, 0.5))
     p_worse = float(binomial_sf(pairs.worse - 1, discordant, 0.5))
     return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
-
-
-def tango(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiority:
-    """Non-inferiority by the score test whose nuisance is fitted under the null (Tango 1998).
-
-    Asymptotic: its size passes alpha somewhat where discordant pairs are rare.
-    """
-    _require_margin(margin)
-    if pairs.n == 0:
-        return NonInferiority(pairs, 0.0, 1.0, margin, 1.0)
-    loss = (pairs.worse - pairs.better) / pairs.n
-    p = float(normal_cdf(tango_score(pairs, margin)))
-    return NonInferiority(pairs, loss, tango_upper(pairs, 1.0 - alpha), margin, p)
-
-
-def exact_losses(pairs: PairCounts, margin: float, alpha: float = 0.01) -> NonInferiority:
-    """Non-inferiority from the losses alone, exact at any n.
-
-    Wins are not netted against losses: a loss rate below the margin implies that
-    the difference is. This is the relevant question for safety decisions.
-    """
-    _require_margin(margin)
-    p = float(binomial_cdf(pairs.worse, pairs.n, margin)) if pairs.n else 1.0
-    upper = upper_bound(pairs.worse, pairs.n, 1.0 - alpha)
-    return NonInferiority(pairs, pairs.worse / max(pairs.n, 1), upper, margin, p)
 
 
 def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
@@ -195,8 +147,3 @@ def _extremeness(totals: Floats, side: str) -> Floats:
 def _all_signs(count: int) -> Floats:
     bits = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return np.asarray(2.0 * bits - 1.0, dtype=np.float64)
-
-
-def _require_margin(margin: float) -> None:
-    if not 0.0 < margin < 1.0:
-        raise ValueError(f"margin {margin} is not in (0, 1)")

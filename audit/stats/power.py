@@ -2,42 +2,22 @@
 
 `*_need` functions turn an effect into a number of units, `*_effect` functions a
 number of units into the smallest effect detected with the requested power. Replay
-and the exact binomial power need no approximation. Scores and proportions use the
-normal law (for McNemar: Connor 1987), the smooth test the noncentral chi-square of
-its limit, the sequential mixture Wald's growth rate with a normal spread, and
-bounds of a mean the widths of Maurer and Pontil 2009. Tests without a formula are
-simulated (`simulated_power`). All functions trust the given effect and variances.
-Cost: constant, a root search, or the caller's simulation.
+needs no approximation. Scores and proportions use the normal law, and bounds of a
+mean the widths of Maurer and Pontil 2009. All functions trust the given effect and
+variances. Cost: constant, or a bisection.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
-import scipy
-
-from audit.stats.binomial import clopper_pearson
-from audit.stats.laws import binomial_cdf, binomial_pmf, binomial_sf, chi2_isf, ncx2_sf, normal_isf, normal_ppf
+from audit.stats.laws import normal_isf, normal_ppf
 from audit.stats.sample_size import SampleSize
 
 ALPHA = 0.01
 POWER = 0.9
 MOST = 10**15
 """More units than this count as unattainable."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedPower:
-    """The share of `runs` simulated trials that rejected, with a 99 % Clopper-Pearson interval."""
-
-    power: float
-    low: float
-    high: float
-    runs: int
 
 
 def detectable_shift(alpha: float, power: float = POWER) -> float:
@@ -79,11 +59,6 @@ def score_need(
     )
 
 
-def score_effect(variance: float, span: float, alpha: float = ALPHA, power: float = POWER) -> float:
-    """The detectable share, z sqrt(sum of Var_p s) / sum of (E_q s - E_p s); infinite without a span."""
-    return detectable_shift(alpha / 2, power) * math.sqrt(variance) / span if span > 0 else math.inf
-
-
 def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
     """Trials for a two-sided test of a known probability `expected` to detect `expected` + `effect`."""
     actual = expected + effect
@@ -91,41 +66,6 @@ def bernoulli_need(expected: float, effect: float, alpha: float = ALPHA, power: 
     null, other = (math.sqrt(chance * (1.0 - chance)) for chance in (expected, actual))
     root = float(normal_isf(alpha / 2)) * null + float(normal_ppf(power)) * other
     return SampleSize(max(1, _whole((root / effect) ** 2)), "trials", effect, alpha, power)
-
-
-def bernoulli_power(trials: int, expected: float, actual: float, alpha: float = ALPHA) -> float:
-    """Exact power of the two-sided binomial test that doubles the smaller tail."""
-    counts = np.arange(trials + 1)
-    tails = np.minimum(binomial_cdf(counts, trials, expected), binomial_sf(counts - 1, trials, expected))
-    return float(np.sum(binomial_pmf(counts, trials, actual)[2.0 * tails <= alpha]))
-
-
-def smooth_power(n: int, shift: float, alpha: float = ALPHA, degrees: int = 4) -> float:
-    """Power of the smooth test of `n` numbers whose component means have squared length `shift`."""
-    critical = float(chi2_isf(alpha, degrees))
-    return float(ncx2_sf(critical, degrees, n * shift)) if shift > 0 else alpha
-
-
-def smooth_need(shift: float, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> SampleSize:
-    """Tokens for the smooth test; `shift` is the squared length of the mean of its `degrees` components."""
-    _require(shift > 0.0, "a shift above 0 is needed")
-    return SampleSize(_whole(_noncentrality(alpha, power, degrees) / shift), "tokens", shift, alpha, power)
-
-
-def smooth_effect(n: int, alpha: float = ALPHA, power: float = POWER, degrees: int = 4) -> float:
-    """The squared length of the components' mean that `n` tokens can detect."""
-    return _noncentrality(alpha, power, degrees) / n if n else math.inf
-
-
-def mcnemar_need(discordance: float, difference: float, alpha: float = ALPHA, power: float = POWER) -> SampleSize:
-    """Pairs for a two-sided McNemar test (Connor 1987).
-
-    `discordance` is the share of pairs that differ, `difference` worse minus better.
-    """
-    _require(0.0 < abs(difference) <= discordance <= 1.0, "0 < |difference| <= discordance <= 1 is needed")
-    spread = math.sqrt(discordance - difference**2)
-    root = float(normal_isf(alpha / 2)) * math.sqrt(discordance) + float(normal_ppf(power)) * spread
-    return SampleSize(_whole((root / difference) ** 2), "prompts", difference, alpha, power)
 
 
 def non_inferiority_need(
@@ -162,60 +102,6 @@ def bound_need(width: float, variance: float, alpha: float = ALPHA, unit: str = 
         middle = (low + high) // 2
         low, high = (middle, high) if bound_width(middle, variance, alpha) > width else (low, middle)
     return SampleSize(high, unit, width, alpha, 1.0)
-
-
-def e_process_need(
-    growth: float, components: int = 1, alpha: float = ALPHA, power: float = POWER, variance: float | None = None
-) -> SampleSize:
-    """Tokens for a mixture of `components` equally weighted bets to reach 1 / alpha.
-
-    (ln 1/alpha + ln K) / KL tokens give even odds; `power` adds the spread of
-    the log wealth at the end, before which its maximum may cross. `growth` is
-    KL(r || p) per token in nats for the true r, `variance` that of log r/p per
-    token, by default 2 KL, its limit for small effects.
-    """
-    _require(growth > 0.0, "a growth above 0 is needed")
-    goal = math.log(1.0 / alpha) + math.log(components)
-    spread = float(normal_ppf(power)) * math.sqrt(2.0 * growth if variance is None else variance)
-    # n KL - spread sqrt(n) = goal, solved for sqrt(n)
-    root = (spread + math.sqrt(spread**2 + 4.0 * growth * goal)) / (2.0 * growth)
-    return SampleSize(_whole(root**2), "tokens", growth, alpha, power)
-
-
-def simulated_power(
-    trial: Callable[[np.random.Generator], float], runs: int, generator: np.random.Generator, alpha: float = ALPHA
-) -> SimulatedPower:
-    """Share of runs in which `trial`, which simulates data and returns a p-value, is at or below `alpha`.
-
-    For tests without a formula, such as permutation tests.
-    """
-    rejected = sum(trial(generator) <= alpha for _ in range(runs))
-    interval = clopper_pearson(rejected, runs)
-    return SimulatedPower(rejected / runs, interval.low, interval.high, runs)
-
-
-def simulated_need(
-    trial: Callable[[int, np.random.Generator], float],
-    sizes: tuple[int, ...],
-    runs: int,
-    generator: np.random.Generator,
-    *,
-    effect: float,
-    alpha: float = ALPHA,
-    power: float = POWER,
-    unit: str = "sequences",
-) -> SampleSize | None:
-    """The first of ascending `sizes` at which `trial` reaches `power` in `runs` runs; None if no size does."""
-    for size in sizes:
-        if simulated_power(partial(trial, size), runs, generator, alpha).power >= power:
-            return SampleSize(size, unit, effect, alpha, power)
-    return None
-
-
-def _noncentrality(alpha: float, power: float, degrees: int) -> float:
-    _require(0.0 < alpha < power < 1.0, "0 < alpha < power < 1 is needed")
-    critical = float(chi2_isf(alpha, degrees))
-    return float(scipy.optimize.brentq(lambda centre: float(ncx2_sf(critical, degrees, centre)) - power, 1e-9, 1e4))
 
 
 def _whole(units: float) -> int:

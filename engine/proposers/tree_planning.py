@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import cast
 
 import numpy as np
@@ -231,23 +230,6 @@ def choose_shape(rates: Rates, costs: PlanningCosts, sizes: Iterable[int], depth
     candidates = [ChosenShape(each, costs.step_us(each.shape)) for each in found if each is not None]
     _require(bool(candidates), f"no tree of {wanted[0]} drafted nodes or more fits into depth {limits[-1]}")
     return max(candidates, key=lambda each: each.tokens_per_second)
-
-
-def rates_from_counts(accepted_by_rank: Sequence[int], tried_steps: int) -> tuple[float, ...]:
-    """The acceptance vector from counts: of `tried_steps` trials, accepted_by_rank[b] accepted the b-th child.
-
-    A trial is one node whose children were tried. Each must have had all len(accepted_by_rank) children:
-    a child that was not there counts as one that was refused.
-
-    Raises:
-        InvalidRequest: a number that is not a count, no trials, or more acceptances than trials.
-    """
-    for count in (*accepted_by_rank, tried_steps):
-        _require(isinstance(count, Integral) and count >= 0, f"{count!r} is not a count; rates are derived from counts")
-    accepted = sum(accepted_by_rank)
-    _require(tried_steps > 0, "an acceptance vector needs at least one trial")
-    _require(accepted <= tried_steps, f"{accepted} acceptances in {tried_steps} trials: a trial accepts at most one")
-    return tuple(count / tried_steps for count in accepted_by_rank)
 
 
 def _require(holds: bool, message: str) -> None:

@@ -12,11 +12,10 @@ import click
 import numpy as np
 from scipy.stats import beta
 
-from tests.audit.stats.arms import BFLOAT16_NOISE, FLOAT32_NOISE, Audited, arm, audit_positions, audit_responses
+from tests.audit.stats.arms import BFLOAT16_NOISE, FLOAT32_NOISE, arm, audit_positions
 
 LENIENT = (0.0, 0.001, 0.01, 0.05)
 NOISES = {"float32": FLOAT32_NOISE, "bfloat16": BFLOAT16_NOISE}
-RESPONSE_LENGTH = 5
 SEED = 20_240_117
 WIDTHS = ((1_000, 1_000), (10_000, 10_000), (100_000, 20_000), (1_000_000, 20_000), (1_000_000, 1_000_000))
 """Audited decisions and anchors, one per response."""
@@ -41,39 +40,32 @@ class Line:
 
 
 @click.command()
-@click.option("--arms", type=click.IntRange(min=8), default=1000, show_default=True, help="Arms in all, per unit.")
+@click.option("--arms", type=click.IntRange(min=8), default=1000, show_default=True, help="Arms in all.")
 @click.option("--positions", type=click.IntRange(min=10), default=5000, show_default=True, help="Audited and anchored.")
 def main(arms: int, positions: int) -> None:
     """Print coverage at 99 % and width."""
     rng = np.random.default_rng(SEED)
     click.echo(f"{'arms':<54} {'covered':<28} {'distance':<10} bound")
-    for unit in ("position", "response"):
-        lines = [_line(unit, e, kind, rng, arms // 8, positions) for e in LENIENT for kind in NOISES]
-        for line in lines:
-            click.echo(str(line))
-        covered, count = sum(each.covered for each in lines), sum(each.arms for each in lines)
-        click.echo(f"{f'all of unit {unit}':<54} {covered:>5}/{count}\n")
+    lines = [_line(e, kind, rng, arms // 8, positions) for e in LENIENT for kind in NOISES]
+    for line in lines:
+        click.echo(str(line))
+    covered, count = sum(line.covered for line in lines), sum(line.arms for line in lines)
+    click.echo(f"{'all':<54} {covered:>5}/{count}\n")
     click.echo("no fault, float32 noise: decisions, anchors, bound at 99 %")
     for decisions, anchors in WIDTHS:
         found = audit_positions(arm(rng, 0.0, FLOAT32_NOISE), rng, decisions, anchors).certificate
         click.echo(f"{decisions:>9} {anchors:>9}  {found.eps:.2e} = {found.eps_replay:.2e} + {found.eps_numeric:.2e}")
 
 
-def _line(unit: str, lenient: float, kind: str, rng: np.random.Generator, arms: int, positions: int) -> Line:
-    audited = [_audit(unit, lenient, NOISES[kind], rng, positions) for _ in range(arms)]
+def _line(lenient: float, kind: str, rng: np.random.Generator, arms: int, positions: int) -> Line:
+    audited = [audit_positions(arm(rng, lenient, NOISES[kind]), rng, positions, positions) for _ in range(arms)]
     return Line(
-        f"{unit}, {lenient:g} of refusals ignored, {kind} noise",
+        f"{lenient:g} of refusals ignored, {kind} noise",
         arms,
         sum(each.certificate.eps >= each.truth for each in audited),
         float(np.median([each.truth for each in audited])),
         float(np.median([each.certificate.eps for each in audited])),
     )
-
-
-def _audit(unit: str, lenient: float, noise: float, rng: np.random.Generator, positions: int) -> Audited:
-    if unit == "position":
-        return audit_positions(arm(rng, lenient, noise), rng, positions, positions)
-    return audit_responses(arm(rng, lenient, noise, vocabulary=4), rng, positions, RESPONSE_LENGTH)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from audit.evidence.anchor.rows import (
 )
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.stats.binomial import covered_quantile
 from audit.stats.bounded_mean import betting_lower, betting_upper
 from audit.stats.multiplicity import percent
-from audit.stats.wilks import covered_quantile
 from engine.core.errors import EngineError
 from engine.core.types import Floats
 

@@ -14,7 +14,6 @@ from audit.gate.policy_parts import LeastWorkload, SampledRange
 from audit.gate.workload import ArmWorkload
 from audit.store import StoredArm
 
-NOT_READ: Final = "nobody read its record"
 SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "greedy": ("greedy_equality", "bitwise"),
     "structured": ("schema_conformance", "constraint_replay"),

@@ -22,7 +22,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.stats.anytime.martingale import AnytimeTest
 from engine.core.types import Floats
 
 DRAFT_LEAKS = (0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
@@ -37,6 +36,20 @@ WHOLE_RUN = 0.5
 """Prior share of the alternatives that hold for every token; the strata share the rest."""
 _ROWS = 2048
 NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AnytimeTest:
+    """Log wealth after `n` numbers, its maximum over time, and p = exp(-maximum), valid at any stopping time."""
+
+    n: int
+    log_final: float
+    log_max: float
+    p: float
+    crossing: int | None
+    """Count of numbers when wealth first reached 1 / alpha; None if it did not."""
+    leader: str
+    """The bet with the largest final wealth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.stats.anytime.martingale import AnytimeTest
+from audit.stats.anytime.alternatives import AnytimeTest
 from engine.core.types import Floats
 
 EXPONENTS: Final = (0.6, 0.8, 0.9, 1.1, 1.25, 1.6)

@@ -11,7 +11,7 @@ from audit.evidence.divergence import greedy as greedy_leads
 from audit.evidence.pairing import measure_noise
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
-from audit.stats.wilks import covered_quantile
+from audit.stats.binomial import covered_quantile
 from engine.core.types import FinishReason, Protocol, RecordLevel
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 

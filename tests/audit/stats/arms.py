@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import softmax
 
-from audit.stats.certificate import Certificate, certify, certify_responses
+from audit.stats.certificate import Certificate, certify
 from tests.audit.stats.chains import pick
 
 FLOAT32_NOISE, BFLOAT16_NOISE = 1e-6, 0.036
@@ -74,25 +74,3 @@ def audit_positions(made, rng, decisions, anchors, confidence=0.99) -> Audited:
     anchored = made.noise[rng.integers(len(made.p), size=anchors)]
     found = certify(int(mismatch.sum()), decisions, anchored, confidence)
     return Audited(found, float(made.distance.mean()))
-
-
-def audit_responses(made, rng, responses, length, confidence=0.99) -> Audited:
-    """All tokens of responses of one length; the truth is the sum over all sequences, so keep V^length small."""
-    context = np.zeros(responses, dtype=int)
-    violated, sums = np.zeros(responses, dtype=bool), np.zeros(responses)
-    for _ in range(length):
-        sums += made.noise[context]
-        context, mismatch = decide(made, rng, context)
-        violated |= mismatch
-    found = certify_responses(int(violated.sum()), responses, sums, length, confidence)
-    return Audited(found, sequence_distance(made, length))
-
-
-def sequence_distance(made, length):
-    """Total variation between the laws of `length` tokens after token 0, by enumeration."""
-    emitted, reference = made.emitted[0], made.reference[0]
-    for _ in range(length - 1):
-        last = np.arange(len(emitted)) % len(made.p)
-        emitted = (emitted[:, None] * made.emitted[last]).ravel()
-        reference = (reference[:, None] * made.reference[last]).ravel()
-    return float(0.5 * np.abs(emitted - reference).sum())

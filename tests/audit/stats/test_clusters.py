@@ -1,14 +1,12 @@
 import numpy as np
 import pytest
-from scipy.stats import binom, bootstrap, t, ttest_1samp
+from scipy.stats import binom, t, ttest_1samp
 
 from audit.stats.clusters import (
     Timings,
     mean_interval,
     mean_of_strata,
-    quantile_bootstrap,
     quantile_interval,
-    ratio_bootstrap,
     ratio_interval,
     speed_up,
 )
@@ -69,27 +67,6 @@ def test_ratio_of_unequal_clusters_covers():
     assert missed(400, interval, 0.75) <= binom.ppf(0.999, 400, 0.06)
 
 
-@pytest.mark.parametrize("skewed", fast_first([False, True]))
-@pytest.mark.slow
-def test_bootstrap_coverage(skewed):
-    def interval(rng):
-        values, cluster = clustered(rng, 60, skewed)
-        return ratio_bootstrap(values, np.ones(len(values)), cluster, rng, 0.95, 1000)
-
-    # BCa misses a little more often than nominal at 60 skewed clusters: up to .08 is its known size
-    assert missed(300, interval, 1.0) <= binom.ppf(0.999, 300, 0.08 if skewed else 0.06)
-
-
-def test_bootstrap_agrees_with_scipy():
-    values = np.random.default_rng(5).exponential(size=50)
-    ours = ratio_bootstrap(values, np.ones(50), np.arange(50), np.random.default_rng(6), 0.95, 20_000)
-    theirs = bootstrap((values,), np.mean, confidence_level=0.95, n_resamples=20_000, rng=np.random.default_rng(7))
-    # both are Monte Carlo: the error of such an end is about 1 % of the width
-    width = ours.high - ours.low
-    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.04 * width)
-    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.04 * width)
-
-
 def latencies(rng, prompts, each=5):
     """Exponential, with a part common to the prompt: the sum of squares of two normals is exponential."""
     common, own = rng.normal(size=(prompts, 1, 2)), rng.normal(size=(prompts, each, 2))
@@ -119,19 +96,10 @@ def test_one_item_per_prompt_is_the_interval_of_order_statistics():
     assert (ours.estimate, ours.low, ours.high) == (plain.median, plain.low, plain.high)
 
 
-@pytest.mark.slow
-def test_bootstrap_of_a_median_covers():
-    def interval(rng):
-        return quantile_bootstrap(*latencies(rng, 200), 0.5, rng, 0.95, 400)
-
-    assert missed(150, interval, np.log(2)) <= binom.ppf(0.999, 150, 0.07)
-
-
 def test_quantile_is_the_inverse_of_the_distribution_function():
-    values, rng = np.array([3.0, 1.0, 2.0, 4.0]), np.random.default_rng(0)
+    values = np.array([3.0, 1.0, 2.0, 4.0])
     for level, expected in ((0.25, 1.0), (0.26, 2.0), (0.5, 2.0), (0.75, 3.0), (0.99, 4.0)):
         assert quantile_interval(values, np.arange(4), level).estimate == expected
-        assert quantile_bootstrap(values, np.arange(4), level, rng, replicates=50).estimate == expected
 
 
 def arms(rng, factor):
@@ -161,7 +129,6 @@ def test_one_cluster_says_nothing():
     found = mean_interval(np.arange(9.0), np.zeros(9, dtype=int))
     assert (found.low, found.high) == (-np.inf, np.inf)
     assert quantile_interval(np.arange(9.0), np.zeros(9, dtype=int), 0.5).high == np.inf
-    assert quantile_bootstrap(np.arange(9.0), np.zeros(9, dtype=int), 0.5, np.random.default_rng(0)).high == np.inf
 
 
 @pytest.mark.parametrize(

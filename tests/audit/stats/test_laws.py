@@ -15,12 +15,10 @@ SHARES = np.array([1e-12, 1e-6, 0.001, 0.05, 0.3, 0.5, 0.9, 0.999])
 POINTS = np.array([-3.0, 0.0, 1e-8, 0.4, 1.0, 7.5, 40.0, 300.0])
 FREEDOM = np.array([[1.0], [4.0], [37.0], [1000.0]])
 CASES = {
-    "normal_cdf": (stats.norm.cdf, (np.linspace(-30, 30, 61),)),
     "normal_sf": (stats.norm.sf, (np.linspace(-30, 30, 61),)),
     "normal_ppf": (stats.norm.ppf, (SHARES,)),
     "normal_isf": (stats.norm.isf, (SHARES,)),
     "chi2_sf": (stats.chi2.sf, (POINTS[1:], FREEDOM)),
-    "chi2_isf": (stats.chi2.isf, (SHARES, FREEDOM)),
     "t_sf": (stats.t.sf, (POINTS, FREEDOM)),
     "t_ppf": (stats.t.ppf, (SHARES, FREEDOM)),
     "gamma_cdf": (lambda x, shape, scale: stats.gamma.cdf(x, shape, scale=scale), (POINTS, FREEDOM, 1.7)),
@@ -28,25 +26,19 @@ CASES = {
     "beta_ppf": (stats.beta.ppf, (SHARES, FREEDOM, 12.0)),
     "binomial_cdf": (stats.binom.cdf, (np.arange(-2, 23), 20, np.array([[0.0], [0.01], [0.5], [1.0]]))),
     "binomial_sf": (stats.binom.sf, (np.arange(-2, 23), 20, np.array([[0.0], [0.01], [0.5], [1.0]]))),
-    "binomial_pmf": (stats.binom.pmf, (np.arange(21), 20, np.array([[0.01], [0.5], [0.97]]))),
     "poisson_sf": (stats.poisson.sf, (np.arange(0, 60, 7), np.array([[0.02], [3.0], [50.0]]))),
 }
 
 
 def test_every_law_is_compared():
     own = {name for name, each in vars(laws).items() if callable(each) and each.__module__ == laws.__name__}
-    assert own - {"ncx2_sf"} == set(CASES)
+    assert own == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_the_law_of_scipy_stats(name):
     theirs, given = CASES[name]
     np.testing.assert_allclose(getattr(laws, name)(*given), theirs(*given), rtol=1e-9, atol=1e-300)
-
-
-def test_the_non_central_chi_square_is_exact_where_power_is_computed():
-    given = np.linspace(0.5, 60, 40), 4.0, np.array([[0.1], [5.0], [40.0]])
-    np.testing.assert_allclose(laws.ncx2_sf(*given), stats.ncx2.sf(*given), atol=1e-11)
 
 
 def test_no_trials():

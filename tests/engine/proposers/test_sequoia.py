@@ -16,7 +16,7 @@ from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.sequoia import planned_shape
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
-from engine.proposers.tree_planning import best_shape, rates_from_counts
+from engine.proposers.tree_planning import best_shape
 from engine.record.effective import Effective
 from engine.record.trace import steps_of
 from engine.sampling.draw import draw, draw_siblings
@@ -159,7 +159,7 @@ def measured_rates(found, ranks):
                 node = int(trace.examined_node[x])
                 if node in roots and trace.examined_accepted[x]:
                     counts[roots.index(node)] += 1
-    return rates_from_counts(counts, trials)
+    return tuple(count / trials for count in counts)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from engine.proposers.tree_planning import (
     choose_shape,
     expected_tokens,
     k_ary_shape,
-    rates_from_counts,
 )
 from engine.record import cost
 
@@ -376,28 +375,3 @@ def test_a_choice_without_candidates_is_refused(sizes, depths, message):
 def test_costs_that_cannot_have_been_measured_are_refused(values, message):
     with pytest.raises(InvalidRequest, match=message):
         PlanningCosts(*values)
-
-
-# rates from counts
-
-
-def test_rates_are_shares_of_the_trials():
-    assert rates_from_counts((60, 20, 0), 100) == (0.6, 0.2, 0.0)
-    assert rates_from_counts(np.array([3, 1]), np.int64(4)) == (0.75, 0.25)
-    assert rates_from_counts((), 5) == ()
-
-
-@pytest.mark.parametrize(
-    ("accepted", "trials", "message"),
-    [
-        ((60, 50), 100, "110 acceptances in 100 trials"),
-        ((-1, 2), 4, "-1 is not a count"),
-        ((0.6, 0.2), 1, "0.6 is not a count"),
-        ((1,), 2.0, "2.0 is not a count"),
-        ((1,), -2, "-2 is not a count"),
-        ((0, 0), 0, "at least one trial"),
-    ],
-)
-def test_what_is_not_counted_is_refused(accepted, trials, message):
-    with pytest.raises(InvalidRequest, match=message):
-        rates_from_counts(accepted, trials)

@@ -11,6 +11,7 @@ from audit.stats.anytime import alternatives
 from audit.stats.anytime.alternatives import (
     NAMES,
     NO_TOKEN,
+    AnytimeTest,
     Chunk,
     _averages,
     extend,
@@ -19,7 +20,6 @@ from audit.stats.anytime.alternatives import (
     start,
     summary,
 )
-from audit.stats.anytime.martingale import AnytimeTest
 from tests.audit.stats.chains import chain, chunk, laws_of, toy
 from tests.support.tiers import fast_first
 
