@@ -9,11 +9,11 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from audit.store import entries
-from audit.store.entries import ADOPTED, STATE
+from audit.store.entries import STATE
 from audit.store.log import grown, root_of
 from audit.store.merkle import leaf_hash, node_hash
 
-OWN_TEXT: Final = (ADOPTED, STATE)
+OWN_TEXT: Final = (STATE,)
 """Kinds whose entries hold the bytes that they hash."""
 MISFIT: Final = "the entry does not fit the tree: entries were reordered, replaced, inserted or edited"
 QUERY: Final = "SELECT seq, kind, ref, text, leaf, node FROM log_entry ORDER BY seq"
