@@ -35,15 +35,17 @@ FUNCTION_KEPT = "audit_refuse_kept"
 
 
 def install() -> None:
-    """Create the function that the triggers need, once per database."""
+    """Create the functions that the triggers need, once per database."""
     if _postgresql():
         op.execute(REFUSE.format(name=FUNCTION))
+        op.execute(REFUSE_KEPT.format(name=FUNCTION_KEPT))
 
 
 def uninstall() -> None:
     """Undo `install`; the tables must already be dropped."""
     if _postgresql():
         op.execute(f"DROP FUNCTION {FUNCTION}()")
+        op.execute(f"DROP FUNCTION {FUNCTION_KEPT}()")
 
 
 def guard(table: str) -> None:
@@ -52,18 +54,6 @@ def guard(table: str) -> None:
     _trigger(table, "delete", "DELETE")
     if _postgresql():
         _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
-
-
-def install_erasure() -> None:
-    """Create the function that the triggers of erasable tables need, once per database."""
-    if _postgresql():
-        op.execute(REFUSE_KEPT.format(name=FUNCTION_KEPT))
-
-
-def uninstall_erasure() -> None:
-    """Undo `install_erasure`; no table may use it any more."""
-    if _postgresql():
-        op.execute(f"DROP FUNCTION {FUNCTION_KEPT}()")
 
 
 def guard_erasable(table: str, key: str, what: str) -> None:
@@ -77,13 +67,6 @@ def guard_erasable(table: str, key: str, what: str) -> None:
     named = f"SELECT 1 FROM erasure WHERE erasure.{key} = OLD.{key} AND erasure.what = '{what}'"
     message = f"the store is append-only: DELETE on {table} refused: no erasure names the row"
     op.execute(f"{head} WHEN NOT EXISTS ({named}) BEGIN SELECT RAISE(ABORT, '{message}'); END")
-
-
-def unguard(table: str) -> None:
-    """Drop a table's triggers, for a migration that changes its rows; call `guard` afterwards."""
-    on = f" ON {table}" if _postgresql() else ""
-    for action in ("update", "delete", "truncate") if _postgresql() else ("update", "delete"):
-        op.execute(f"DROP TRIGGER guard_{table}_{action}{on}")
 
 
 def guard_columns(table: str, columns: tuple[str, ...]) -> None:

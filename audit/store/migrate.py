@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.base.connection import is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
@@ -50,8 +49,8 @@ def heads() -> tuple[str, ...]:
     return tuple(ScriptDirectory.from_config(made).get_heads())
 
 
-def upgrade(url: str, revision: str = "head") -> None:
-    """Upgrade a store to a revision; creates the SQLite file and its folder if needed.
+def upgrade(url: str) -> None:
+    """Upgrade a store to the code's revision; creates the SQLite file and its folder if needed.
 
     Raises:
         UserError: unreadable, not a store, or newer than the code.
@@ -68,9 +67,7 @@ def upgrade(url: str, revision: str = "head") -> None:
             before = _revision(connection)
             _refuse_unknown(before, target)
             connection.rollback()
-            command.upgrade(config(connection), revision)
-            if revision == "head":
-                _adopt(connection)
+            command.upgrade(config(connection), "head")
             connection.commit()
     except DatabaseError as error:
         if is_busy(error):
@@ -91,16 +88,6 @@ def _make_place(target: URL) -> None:
         raise UserError(f"{shown(target)}: cannot be made ({reason}); choose another place") from error
     if not stat.S_ISREG(kind):
         raise UserError(f"{shown(target)}: cannot be a store, because it is no file; choose another place")
-
-
-def _adopt(connection: Connection) -> None:
-    """Begin the log of a store that has none."""
-    # imported here because opening a current store needs no log
-    from audit.store.ledger import log
-
-    with Session(connection, join_transaction_mode="create_savepoint") as session:
-        log.adopt(session)
-        session.commit()
 
 
 def current(url: str) -> str:
@@ -156,6 +143,8 @@ def _revision(connection: Connection) -> str:
     if "alembic_version" not in tables or not ("run" in tables or tables == {"alembic_version"}):
         return FOREIGN
     row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+    if row is not None and "log_entry" not in tables:
+        return f"{row[0]} without a log"
     return BASE if row is None else str(row[0])
 
 
@@ -190,10 +179,10 @@ def require_current(revision: str, url: URL) -> None:
 def _refuse_unknown(revision: str, url: URL) -> None:
     if revision == FOREIGN:
         raise UserError(f"{shown(url)}: a database, but not an audit store; name another file or database")
-    if revision not in {EMPTY, BASE} and revision > REVISION:  # revisions are numbers of four digits
+    if revision not in {EMPTY, BASE, REVISION}:
         raise UserError(
-            f"{shown(url)}: the store is at revision {revision}, newer than this version of audit ({REVISION}); "
-            "install a newer specaudit"
+            f"{shown(url)}: the store has revision {revision}, and this version of audit reads {REVISION}: it is older "
+            "than 0.1.0 or newer than this version; name a new store and run again, or install a newer specaudit"
         )
 
 

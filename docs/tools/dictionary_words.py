@@ -154,7 +154,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "position": "absolute position in prompt and output of the first token that the step emits",
     "prompt": "the texts of the prompt's tokens one after another, as far as `token_piece` has them",
     "prompt_commitment": "salted commitment to the prompt's tokens",
-    "prompt_ids": "tokens of the prompt, as JSON; NULL in record version 1, whose trace has them, and once erased",
+    "prompt_ids": "tokens of the prompt, as JSON; NULL once erased",
     "prompt_sha256": "digest of the prompt's tokens",
     "proposer": "what drafts, by the name that suites use",
     "proposer_version": "digest of the draft's weights, or of the first version of a draft that learns; "
@@ -170,7 +170,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "record_root": "Merkle root over the run's record hashes; NULL until the run is finished",
     "content_root": "root over the content of all requests, equal in runs of equal content; "
     "NULL until the run is finished",
-    "record_version": "what the record hash covers: 1 the content itself, 2 commitments to it",
+    "record_version": "version of the record hash, which is 1",
     "report_after": "digest of the report with the evidence",
     "report_before": "digest of the report without it",
     "request_id": "the request",

@@ -25,8 +25,7 @@ from audit.errors import UserError
 from audit.store.base.canonical import to_json
 from audit.text.unsafe import visible
 
-VERSION: Final = 2
-READABLE: Final = (1, VERSION)
+FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 LOG: Final = "log.jsonl"
 """The proof that the rows are in a log (`audit.store.bundle.inclusion`), one line; version 1 has none."""
@@ -100,7 +99,7 @@ class Writer:
 
     def manifest(self, run: str, record_root: str, revision: str) -> None:
         """The manifest, last, because it has the digests of the parts."""
-        facts = {"bundle": VERSION, "run": run, "record_root": record_root, "revision": revision, "parts": self._parts}
+        facts = {"bundle": FORMAT, "run": run, "record_root": record_root, "revision": revision, "parts": self._parts}
         with self._archive.open(_info(MANIFEST), "w", force_zip64=True) as stream:
             stream.write(to_json(facts).encode("ascii") + b"\n")
 
@@ -237,8 +236,10 @@ def _odd(info: zipfile.ZipInfo) -> str | None:
 
 
 def _manifest_of(value: Any) -> Manifest:
-    if value["bundle"] not in READABLE:
-        raise ValueError(f"version {value['bundle']!r}, this version of audit reads up to {VERSION}")
+    if value["bundle"] != FORMAT:
+        raise ValueError(
+            f"format {value['bundle']!r}, this version of audit reads {FORMAT}; export the run again with it"
+        )
     if value.keys() != {"bundle", "run", "record_root", "revision", "parts"}:
         raise ValueError("it has other keys")
     texts = [value["run"], value["record_root"], value["revision"]]

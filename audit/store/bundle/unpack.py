@@ -1,7 +1,4 @@
-"""A bundle read into a store of its own: every row is checked on the way, none of them is trusted after it.
-
-The store is made at the bundle's revision and then upgraded, so bundles of older versions stay readable.
-"""
+"""A bundle read into a store of its own: every row is checked on the way, none of them is trusted after it."""
 
 from __future__ import annotations
 
@@ -13,13 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import zstandard
-from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DatabaseError, StatementError
+from sqlalchemy.orm import Session
 
 from audit.store import migrate
 from audit.store.base.connection import open_engine, parse_url
 from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.tables import RUN, Row, decoded, travelling
+from audit.store.ledger import log
 from audit.store.tables.runs import REVISION, Base
 from engine.record.envelope import MAGIC
 
@@ -48,17 +47,14 @@ def unpacked(path: Path) -> Iterator[Unpacked]:
     with reading(path) as reader, TemporaryDirectory(prefix="audit-bundle-") as folder:
         url = f"sqlite:///{Path(folder) / 'bundle.db'}"
         manifest = reader.manifest
-        if not (
-            len(manifest.revision) == 4 and manifest.revision.isdecimal() and "0001" <= manifest.revision <= REVISION
-        ):
-            newer = f"of revision {manifest.revision[:20]!r}; this version of audit reads up to {REVISION}"
-            raise refusal(path, "manifest.json", f"{newer}: install a newer specaudit")
+        if manifest.revision != REVISION:
+            other = f"of revision {manifest.revision[:20]!r}; this version of audit reads {REVISION}"
+            raise refusal(path, "manifest.json", f"{other}: export the run again with this version")
         for name in sorted(manifest.parts):
             for _line in reader.lines(name):
                 pass
-        migrate.upgrade(url, manifest.revision)
+        migrate.upgrade(url)
         _fill(reader, url)
-        migrate.upgrade(url)  # also begins the log
         yield Unpacked(url, manifest, _proof(reader))
 
 
@@ -75,22 +71,16 @@ def _fill(reader: Reader, url: str) -> None:
     engine = open_engine(parse_url(url))
     try:
         with engine.begin() as connection:
-            tables = {part_name(table.name): table for table in _tables(connection, reader.manifest.revision)}
+            tables = {part_name(table.name): table for table in travelling(Base.metadata)}
             for name in sorted((tables.keys() ^ reader.manifest.parts.keys()) - {LOG}):
                 raise refusal(reader.path, name, "is missing" if name in tables else "is unknown")
             for name, table in tables.items():
                 _insert(reader, connection, name, table)
+            with Session(connection, join_transaction_mode="rollback_only") as session:
+                log.log_all(session)
+                session.flush()
     finally:
         engine.dispose()
-
-
-def _tables(connection: Connection, revision: str) -> list[Table]:
-    """The tables of a revision that travel, in order."""
-    if revision == REVISION:
-        return travelling(Base.metadata)
-    metadata = MetaData()
-    metadata.reflect(connection)
-    return travelling(metadata)
 
 
 def _insert(reader: Reader, connection: Connection, name: str, table: Table) -> None:

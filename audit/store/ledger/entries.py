@@ -19,8 +19,6 @@ from audit.store.tables.runs import Base
 
 STATE: Final = "state"
 """Kind of an entry that holds a run's status, end and record root; its last one is valid."""
-ADOPTED: Final = "adopted"
-"""Kind of an entry that counts the rows logged after it, which existed before the log."""
 CHUNK: Final = 500
 """Keys that one query asks for."""
 BULK: Final = 2048

@@ -19,7 +19,7 @@ from audit.store.base.merkle import leaf_hash, merkle_root, node_hash
 from audit.store.base.run_lock import lock_appending
 from audit.store.ledger import entries
 from audit.store.ledger.coverage import COVERED, RUN_STATE
-from audit.store.ledger.entries import ADOPTED, STATE
+from audit.store.ledger.entries import STATE
 from audit.store.tables.log import LogEntryRow
 from audit.store.tables.runs import Base, RunRow
 
@@ -142,19 +142,11 @@ def root_of(frontier: Sequence[bytes]) -> bytes:
     return root
 
 
-def adopt(session: Session) -> int:
-    """Log every row of a store that has no log yet, behind an entry that counts them; returns their number.
-
-    The entries prove nothing about the time before.
-    """
-    if size_of(session):
-        return 0
-    found = [
+def log_all(session: Session) -> None:
+    """Log every row of a store that was filled without a log."""
+    rows = [
         NewEntry(kind, row.ref, row.data, keeps=kind == STATE)
         for kind, covered in (*COVERED.items(), (STATE, RUN_STATE))
         for row in entries.rows(session, covered, kind)
     ]
-    if found:
-        marker = NewEntry(ADOPTED, str(len(found)), entries.data_of(ADOPTED, [len(found)]), keeps=True)
-        append(session, [marker, *found])
-    return len(found)
+    append(session, rows)

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from audit.store.base.merkle import leaf_hash, node_hash
 from audit.store.ledger import entries
-from audit.store.ledger.entries import ADOPTED, STATE
+from audit.store.ledger.entries import STATE
 from audit.store.ledger.log import grown, root_of
 
-OWN_TEXT: Final = (ADOPTED, STATE)
+OWN_TEXT: Final = (STATE,)
 """Kinds whose entries hold the bytes that they hash."""
 MISFIT: Final = "the entry does not fit the tree: entries were reordered, replaced, inserted or edited"
 QUERY: Final = "SELECT seq, kind, ref, text, leaf, node FROM log_entry ORDER BY seq"

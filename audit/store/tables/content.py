@@ -27,9 +27,9 @@ class ContentRow(Base):
 
     request_id: Mapped[int] = mapped_column(ForeignKey("request.id"), primary_key=True)
     salt: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """Key of the commitments; NULL for requests of record version 1, which have none."""
+    """Key of the commitments."""
     prompt_ids: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
-    """The prompt's tokens; NULL for requests of record version 1, whose trace has them."""
+    """The prompt's tokens."""
     prompt_sha256: Mapped[str] = mapped_column(Digest)
     output_sha256: Mapped[str] = mapped_column(Digest)
     text: Mapped[str] = mapped_column(Text)

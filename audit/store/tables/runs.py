@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-REVISION: Final = "0016"
+REVISION: Final = "0001"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
@@ -254,7 +254,7 @@ class RequestRow(Base):
     output_commitment: Mapped[str | None] = mapped_column(Digest)
     trace_commitment: Mapped[str | None] = mapped_column(Digest)
     tokens_commitment: Mapped[str | None] = mapped_column(Digest)
-    """Salted commitments (`audit.store.base.commitments`); NULL in record version 1."""
+    """Salted commitments (`audit.store.base.commitments`)."""
     record_version: Mapped[int] = mapped_column(Integer)
     """What the record hash covers: 1 the content itself, 2 the commitments to it."""
     record_hash: Mapped[str] = mapped_column(Digest)

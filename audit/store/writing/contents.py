@@ -1,7 +1,6 @@
 """Content of requests and results, compared with the commitments that the evidence keeps to it.
 
-Content that is missing must be named by an erasure. Cannot see: content of record version 1 that was erased, because
-nothing but its request's record hash covered it.
+Content that is missing must be named by an erasure.
 
 Runs with `text: off`: their content never reaches the database, which gets commitments and erasures in its place.
 
@@ -95,7 +94,7 @@ def broken(parts: RequestParts, erasure: ErasureRow | None, bare: envelope.Opene
     misfit = misfit_of(bare)
     if misfit is not None:
         return f"its trace cannot be read: {misfit}"
-    return None if request.record_version == 1 else _uncommitted(request, content, trace, tokens)
+    return _uncommitted(request, content, trace, tokens)
 
 
 def _erasure_broken(erasure: ErasureRow, request: RequestRow, *, kept: bool) -> str | None:
@@ -156,8 +155,6 @@ def _finding_broken(check: CheckRow, finding: FindingRow | None, erasure: Erasur
         return None if finding is None else "the erasure of its findings is on record, but they are still there"
     if finding is None:
         return None if not check.n_findings else "its findings are missing, and no erasure names them"
-    if check.findings_commitment is None and finding.salt is None:
-        return None  # of a store without commitments
     salt, found = finding.salt or b"", finding.findings
     same = commitments.of_findings(salt, finding.summary, found) == check.findings_commitment
     return None if same and len(found) == check.n_findings else "its findings differ from the commitment"

@@ -2,8 +2,7 @@
 
 A record hash covers one request: its row, its steps, salted commitments to its
 content and trace, and its arm's context, which covers the run's suite, artifacts,
-environment and configuration. Version 1, of older stores, covers the content and
-the trace's digest themselves, so an erasure leaves nothing to recompute it from.
+environment and configuration.
 
 The record root is the Merkle root over the record hashes ordered by (arm, case,
 sample). A copy of the root kept elsewhere reveals any later change. The log
@@ -13,7 +12,7 @@ sample). A copy of the root kept elsewhere reveals any later change. The log
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,14 +24,13 @@ from audit.store.base.canonical import sha256_json
 from audit.store.base.governance import governance
 from audit.store.base.merkle import merkle_root
 from audit.store.base.violations import IntegrityViolation
-from audit.store.tables.content import ContentRow, ErasureRow
+from audit.store.tables.content import ErasureRow
 from audit.store.tables.runs import (
     ArmRow,
     ArmSpeculationRow,
     ArtifactRow,
     EnvironmentRow,
     RequestRow,
-    RequestStepsRow,
     RunArtifactRow,
     RunRow,
 )
@@ -59,15 +57,9 @@ REQUEST_FIELDS: Final = (
 )
 """Columns of a request that its record hash covers."""
 COMMITMENT_FIELDS: Final = ("prompt_commitment", "output_commitment", "trace_commitment", "tokens_commitment")
-"""Columns of a request that its record hash also covers in version 2."""
-CONTENT_FIELDS: Final = ("prompt_sha256", "output_sha256", "text")
-"""Columns of a request's content that its record hash also covers in version 1."""
-RECORD_VERSION: Final = 2
-"""Version of new record hashes."""
-STEP_FIELDS: Final = ("step", "position", "n_drafted", "n_accepted", "n_emitted", "draft_us", "verify_us")
-"""Columns of a step that its request's record hash covers."""
-VERSION_FIELDS: Final = ("draft_version", "draft_sha256")
-"""Columns that the hash also covers unless NULL, so that steps of fixed drafts keep their older hash."""
+"""Columns of a request that its record hash also covers."""
+RECORD_VERSION: Final = 1
+"""Version of record hashes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,29 +118,10 @@ def _settings_broken(session: Session, run: RunRow, arm: ArmRow) -> bool:
 
 
 def record_hash(context: str, request: Mapping[str, Any], steps: Mapping[str, str | None]) -> str:
-    """Digest of one request, version 2, from its columns and those of its steps, whose bytes count as stored."""
+    """Digest of one request from its columns and those of its steps, whose bytes count as stored."""
     fields = {name: request[name] for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
     digest = hashlib.sha256(commitments.packed((steps["steps"], steps["draft_versions"]))).hexdigest()
     return sha256_json({"version": RECORD_VERSION, "context": context, "request": fields, "steps": digest})
-
-
-def record_hash_of_content(
-    context: str, request: RequestRow, content: ContentRow, steps: Iterable[Sequence[Any]], trace_sha256: str
-) -> str:
-    """Digest of one request, version 1, which covers its content.
-
-    The steps are rows of `STEP_FIELDS` and `VERSION_FIELDS`, in order.
-    """
-    fields = {name: getattr(request, name) for name in REQUEST_FIELDS}
-    fields |= {name: getattr(content, name) for name in CONTENT_FIELDS}
-    values = [_step_values(step) for step in steps]
-    return sha256_json({"context": context, "request": fields, "steps": values, "trace": trace_sha256})
-
-
-def _step_values(step: Sequence[Any]) -> list[Any]:
-    """A step's values, without the version columns if they are NULL."""
-    count = len(STEP_FIELDS)
-    return list(step[:count] if all(value is None for value in step[count:]) else step)
 
 
 def root_of(leaves: Iterable[Leaf]) -> str:
@@ -219,24 +192,7 @@ def _recomputed(
     request, steps = parts.request, parts.steps
     if steps is None:
         return IntegrityViolation("", "its steps are missing")
-    if request.record_version == RECORD_VERSION:
-        fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
-        return record_hash(context, fields, {"steps": steps.steps, "draft_versions": steps.draft_versions})
-    content, trace = parts.content, parts.trace
-    if content is None or trace is None:
-        return request.record_hash
-    rows = _step_rows(steps)
-    if rows is None:
-        return IntegrityViolation("", "its steps were changed")
-    return record_hash_of_content(context, request, content, rows, trace.sha256)
-
-
-def _step_rows(row: RequestStepsRow) -> list[list[Any]] | None:
-    """The steps as rows; None if the stored text has another form."""
-    # imported with the first request: numpy is not needed to list runs and verdicts
-    from audit.store.writing.readable import StepColumns, step_rows
-
-    try:
-        return step_rows(StepColumns(row.steps, row.draft_versions))
-    except (ValueError, TypeError, AttributeError, LookupError):
-        return None
+    if request.record_version != RECORD_VERSION:
+        return IntegrityViolation("", f"its record hash is of version {request.record_version}, which does not exist")
+    fields = {name: getattr(request, name) for name in (*REQUEST_FIELDS, *COMMITMENT_FIELDS)}
+    return record_hash(context, fields, {"steps": steps.steps, "draft_versions": steps.draft_versions})

@@ -13,18 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from alembic import command
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, NewCheck, NewJudgement, RunReason, RunStatus, Store, StoredDecision, migrate
-from audit.store.base.connection import open_engine, parse_url
 from audit.store.writing.contents import KEY, OFF
 from engine.core.types import RecordLevel
 from tests.audit.store.build import COUNTS, RESULT, generation, start
-
-OLDER = "0009"
-"""Revision before the log: a store that returns to it and comes back adopts its rows."""
 
 
 def random_run(store: Store, chance: random.Random) -> str:
@@ -69,18 +64,6 @@ def worked_on(store: Store, run: str, chance: random.Random) -> None:
         store.add_checkpoint(lambda head: f"note of {head.size}")
 
 
-def migrated(url: str) -> None:
-    """Back to an older revision and up again."""
-    engine = open_engine(parse_url(url), foreign_keys=False)
-    try:
-        with engine.connect() as connection:
-            command.downgrade(migrate.config(connection), OLDER)
-            connection.commit()
-    finally:
-        engine.dispose()
-    migrate.upgrade(url)
-
-
 @pytest.mark.slow
 def test_the_check_raises_no_alarm_on_honest_stores(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     empty, path = tmp_path / "empty.db", tmp_path / "audit.db"
@@ -95,8 +78,6 @@ def test_the_check_raises_no_alarm_on_honest_stores(tmp_path: Path, pytestconfig
             for _ in range(chance.randrange(1, 4)):
                 runs += 1
                 worked_on(store, random_run(store, chance), chance)
-        if chance.random() < 0.1:
-            migrated(str(path))
         with Store.open(str(path), create=False, read_only=True) as store:
             unfinished = "it has no record root: it was never finished"
             alarms += [(seed, each) for each in store.damage() if each.message != unfinished]

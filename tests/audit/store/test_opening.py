@@ -118,26 +118,29 @@ def test_an_empty_file_becomes_a_store_only_on_create(tmp_path):
 
 
 @pytest.mark.medium
-def test_an_older_store_is_not_touched(tmp_path):
+@pytest.mark.parametrize("revision", ["0000", "0016", "9999"])
+def test_a_store_of_another_revision_is_refused_by_everything(tmp_path, revision):
     url = made_store(tmp_path)
     with connected(url) as connection, connection.begin():
-        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
-    for create in (True, False):
-        with pytest.raises(
-            UserError, match=rf"is at revision 0000, .* needs {REVISION}; run: audit db upgrade --store"
-        ):
-            Store.open(url, create=create)
-    assert migrate.current(url) == "0000"
-
-
-@pytest.mark.medium
-def test_a_newer_store_is_refused_by_everything(tmp_path):
-    url = made_store(tmp_path)
-    with connected(url) as connection, connection.begin():
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
     for attempt in (lambda: Store.open(url, create=True), lambda: migrate.upgrade(url)):
-        with pytest.raises(UserError, match="9999, newer than this version of audit"):
+        with pytest.raises(
+            UserError, match=f"has revision {revision}, .* reads {REVISION}: .* name a new store"
+        ) as caught:
             attempt()
+        assert "\n" not in str(caught.value)
+    assert migrate.current(url) == revision
+
+
+def test_the_first_tables_of_a_development_version_are_no_store_of_this_revision(tmp_path):
+    """They had the number of the revision that makes all tables today."""
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE run (id INTEGER)")
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+    with pytest.raises(UserError, match=r"has revision 0001 without a log, .* name a new store"):
+        Store.open(str(path), create=True)
 
 
 def test_an_empty_postgresql_database_must_be_upgraded_by_hand(postgres):

@@ -283,7 +283,7 @@ def test_a_swapped_trace_is_not_intact(store):
     [
         ("request", "n_accepted = n_accepted + 1", "spec/case-a#0"),
         ("request", f"prompt_commitment = '{'0' * 64}'", "spec/case-a#0"),
-        ("request", "record_version = 1", "spec/case-a#0"),
+        ("request", "record_version = 2", "spec/case-a#0"),
         ("content", "text = 'nicer'", "spec/case-a#0"),
         ("content", "prompt_ids = '[1]'", "spec/case-a#0"),
         ("content", "salt = x'00'", "spec/case-a#0"),

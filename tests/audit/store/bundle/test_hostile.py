@@ -97,10 +97,10 @@ def test_missing_unknown_and_changed_parts_are_named(bundle, tmp_path):
 def test_other_versions_are_refused_with_what_helps(bundle, tmp_path):
     parts = parts_of(bundle)
     path = tmp_path / "x.zip"
-    assert "version 3" in refused(zipped(path, restated(parts, bundle=3)), tmp_path)
-    for revision in ("9999", "", "latest", "0005; DROP TABLE run"):
+    assert "format 2, this version of audit reads 1" in refused(zipped(path, restated(parts, bundle=2)), tmp_path)
+    for revision in ("9999", "0016", "", "latest", "0005; DROP TABLE run"):
         message = refused(zipped(path, restated(parts, revision=revision)), tmp_path)
-        assert "install a newer specaudit" in message
+        assert "this version of audit reads 0001: export the run again" in message
     assert "not the one finished run" in refused(zipped(path, restated(parts, run="0" * 26)), tmp_path)
     assert "record root is not the run's" in refused(zipped(path, restated(parts, record_root="0" * 64)), tmp_path)
 

@@ -77,7 +77,7 @@ def test_a_rewrite_with_our_own_code_is_named_and_not_signed(signed, tmp_path):
                 connection.execute(text("DELETE FROM log_entry"))
             connection.execute(text(body))
     with Store.open(signed, create=False) as store, log.LoggedSession(store._engine) as session, session.begin():
-        log.adopt(session)
+        log.log_all(session)
     assert invoke("db", "check", "--store", signed).exit_code == 0
     result = check(tmp_path, signed)
     assert result.exit_code == 1

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from alembic import command
 from jsonschema import Draft202012Validator
 from sqlalchemy import text
 
 import schemas
 from audit.evidence.records import ArmKind, Level
-from audit.store import NewArm, RunStatus, Store, migrate
+from audit.store import NewArm, RunStatus, Store
 from audit.store.base.values import CountSource, Resolution
 from audit.store.sums.accounts import endpoint_counts
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, SamplingParams
@@ -141,8 +140,6 @@ def test_the_views_keep_the_counts_of_engines_that_report_steps(any_url):
         fill_finished(store)
     counted = [("base", 5, 5, 0, 0), ("base", 3, 3, 0, 0), ("spec", 8, 3, 10, 5), ("spec", 3, 1, 4, 2)]
     assert rows(any_url, REQUESTS) == counted
-    command_to(any_url, command.downgrade, "0003")
-    assert rows(any_url, REQUESTS) == counted
 
 
 @pytest.mark.medium
@@ -154,25 +151,6 @@ def test_accounts_that_were_erased_are_unknown_and_never_a_part_of_the_sum(url):
     found = counts["speculating"]
     assert (found.drafted, found.accepted, found.source) == (None, None, CountSource.UNKNOWN)
     assert (found.requests, found.output) == (2, 4)
-
-
-@pytest.mark.medium
-def test_the_migration_replaces_the_views_both_ways(url):
-    """The tables keep the record's columns; other views go on reading the replaced one."""
-    command_to(url, command.downgrade, "0003")
-    assert {row[1:] for row in rows(url, REQUESTS)} == {(2, 2, 0, 0)}
-    assert rows(url, RATES) == [(4, 0, 0, 4, None, 1.0)] * 3
-    migrate.upgrade(url)
-    assert {row[1:] for row in rows(url, REQUESTS)} == {(2, None, None, None)}
-    assert rows(url, RATES) == [(None, None, None, 4, None, None)] * 3
-    assert rows(url, "SELECT COUNT(*) FROM v_draft_version") == [(0,)]
-    assert set(rows(url, "SELECT n_steps, n_drafted, n_accepted FROM request")) == {(2, 0, 0)}
-
-
-def command_to(url, change, revision):
-    with connected(url) as connection:
-        change(migrate.config(connection), revision)
-        connection.commit()
 
 
 @pytest.mark.medium
