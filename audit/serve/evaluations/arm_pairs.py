@@ -59,7 +59,7 @@ class PairedAnswers:
 
     @property
     def verdicts(self) -> set[Verdict]:
-        """Of all checks."""
+        """Verdicts of all checks."""
         return {judged.result.verdict for judged in self.judged}
 
 
