@@ -76,7 +76,7 @@ class ServedSource:
             if self.draft or self.proposer:
                 raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
             if self.numerics is not None:
-                raise UserError("--numerics belongs to a model; a suite says at its target which numerics it has")
+                raise UserError("--numerics is for a model; in a suite, set `numerics` on `models.target`")
             return wish_of_arm(load_suite(self.model), self.arm, self.rows)
         if self.arm is not None:
             raise UserError(
