@@ -229,3 +229,10 @@ def test_things_go_where_the_page_says():
         "a format of a run's verdicts",
     ]
     assert [path for _, path in rows if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_the_page_lists_the_layers(package):
+    listed = re.search(rf"^\* `{package}/`: ([^.]+)\.$", WHERE.read_text("utf-8"), re.MULTILINE)
+    assert listed is not None
+    assert listed[1].replace(",", "").split() == LAYERS[package].split()

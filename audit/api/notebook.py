@@ -1,4 +1,4 @@
-"""What a notebook shows: a run as an HTML table without script, and rows as pandas data frames."""
+"""For notebooks: a run as an HTML table without script, and rows as pandas data frames."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class _Prepared:
 
 
 def _prepared(form: ReportFormat, report: bytes, order: AttachOrder) -> _Prepared:
-    """What to attach to: a report that carries evidence already keeps it if the statement is signed."""
+    """The report to attach to; evidence that it carries already stays if the statement is signed."""
     if not form.carrying or form.extract(report) is None:
         return _Prepared(report, form.carrying and not order.alone)
     if order.replace:

@@ -46,7 +46,7 @@ class InspectLog:
         return _with_file(report, lambda path: _edited(path, block))
 
     def remove(self, report: bytes) -> None:  # noqa: ARG002 - the interface's signature
-        """None: Inspect wrote the file anew."""
+        """Always None: Inspect rewrote the log, so the original bytes are lost."""
         return
 
 

@@ -45,7 +45,7 @@ class ReportFormat(Protocol):
         """The models that the report names; raises ValueError if it is not of this format."""
 
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
-        """What the report carries; None if nothing. Raises ValueError if it is not of this format."""
+        """The report's evidence; None without any. Raises ValueError if it is not of this format."""
 
     def embed(self, report: bytes, block: Mapping[str, Any]) -> bytes:
         """The report with the block; raises ValueError where there is no room for it."""
@@ -55,7 +55,7 @@ class ReportFormat(Protocol):
 
 
 def pointer(predicate: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report carries that has no room for the whole predicate."""
+    """The part for a report without room for the whole predicate."""
     facts = {name: predicate[name] for name in POINTED}
     return {**facts, "predicate_sha256": sha256_json(predicate)}
 

@@ -1,4 +1,4 @@
-"""What a report is about: its models against a run's, and whether the run generated its answers.
+"""Compares a report's models with a run's, and tells whether the run generated its answers.
 
 Names are compared, because a report holds no digests. Two names agree if the shorter one is the end of the longer one
 by components (`org/llama` and `llama`); of a path on disk only the last component counts. Cannot see: other weights

@@ -84,7 +84,7 @@ def _name_mismatches(statement: Statement) -> Iterator[str]:
 
 
 def _carried_mismatches(form: ReportFormat, report: bytes, statement: Statement) -> Iterator[str]:
-    """What the report carries; only a statement beside it binds a report that is what it was before."""
+    """Compares the report's evidence; only a statement beside it binds an unchanged report."""
     expected = statement.predicate if form.whole else pointer(statement.predicate)
     try:
         if form.extract(report) != expected:

@@ -1,4 +1,4 @@
-"""What a statement about a run rests on: the run, its verdicts, its registrations and its place in the log."""
+"""Facts for a statement about a run: the run, its verdicts, its registrations and its place in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the statements about a run say: in-toto's test-result, the speculation record, and an eval-result.
+"""Predicates of statements about a run: in-toto's test-result, the speculation record, and an eval-result.
 
 * `test-result` v0.1 has PASSED only if the run's exit code is 0. An inconclusive check is among the failed tests, since
   a consumer lets warned ones through.

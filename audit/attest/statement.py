@@ -28,7 +28,7 @@ HEX: Final = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class StatementSubject:
-    """What a statement is about: a name, unique in it, and a hex SHA-256."""
+    """Subject of a statement: a name, unique in it, and a hex SHA-256."""
 
     name: str
     sha256: str

@@ -32,7 +32,7 @@ from audit.text.schema_errors import first_problem
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a verifier accepts.
+    """The proofs that a verifier accepts.
 
     subjects: digests that the statement must be about, by role or by a subject's whole name.
     log_keys: keys that sign checkpoints; with any, inclusion in their log is required of a speculation record.
@@ -180,7 +180,7 @@ def _log_problems(statement: InToto, trust: Trust, place: str) -> Iterator[str]:
 
 
 def _proven_problems(predicate: Mapping[str, Any], rows: Sequence[ProvenRow]) -> Iterator[str]:
-    """What the log holds is what the predicate states."""
+    """Compares the rows of the log with the predicate."""
     run, by_kind = predicate["run"], {row.kind: row.values for row in rows}
     if by_kind["run"]["ulid"] != run["ulid"]:
         yield f"the proof is of run {by_kind['run']['ulid']}"

@@ -27,7 +27,7 @@ SCHEMAS: Final[Mapping[str, str]] = {WAIVER: "waiver", REVIEW: "review"}
 
 
 class ReviewOutcome(StrEnum):
-    """What a reviewer decided."""
+    """A reviewer's decision."""
 
     APPROVE = "approve"
     REJECT = "reject"

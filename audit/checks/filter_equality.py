@@ -103,7 +103,7 @@ def _spec(each: Mapping[str, Any]) -> FilterSpec:
 
 
 def judged_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> tuple[Decided, ...]:
-    """What fresh filters decide as the committed text comes, token by token."""
+    """Decisions of fresh filters on the committed text, token by token."""
     header, count = request.trace.header, len(stream.ends)
 
     def decode(tokens: Sequence[int]) -> str:

@@ -114,7 +114,7 @@ def _summary(ours: Lost, plain: Lost, bound: float) -> str:
 
 
 def _share(ours: Lost, plain: Lost) -> str:
-    """What the baseline lost, and so what speculation is to blame for."""
+    """The share that the baseline lost too, without speculation."""
     if not plain.requests:
         return ""
     both = len(ours.keys & plain.keys)

@@ -46,7 +46,7 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _leaks(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
-    """What is wrong with one request's stream."""
+    """Faults of one request's stream."""
     if len(stream.ends) != len(request.tokens):
         yield f"{len(stream.ends)} of {len(request.tokens)} tokens were decoded again"
         return

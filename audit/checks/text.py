@@ -42,7 +42,7 @@ BROKEN = "the tokens that the server names hold broken characters"
 
 @dataclass(frozen=True, slots=True)
 class SecondAccount:
-    """What the backend says of one second decoding.
+    """The backend's account of one second decoding.
 
     text: the decoding of all tokens, without one that ended the answer.
     held: characters at its end that the engine may leave out.

@@ -22,7 +22,7 @@ LONGEST: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class AnsweredOffer:
-    """What one request offered and what the engine read out of its answer.
+    """The tools of one request, and the calls that the engine parsed.
 
     template: how the family writes calls; None if the engine does not say it, as a server does not.
     finish: why the answer ended, in the server's own word; empty for the built-in engine.

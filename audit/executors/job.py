@@ -1,4 +1,4 @@
-"""What a coordinating process and its workers say to each other: the job, its parts, and the outcome of each part.
+"""Messages between a coordinating process and its workers: the job, its parts, and the outcome of each part.
 
 All of it can be pickled. A worker prepares the suite by itself and compares what it finds with the coordinator's, so
 that no request is decoded by other models, packages or settings.
@@ -20,14 +20,14 @@ from audit.suite.allowances import Allowances
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What all processes of one run have to share. `digests` by role, `arms` the effective configurations by name."""
+    """Facts that all processes of a run share. `digests` by role, `arms` the effective configurations by name."""
 
     digests: Mapping[str, str]
     environment: Environment
     arms: Mapping[str, Any]
 
     def differences(self, other: RunIdentity) -> Iterator[str]:
-        """What differs in another process, in words."""
+        """Differences of another process, in words."""
         for role, digest in self.digests.items():
             if other.digests.get(role) != digest:
                 yield f"{role} differs"
@@ -48,7 +48,7 @@ def identity_of(prepared: PreparedRun) -> RunIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker needs to prepare the suite: the path of its file, threads of torch, allowances."""
+    """Input of a worker to prepare the suite: the path of its file, threads of torch, allowances."""
 
     suite: Path
     threads: int

@@ -1,4 +1,4 @@
-"""A folder for the pickles and logs of jobs: nobody else may write to it, because who loads a pickle runs what it says.
+"""A folder for the pickles and logs of jobs, writable by its owner only, because unpickling executes code.
 
 Owners of folders above it can still exchange it, and are trusted.
 """
@@ -19,7 +19,7 @@ from audit.errors import UserError
 
 PREFIX: Final = "specaudit-slurm-"
 LOGS: Final = "*_log.*"
-"""What stays of a run that failed."""
+"""Files kept of a failed run."""
 ELSEWHERE: Final = "--slurm folder=PATH on a file system that the nodes share"
 
 

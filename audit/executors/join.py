@@ -27,7 +27,7 @@ from audit.store.base.violations import IntegrityViolation
 PIECE: Final = 64
 """Requests that are copied in one transaction."""
 MEMORY: Final = "memory of finished requests"
-"""What an event of a run says of an arm that remembers requests (`audit.runs.runner`)."""
+"""Text of a run's event about an arm that remembers requests (`audit.runs.runner`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _require_same_run(first: StoredShard, other: StoredShard) -> None:
 
 
 def _terms(arm: StoredArm) -> dict[str, Any]:
-    """What an arm has to share with the same arm of the other shards."""
+    """Terms that an arm shares with the same arm of other shards."""
     spec = {name: value for name, value in arm.spec.items() if name != SHARD}
     return {
         "kind": arm.kind,
@@ -135,7 +135,7 @@ def _terms(arm: StoredArm) -> dict[str, Any]:
 
 
 def _elsewhere(shards: Sequence[StoredShard], *, accepted: bool) -> Iterator[str]:
-    """What differs between the environment of the first shard and those of the others, a line for each shard."""
+    """Differences between the environments of the first shard and the others, a line for each shard."""
     first = shards[0]
     for each in shards[1:]:
         changes = list(differences(first.run.environment, each.run.environment))
@@ -194,7 +194,7 @@ def _start(run: StoredRun) -> NewRun:
 
 
 def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:
-    """What the shards' events say about engines that remember requests."""
+    """Events of the shards about engines that remember requests."""
     for each in shards:
         yield from (event.detail for event in each.run.events if MEMORY in event.detail)
 

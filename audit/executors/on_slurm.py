@@ -29,7 +29,7 @@ MOST_GB: Final = 64.0
 """Size of a part up to which submitit submits it; a part that reads brings records."""
 PRIVATE: Final = 0o700
 TRACE: Final = "-" * 22
-"""What submitit writes around the trace of a job."""
+"""Submitit's frame around the trace of a job."""
 SHOWN: Final = 200
 """Characters of an error that a message has."""
 
@@ -50,7 +50,7 @@ class Pauses:
 
 
 class JobQueue(Protocol):
-    """What knows the states of jobs and cancels them: `SlurmQueue`."""
+    """Tells the states of jobs and cancels them: `SlurmQueue`."""
 
     def states(self, jobs: Collection[str]) -> Mapping[str, str]:
         """States of the jobs that are known."""
@@ -208,7 +208,7 @@ class SlurmExecutor:
                 pool.close()
 
     def queue(self) -> JobQueue:
-        """What knows the states of jobs."""
+        """The queue of these jobs."""
         return SlurmQueue()
 
     def submitter(self, folder: Path, threads: int) -> Any:
@@ -240,7 +240,7 @@ def run_part(job: Job, part: WorkPart) -> PartDone | PartFailed:
 
 
 def answer(ended: SubmittedJob) -> PartOutcome:
-    """What the file of an ended job says."""
+    """The outcome in an ended job's file."""
     try:
         outcome = ended.handle.result()
     # a file that was cut off, or is of another version, can make a load raise anything

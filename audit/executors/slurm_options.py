@@ -1,4 +1,4 @@
-"""What users say about the jobs of SLURM: options of sbatch by their own names, and the folder of the jobs' files."""
+"""Users' settings of SLURM jobs: options of sbatch by their own names, and the folder of the jobs' files."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Decision(StrEnum):
 
 
 CLOCK: Final = "clock"
-"""What a reason is about that doubts a moment, which no waiver mends."""
+"""Subject of a reason that doubts a moment; no waiver mends it."""
 NEVER_WAIVED: Final = frozenset(
     "arms gate known_bad lossless policy record reviews run signed waivers verdicts".split()
 )
@@ -60,7 +60,7 @@ class Reason:
 
     @property
     def name(self) -> Unmet:
-        """What a waiver must state to touch this reason and no other."""
+        """The terms of a waiver of this reason and no other."""
         return Unmet(self.answer.value, self.requirement, self.arm, self.check, self.about)
 
     def __str__(self) -> str:

@@ -149,7 +149,7 @@ def _coverage(made: Iterable[NewCheck]) -> Iterable[StoredCoverage]:
 
 
 def _remarks(done: Recomputed) -> tuple[str, ...]:
-    """What a reader must know about stored verdicts that the record does not give."""
+    """Remarks on stored verdicts that the record does not give."""
     differing = [difference for difference in done.differences if difference.verdict]
     lines = [f"arm {item.arm}: {item.check}: the stored result differs: {item.changes[0]}" for item in differing]
     return (*lines, *done.arms.unknown)

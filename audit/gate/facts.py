@@ -53,7 +53,7 @@ class WatchedSeries:
 
 @dataclass(frozen=True, slots=True)
 class WatchFacts:
-    """What the store says of live servers.
+    """Stored facts of live servers.
 
     bounds: by drafting candidate arm, the rate with which a watch of it compares before any tolerance.
     series: the watches that may count for the run.
@@ -71,7 +71,7 @@ NOTHING: Final = Stated()
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the store and its record say about a run.
+    """Facts of a run from the store and its record.
 
     broken: places where the record or the log is damaged.
     coverage: by arm and situation, how often each of the arm's certifying checks examined it, at least; absent

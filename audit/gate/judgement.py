@@ -1,4 +1,4 @@
-"""What a caller asks the gate, and the decision with what was asked, as values."""
+"""Requests to the gate, and the decision with its request, as values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _silent(arm: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GateRequest:
-    """What the caller asks.
+    """A caller's request.
 
     now: the moment of the decision, with a time zone.
     no_subject: waive the roles that the policy wants named and `subjects` does not name; recorded.

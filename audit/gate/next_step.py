@@ -1,4 +1,4 @@
-"""What a reader can do about a reason: a command, or a change of the suite."""
+"""The next step after a reason: a command, or a change of the suite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WATCH: Final[Mapping[Decision, str]] = {
 
 
 def next_step(reason: Reason, run: str) -> str | None:
-    """What to do about a reason; None for a remark."""
+    """The step after a reason; None for a remark."""
     if reason.answer is Decision.ALLOW:
         return None
     step = STEPS.get(reason.requirement)

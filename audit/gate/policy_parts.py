@@ -16,7 +16,7 @@ from audit.text.durations import HINT, parse_duration
 from audit.watch.address import counters_address
 
 SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
-"""What a deployment may serve."""
+"""Kinds of served requests."""
 CHOICES: Final = 20
 
 
@@ -137,7 +137,7 @@ class PolicyParts:
 
 NO_WORKLOAD: Final = LeastWorkload()
 VERSION_1: Final = PolicyParts()
-"""What a policy of version 1 asks for beyond its own keys."""
+"""Parts of a policy of version 1 beyond its own keys."""
 
 
 def read_parts(document: Document) -> PolicyParts:
@@ -234,7 +234,7 @@ def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> 
 
 
 def served(words: tuple[str, ...]) -> tuple[str, ...]:
-    """What `--serves` names.
+    """Kinds in `--serves`.
 
     Raises:
         UserError: a word that no deployment serves.

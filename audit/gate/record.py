@@ -68,7 +68,7 @@ def recorded(judgement: GateJudgement, store: Store | None, *, known: bool = Tru
 
 
 def decision_facts(judgement: GateJudgement, decision: StoredDecision) -> DecisionFacts:
-    """What the statement of a decision says."""
+    """Facts for a decision's statement."""
     policy, run = judgement.request.policy, judgement.run
     return DecisionFacts(
         run=run.ulid if run else None,
@@ -83,7 +83,7 @@ def decision_facts(judgement: GateJudgement, decision: StoredDecision) -> Decisi
 
 
 def _subjects(judgement: GateJudgement) -> tuple[StatementSubject, ...]:
-    """What the candidate arms ran; without a run what the caller named, and else the policy."""
+    """Models that the candidate arms ran; without a run, those the caller named; else the policy."""
     asked, policy = judgement.request.subjects, judgement.request.policy
     listed = list(_of_run(judgement.facts)) if judgement.facts else []
     listed = listed or [StatementSubject(subject.role, subject.sha256) for subject in asked]

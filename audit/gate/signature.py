@@ -21,7 +21,7 @@ MOST_BYTES: Final = 2**24
 
 
 def by_checkpoint(store: Store, run: str, path: Path, keys: TrustedKeys) -> SignedEnding:
-    """What a signed checkpoint says about the run's end in the log of the store."""
+    """The run's end in the log of the store, by a signed checkpoint."""
     raw = read_bytes(path, MOST_BYTES)
     text = decode_text(str(path), raw)
     ending = _signed(keys, lambda key: _checkpoint_problem(store, run, text, str(path), key))
@@ -39,7 +39,7 @@ def _checkpoint_problem(store: Store, run: str, text: str, place: str, key: Publ
 
 
 def by_proof(run: StoredRun, path: Path, keys: TrustedKeys) -> SignedEnding:
-    """What a proof of `audit db prove` says about the run's end, without the store that it is from."""
+    """The run's end by a proof of `audit db prove`, without the store that it is from."""
     raw = read_bytes(path, MOST_BYTES)
     try:
         document = parse_json(decode_text(str(path), raw))

@@ -1,4 +1,4 @@
-"""What an arm was asked, counted from the record and not from the suite's words.
+"""The workload of an arm, counted from the record and not from the suite.
 
 A request counts as greedy at temperature 0. It counts as sampled if its parameters leave a choice: a temperature of
 1e-6 or a `top_k` of 1 is neither.

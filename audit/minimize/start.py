@@ -36,7 +36,7 @@ class MinimizeStart:
     suite: Suite
     """The fault's arm and check alone, with all of the arm's requests in the run."""
     allowed: Allowances = NOTHING
-    """What the suite may touch outside itself."""
+    """Allowed access outside the suite."""
 
     @property
     def by_chance(self) -> bool:

@@ -19,7 +19,7 @@ from audit.store.store import Store
 from audit.text.staged_files import staged
 
 SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""What the file says of the sampling parameters."""
+"""Sampling parameters that the file states."""
 
 
 def write_difr(store: Store, run: str, arm: str, out: Path) -> int:

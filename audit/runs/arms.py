@@ -87,7 +87,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What a baseline shares with its candidates: the sampling parameters, the filters over the text, and the backend's
+    """Terms of a baseline and its candidates: the sampling parameters, the filters over the text, and the backend's
     settings of requests.
     """
 

@@ -1,4 +1,4 @@
-"""What a resumed arm has to decode so that its remaining requests come out as in a run that nothing interrupted.
+"""Requests that a resumed arm decodes so that the remaining ones come out as in an uninterrupted run.
 
 Streams, prompts and order follow from the suite. What a request does not carry itself is its batch and the state of
 drafts that learn or remember. Where either matters, the arm is decoded again from its beginning, in the same order and
@@ -45,7 +45,7 @@ class Remaining:
 
 
 def remaining(arm: PreparedArm, finished: frozenset[RequestKey], load_arm: Callable[[str], ArmRecord]) -> Remaining:
-    """What an arm with these finished requests has to decode."""
+    """Requests left to decode after the finished ones."""
     missing = [request for key, request in arm.requests.items() if key not in finished]
     name = arm.planned.name
     if not missing or len(missing) == len(arm.requests) or not starts_again(arm):

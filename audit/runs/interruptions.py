@@ -28,7 +28,7 @@ class Interrupted(Exception):
 
 
 def resume_command(run: str, store: str) -> str:
-    """What to type to continue a run of the store with this URL."""
+    """Command that continues a run of the store with this URL."""
     return f"audit resume {run} --store {shlex.quote(store)}"
 
 

@@ -166,7 +166,7 @@ def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
 
 
 class Outcome(Protocol):
-    """What a check's result decides, stored or not."""
+    """The decision of a check's result, stored or not."""
 
     @property
     def verdict(self) -> Verdict:

@@ -242,7 +242,7 @@ def _arm_start(arm: PreparedArm, rule: RunStopRule | None, shard: Shard | None, 
 
 
 def plan_spec(plan: EngineSpec) -> dict[str, Any]:
-    """What an arm asks of its engine, for the record."""
+    """An arm's demands on its engine, for the record."""
     return {
         "verifier": plan.protocol.value,
         "verifier_options": dict(plan.verifier_options),

@@ -21,7 +21,7 @@ from audit.store import NewCheck, NewJudgement, RunStatus, Store, StoredCheck
 from audit.store.base.canonical import number
 
 COMPARED: Final = ("verdict", "n", "statistic", "p_value", "effect", "bound", "margin")
-"""What a result decides by; the wording of messages may improve."""
+"""Deciding parts of a result; the wording of messages may improve."""
 
 
 @dataclass(frozen=True, slots=True)

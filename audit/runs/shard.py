@@ -55,6 +55,6 @@ def require_whole(run: StoredRun) -> None:
 
 
 def _placeholders(shard: Shard) -> list[str]:
-    """What the user replaces by runs or bundles, at most three of them."""
+    """Names for the user to replace by runs or bundles, at most three."""
     names = [f"SHARD{index}" for index in range(1, shard.of + 1)]
     return names if shard.of <= 3 else [names[0], names[1], "...", names[-1]]

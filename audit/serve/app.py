@@ -131,7 +131,7 @@ class ApiServer:
 
 
 class CompletionStream(StreamingResponse):
-    """A streamed answer; however the connection ends, no row works on for nobody."""
+    """Streams an answer and frees its batch row however the connection ends."""
 
     def __init__(self, task: CompletionTask) -> None:
         super().__init__(task.parts(), media_type="text/event-stream", headers=HEADERS)

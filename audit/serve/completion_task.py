@@ -23,7 +23,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class StreamedChoice:
-    """What has come of a choice, and how much of it has been sent."""
+    """A choice so far, and how much of it has been sent."""
 
     request: Request
     tokens: list[int] = field(default_factory=list)
@@ -144,7 +144,7 @@ class CompletionTask:
             yield self._form.part(self._form.delta(step.choice, piece, *choice.rest()))
 
     def _end(self, choice: StreamedChoice, end: ChoiceEnd) -> Iterator[dict[str, Any]]:
-        """What is left of a choice, its calls, and why it ended."""
+        """The rest of a choice, its calls, and why it ended."""
         spoken = self._form.spoken(end)
         piece = choice.piece(spoken.content)
         scores, tokens = choice.rest()

@@ -1,4 +1,4 @@
-"""What the engine's thread says about a choice while it is decoded, and the place where an answer waits for it."""
+"""Events of a choice from the engine's thread, and the inbox where an answer waits for them."""
 
 from __future__ import annotations
 

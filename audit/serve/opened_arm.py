@@ -36,7 +36,7 @@ SCORING: Final = EngineSpec(Protocol.GREEDY, rows=1, level=RecordLevel.TOPK)
 
 @dataclass(frozen=True, slots=True)
 class ServeWish:
-    """What is to be served. `name` is that of the arm; `document` what the run's record says was asked for."""
+    """The arm to serve. `name` is the arm's; `document` is the request that the run's record states."""
 
     name: str
     backend: str
@@ -54,7 +54,7 @@ class ServeWish:
 
 @dataclass(frozen=True, slots=True)
 class ServedSource:
-    """What a command or a plug-in names: a model with what drafts for it, or a suite with an arm."""
+    """The source that a command or a plug-in names: a model with its draft, or a suite with an arm."""
 
     model: str
     draft: str | None = None
@@ -66,7 +66,7 @@ class ServedSource:
     numerics: str | None = None
 
     def wish(self) -> ServeWish:
-        """What is to be served.
+        """The arm to serve.
 
         Raises:
             UserError: parts do not fit each other, or the suite has no such arm.
@@ -76,7 +76,7 @@ class ServedSource:
             if self.draft or self.proposer:
                 raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
             if self.numerics is not None:
-                raise UserError("--numerics belongs to a model; a suite says at its target which numerics it has")
+                raise UserError("--numerics is for a model; in a suite, set `numerics` on `models.target`")
             return wish_of_arm(load_suite(self.model), self.arm, self.rows)
         if self.arm is not None:
             raise UserError(

@@ -64,7 +64,7 @@ class RunRecords:
         self._store, self._run, self._arm = store, run, arm
         self._broken, self._watcher = broken, watcher
         self._ended: queue.Queue[NewRequest | None] = queue.Queue(WAITING)
-        # a daemon, because a plug-in's run ends when the process does, after threads that are none
+        # daemon thread: a plug-in closes its run at exit, after non-daemon threads are joined
         self._writer = threading.Thread(target=self._write, name="run-records", daemon=True)
         self._failed = False
 

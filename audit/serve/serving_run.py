@@ -127,7 +127,7 @@ def serving_run(
 
 
 def _breaking(batch: RunningBatch, report: Callable[[str], None]) -> Callable[[str], None]:
-    """What a store does that cannot be written: nothing new is taken in."""
+    """Stops new requests when the store cannot be written."""
 
     def broken(line: str) -> None:
         report(line)

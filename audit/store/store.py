@@ -194,7 +194,7 @@ class Store:
         return self._read(lambda session: outcomes.judgements(session, run))
 
     def coverage(self, run: str) -> tuple[StoredCoverage, ...]:
-        """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
+        """Coverage of each arm's and check's last result, arms in the suite's order, checks by name."""
         return self._read(lambda session: outcomes.coverage(session, run))
 
     def checks(self, run: str) -> tuple[StoredCheck, ...]:
@@ -256,7 +256,7 @@ class Store:
             return tuple(health.damaged_views(self._engine))
 
     def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
-        """What an erasure of a run's content, or of the named requests', would delete; raises as `erasure.plan`."""
+        """Plans an erasure of a run's content, or of the named requests'; raises as `erasure.plan`."""
         return self._read(lambda session: erasure.plan(session, run, requests))
 
     def older_than(self, before: datetime) -> tuple[str, ...]:

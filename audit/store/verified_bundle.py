@@ -1,4 +1,4 @@
-"""What a bundle shows without a store: every hash is recomputed from the rows, by the code that checks stores."""
+"""Verifies a bundle without a store: every hash is recomputed from the rows, by the code that checks stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite would touch outside itself, and the refusal of what the user did not allow."""
+"""Access of a suite outside itself, and the refusal of all that the user did not allow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def require_allowed(suite: Suite, allowed: Allowances) -> None:
     """Refuse a suite that would touch more than the user allows; the message names the options that allow the rest.
 
     Raises:
-        UserError: as said.
+        UserError: something is not allowed.
     """
     # files and models of the hub need no allowance
     refused = [each for each in _once(tuple(_settings(suite))) if not allowed.allows(each)]
@@ -67,7 +67,7 @@ def _argument(access: OutsideAccess) -> str:
 
 
 def _settings(suite: Suite) -> Iterator[OutsideAccess]:
-    """What the engine's settings name: the suite's, which the baselines have, and each arm's."""
+    """Access by the engine's settings: the suite's, for the baselines, and each arm's."""
     yield from _accesses(suite, suite.engine, {}, "")
     for arm in suite.arms:
         yield from _accesses(suite, {**suite.engine, **arm.engine}, arm.proposer.options, f" of arm {arm.name}")

@@ -1,4 +1,4 @@
-"""What a suite may touch outside itself: the options of the command and the user's own configuration.
+"""Allowed access outside a suite: the options of the command and the user's own configuration.
 
 Both add up, and neither takes anything away. Nothing in a suite, in its folder or in the working folder can allow
 anything, so a suite from somebody else has what its reader grants it.
@@ -26,7 +26,7 @@ HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """What the user allows.
+    """The user's consent.
 
     env: environment variables.
     hosts: HOST or HOST:PORT; HOST allows every port.
@@ -90,7 +90,7 @@ def config_file() -> Path:
 
 
 def configured() -> Allowances:
-    """What the user's configuration allows; nothing without one.
+    """Allowances in the user's configuration; none without one.
 
     Raises:
         UserError: it cannot be read, or has a mistake.

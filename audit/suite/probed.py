@@ -31,7 +31,7 @@ TWO: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class SuiteWishes:
-    """What the user adds to a probe.
+    """The user's part of a probe.
 
     plain: the address of the target without speculation; None if it has none of its own.
     target: the target's files, a source of models; None if they are not here.

@@ -133,7 +133,7 @@ def _specs(case: Case, *, ours: bool) -> Iterator[ConstraintSpec]:
 
 
 def problems_of(document: Document, arms: Sequence[CandidateSpec], backend: str) -> Problems:
-    """What is wrong with a grammar in those of the arms that have one: for our loop each arm's library compiles it;
+    """The problems of a grammar in those of the arms that have one: for our loop each arm's library compiles it;
     another engine is asked whether it can be requested at the arm and at its baseline.
     """
     wanting = [arm for arm in arms if arm.sampling.structured is not None]

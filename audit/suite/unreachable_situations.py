@@ -19,7 +19,7 @@ from engine.backends import REGISTRY
 BYTES_PER_TOKEN: Final = 3
 """Of English text and JSON; large vocabularies need fewer tokens."""
 TOKENS_PER_MESSAGE: Final = 8
-"""What a chat template adds."""
+"""Tokens of a chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Unreachable:
 
 
 def unreachable(suite: Suite) -> tuple[Unreachable, ...]:
-    """What the suite cannot reach and does not waive, in the order of its keys."""
+    """Situations that the suite neither reaches nor waives, in its keys' order."""
     # other engines compose their batches themselves, whatever a suite asks
     batch = (*_rows(suite), *_mixture(suite)) if REGISTRY[suite.backend].ours else ()
     every = (*batch, *_lengths(suite), *_prompts(suite), *_drafts(suite))
@@ -52,7 +52,7 @@ def _asked(suite: Suite, situation: str) -> bool:
 
 
 def warnings(suite: Suite) -> tuple[str, ...]:
-    """What the suite cannot reach, a line each."""
+    """Unreachable situations, a line each."""
     return tuple(f"{suite.path}: warning: {each.line()}" for each in unreachable(suite))
 
 

@@ -48,7 +48,7 @@ def given_options(context: click.Context) -> list[str]:
 
 
 def allowed(context: click.Context) -> Allowances:
-    """What the command line and the user's configuration allow together.
+    """Allowances of the command line and the user's configuration.
 
     Raises:
         UserError: a host that is none, or a mistake in the configuration.

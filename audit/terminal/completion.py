@@ -1,4 +1,4 @@
-"""What the shell offers behind a command: runs, arms, suites and named queries.
+"""Completions of a command's arguments: runs, arms, suites and named queries.
 
 A completion reads, within a second, what is there. It never makes a store, waits for a lock or prints a mistake: where
 something fails, it offers nothing.

@@ -78,7 +78,7 @@ def _keep_slurm(context: click.Context, parameter: click.Parameter, values: tupl
 def filling(
     context: click.Context, prepared: PreparedRun, threads: int, allowed: Allowances, **excluded: object
 ) -> Fill | None:
-    """What stores the requests that workers decode; None if this process decodes all.
+    """Stores the requests that workers decode; None if this process decodes all.
 
     `excluded` are other options by name that exclude workers where they are given.
 

@@ -1,4 +1,4 @@
-"""The one printer: what reaches a terminal or a log goes through here, and it moves no cursor and hides nothing.
+"""All terminal and log output. Escapes control, bidi and invisible characters.
 
 A line is one line: a control, bidi or invisible character in it, a line break too, shows as its escape. A document
 (JSON, XML, Markdown, CSV) keeps its line breaks. Colours come from here only, on a terminal that has them. There a

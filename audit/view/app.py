@@ -82,7 +82,7 @@ PAGES: Final[Mapping[str, PageMaker]] = {
     "/runs/{run}/request": run_pages.request,
     "/runs/{run}/{section}": run_pages.section,
 }
-"""What makes the page of each address; the first that fits counts."""
+"""Makers of the pages by address; the first that fits counts."""
 
 
 def application(viewer: Viewer, access: Access) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""What pages are made from."""
+"""Sources of pages."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WIDTH: Final = 620
 
 
 class Grouping(StrEnum):
-    """What tells the lines of a chart apart."""
+    """The key of each line of a chart."""
 
     SUITE = "suite"
     MODEL = "model"

@@ -170,7 +170,7 @@ def _read(
     after: ServerCounters,
     completions: Sequence[Completion],
 ) -> WatchReading:
-    """What the canary's requests had drafted and accepted, by their own account or by the counters."""
+    """Tokens drafted and accepted in the canary's requests, by their own account or the counters."""
     made = reading(model, at, after, before, begun)
     own = [completion.speculation for completion in completions]
     if all(account is not None and all(name in account for name in COUNTED) for account in own):

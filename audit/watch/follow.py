@@ -22,7 +22,7 @@ ABSENT: Final = "the page does not name the model any more"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look stored, and the alarms that it raised."""
+    """Readings that one look stored, and its alarms."""
 
     at: datetime
     readings: tuple[WatchReading, ...]

@@ -1,4 +1,4 @@
-"""What a reading of a server's counters adds to the one before: growth, restarts, and why it is no evidence."""
+"""Growth of the counters between two readings; restarts and unusable readings."""
 
 from __future__ import annotations
 

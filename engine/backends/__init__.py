@@ -48,7 +48,7 @@ def grammar_problem(backend: str, engine: Mapping[str, Any], spec: ConstraintSpe
 
 
 def outside_access(backend: str, engine: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """What an arm's engine settings and proposer options touch outside the suite.
+    """Access outside the suite by an arm's engine settings and proposer options.
 
     Raises:
         InvalidRequest: a setting that cannot be read, such as an address without a host.

@@ -1,4 +1,4 @@
-"""What the settings of an arm would touch outside the suite: variables, hosts, programs, code, files.
+"""Access outside the suite by the settings of an arm: variables, hosts, programs, code, files.
 
 A suite is data that may come from somebody else. A backend lists here what its settings name, before anything is
 opened; the caller compares the list with what the user allows.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class OutsideKind(StrEnum):
-    """What is touched."""
+    """Kind of access."""
 
     VARIABLE = "variable"
     """An environment variable is read."""

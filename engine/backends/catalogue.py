@@ -32,9 +32,9 @@ WEIGHTS = (SourceKind.FOLDER, SourceKind.BUNDLED, SourceKind.HUB)
 NAMED = "a name"
 """The kind of a tool choice that names the tool to call."""
 READ_CHOICES = ("auto", "none")
-"""What a loop can carry out that constrains no token: to look for calls, or not to."""
+"""Choices of a loop that constrains no token: to look for calls, or not to."""
 ALL_CHOICES = (*READ_CHOICES, "required", NAMED)
-"""What a loop with grammars can carry out."""
+"""Choices of a loop with grammars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ FAILURES: Final = (
     TypeError,
     ValueError,
 )
-"""What templates raise: by themselves, or by operations on values that they did not expect."""
+"""Exceptions of templates: their own, or of operations on values that they did not expect."""
 FIX: Final = "correct its chat template, or use prompts with raw text (key prompt)"
 
 

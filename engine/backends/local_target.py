@@ -90,7 +90,7 @@ class LocalTarget:
         return tuple(self.tokens.encode(prompt))
 
     def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool = False) -> SecondDecoding | None:
-        """What `tokens` add to the text of `prompt`; None without a tokenizer, or if the prompt ends inside a
+        """Text that `tokens` add to `prompt`; None without a tokenizer, or if the prompt ends inside a
         character.
         """
         tokenizer = self._tokenizer

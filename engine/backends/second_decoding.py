@@ -37,7 +37,7 @@ def undecoded(reason: str) -> dict[str, Any]:
 def decode_after(
     tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], *, special: bool = False
 ) -> SecondDecoding | None:
-    """What `tokens` add to the text of `prompt`; with `special` also the special tokens among them.
+    """Text that `tokens` add to `prompt`; with `special` also the special tokens among them.
 
     None if the prompt ends inside a character. `held` counts the characters of the last tokens that only end in an
     incomplete character.

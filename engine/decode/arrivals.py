@@ -25,7 +25,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class CommittedStep:
-    """What one step committed for one request. The rows are the model's own buffers, valid during the call only.
+    """One step's result for one request. The rows are the model's own buffers, valid during the call only.
 
     text: the text that has left so far, where filters decide on it; None without filters.
     reason: why the request ends with this step; None if it continues.

@@ -32,7 +32,7 @@ class BatchPlace:
 
 
 class ActiveRow(Protocol):
-    """What is known of an active row here: its place, and the number of its parameters."""
+    """Known facts of an active row: its place, and the number of its parameters."""
 
     @property
     def place(self) -> BatchPlace:

@@ -1,4 +1,4 @@
-"""What a fault is, and the arm in which it shows.
+"""Faults, and the arms in which they show.
 
 This module knows no check: the tests and the self-test measure which checks detect a fault.
 """
@@ -30,7 +30,7 @@ Trait = Literal[
     "filters",
     "grammar",
 ]
-"""What a request or an arm must have before a fault can take effect.
+"""Needs of a fault: a request or an arm without one shows no effect.
 
 `temperature` is one other than 1, `truncation` a top-k, top-p or min-p, `masks` a bias, bad words or a minimum length,
 `weights` a model that is not scripted, `hidden states` a proposer that reads those of the target, `tools` requests that
@@ -90,7 +90,7 @@ Situation = Literal[
     "tool_call",
     "filter",
 ]
-"""What has to happen in a run before a fault can show; a run without it cannot tell the fault from a clean engine."""
+"""Event of a run before which no fault can show; a run without it cannot tell the fault from a clean engine."""
 
 SAMPLED: Final = SamplingParams(temperature=1.0)
 

@@ -41,7 +41,7 @@ class LayerForm:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a layer does with its input; `norms` are those of the input's chunks."""
+    """A layer's treatment of its input; `norms` are those of the input's chunks."""
 
     norms: tuple[Norm | None, ...]
     residual: Residual

@@ -1,4 +1,4 @@
-"""What the lean forward reads of a published llama, qwen2 or qwen3 checkpoint, and what it makes of it.
+"""Reads a published llama, qwen2 or qwen3 checkpoint into the weights of the lean forward.
 
 The reader is strict: a missing, unexpected, misshapen or non-float tensor is an error that names it.
 """

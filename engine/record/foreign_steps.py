@@ -60,7 +60,7 @@ class ForeignStep:
     allowed: Mask | None = None
     """[E, V] the grammar's masks on the rows; None without a grammar, or where they are not known."""
     columns: Mapping[str, NDArray[Any]] | None = None
-    """What the rows were reduced to where they were (`engine.record.reduction.columns_of`), instead of the rows."""
+    """The columns to which the rows were reduced in place (`engine.record.reduction.columns_of`), instead of them."""
 
     @property
     def examined(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 INCOMPLETE: Final = "\ufffd"
-"""What decoders give for a character whose bytes have not all come."""
+"""Output of decoders for a character whose bytes have not all come."""
 
 
 def whole(text: str) -> str:

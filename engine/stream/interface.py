@@ -1,4 +1,4 @@
-"""What a safety filter is: the text that it may see, and what it says about it.
+"""Protocol of a safety filter: its input text and its decisions.
 
 A filter reads a response as it grows, or a prompt as a whole. Positions are characters of the text that it was fed, so
 every filter of an arm speaks about the same text, and their order does not matter. A filter that decides by the text
@@ -19,7 +19,7 @@ from engine.core.errors import InvalidRequest
 
 
 class Action(StrEnum):
-    """What a filter decides about a text."""
+    """A filter's decision on a text."""
 
     PASS = "pass"
     """Everything that was fed may leave."""

@@ -30,7 +30,7 @@ class RedactedText:
 
 
 def redact(text: str, spans: Iterable[Span], start: int = 0, *, inside: bool = False) -> RedactedText:
-    """What leaves of `text` from character `start` on, if the part before it ended `inside` a redacted run."""
+    """The visible `text` from character `start` on, if the part before it ended `inside` a redacted run."""
     hidden = bytearray(len(text))
     for span in spans:
         hidden[span.start : span.end] = b"\1" * len(hidden[span.start : span.end])

@@ -45,7 +45,7 @@ class StreamRules:
         return [asdict(each.facts) for each in self.filters]
 
     def refusal(self, prompt: str) -> list[Decided]:
-        """What the filters of prompts decide about one; any decision refuses it."""
+        """Decisions of the filters of prompts on one; any decision refuses it."""
         found = []
         for index, rules in enumerate(self.filters):
             if rules.facts.side is Side.PROMPT:

@@ -1,4 +1,4 @@
-"""What is measured in each bucket: tokens against the baseline's, tokens against p, acceptance against its formula."""
+"""Measures of each bucket: tokens against the baseline's, tokens against p, acceptance against its formula."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.core.types import Floats, Protocol, Role
 
 
 class Kind(StrEnum):
-    """What a measure compares."""
+    """Subject of a measure."""
 
     EQUALITY = "equality"
     LAW = "law"
@@ -163,7 +163,7 @@ def _acceptance(name: str, accepted: NDArray[np.bool_], chance: Floats, confiden
 
 
 def kinds_of(protocol: Protocol, cold: bool) -> tuple[Kind, ...]:
-    """What an arm of a rule shows; `cold` at temperature 0."""
+    """Measures of an arm, by rule; `cold` at temperature 0."""
     if cold or protocol is Protocol.GUMBEL:
         return (Kind.EQUALITY,)
     # the block rule decides on a draft as a whole: no formula by place

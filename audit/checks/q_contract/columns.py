@@ -66,7 +66,7 @@ def _close(values: Floats, others: Floats | float, tolerance: Floats | float) ->
 
 
 def _tolerance(u: Floats) -> Floats:
-    """That of a row's sum: a row without a draw number comes from another engine."""
+    """Tolerance of a row's sum; wider for foreign engines, whose rows have no draw number."""
     return np.where(np.isnan(u), SINGLE_PRECISION / 2, CLOSE)
 
 

@@ -157,7 +157,7 @@ def _result(replayed: Sequence[_Replayed], findings: list[Finding], params: Para
 
 
 def _kept_summary(replayed: Sequence[_Replayed], confidence: float) -> str:
-    """What the kept rows prove about the others; empty where no record promises any, or where one is wrong."""
+    """The bound that kept rows prove for the others; empty if no record promises any, or if one is wrong."""
     rows, tokens = sum(each.kept.rows for each in replayed), sum(each.kept.tokens for each in replayed)
     if not tokens or any(each.kept.faults for each in replayed):
         return ""

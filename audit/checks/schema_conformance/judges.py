@@ -26,7 +26,7 @@ OTHER: Final = {"llguidance": "xgrammar", "xgrammar": "llguidance"}
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a judge says of one text: a problem, none, or nothing (`silent` gives the reason)."""
+    """A judge's opinion of a text: a problem, none, or nothing (`silent` gives the reason)."""
 
     problem: str | None = None
     silent: str | None = None

@@ -67,7 +67,7 @@ class TranscriptParts:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What a certificate still lacks."""
+        """Evidence that a certificate lacks."""
         replayed, drafted, streams = (self.results[name] for name in ("replay", "q_contract", "rng_streams"))
         lacking = [f"anchor: {self.rows}"] if isinstance(self.rows, str) else []
         if not isinstance(self.rows, str) and not self.rows.truncated:

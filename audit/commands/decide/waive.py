@@ -27,7 +27,7 @@ from audit.text.printer import echo, note
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the caller names; None stands for any value."""
+    """The caller's choice; None stands for any value."""
 
     requirement: str
     arm: str | None

@@ -54,7 +54,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
 
 
 def inclusion_lines(shown: BundleInclusion | None) -> Iterator[str]:
-    """What the proof of a log shows, and what it does not."""
+    """Lines on the proof of a log and its limits."""
     if shown is None:
         yield "not proved  that the run is in a log: the bundle has no checkpoint"
         return

@@ -1,4 +1,4 @@
-"""What the other rows of a batch did in each step of a request, from the facts that the requests recorded.
+"""The other rows of a batch in each step of a request, from the facts that the requests recorded.
 
 A request of the built-in loop records the call of the loop that served it
 (`call`), its row and the round in which it was admitted (`row`, `round`), and the

@@ -44,7 +44,7 @@ def steps_known(arm: ArmRecord) -> bool:
 
 
 def arm_facts(arm: ArmRecord) -> ArmFacts:
-    """What the arm's effective configuration says about its drafts."""
+    """Facts about drafts in the arm's effective configuration."""
     effective = arm.effective
     speculates = effective.proposer not in (None, "plain")
     return ArmFacts(effective.gamma, effective.proposer_shape == "tree", effective.rows, speculates)

@@ -23,7 +23,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ArmFacts:
-    """What an arm's configuration says about its drafts."""
+    """Facts about drafts in an arm's configuration."""
 
     gamma: int | None
     """Longest draft; None if unbounded or unknown."""

@@ -1,4 +1,4 @@
-"""What the law tests need of an arm, summed request by request: memory does not grow with the tokens.
+"""Sums of an arm for the law tests, request by request: memory does not grow with the tokens.
 
 Sums of transforms are kept for each test. Scores wait in columns, on disk from a length on, because their sums are
 numpy's, bit for bit, as over a whole table.

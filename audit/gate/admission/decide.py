@@ -34,7 +34,7 @@ HINT: Final = "; run audit gate on a run of these models, with the same --subjec
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a decision must meet.
+    """Terms of a decision.
 
     policies: digests of the accepted policies.
     max_age: largest age of a decision.

@@ -23,7 +23,7 @@ class RegoFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegoAnswer:
-    """What a module says: `allow`, and its reasons to deny."""
+    """A module's answer: `allow`, and reasons to deny."""
 
     allow: bool
     deny: tuple[str, ...]

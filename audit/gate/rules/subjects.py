@@ -18,7 +18,7 @@ ENGINE = "engine"
 def subject_reasons(
     facts: RunFacts, policy: Policy, subjects: Sequence[Subject], *, no_subject: bool
 ) -> Iterator[Reason]:
-    """Why the run is not about the things that the policy and the deployment name."""
+    """Reasons why the audited models are not the subjects to deploy."""
     wanted = [*(Subject(role, digest, "policy") for role, digest in policy.digests.items()), *subjects]
     yield from _unnamed(facts, policy, subjects, no_subject=no_subject)
     for subject in wanted:

@@ -80,7 +80,7 @@ def _unwatched(watches: WatchFacts, wanted: WatchRule, now: datetime) -> Iterato
 
 
 def _last(series: Sequence[WatchedSeries], now: datetime) -> datetime:
-    """The last reading of a server; where there is none, the begin of the last watch."""
+    """Time of the last reading, or the start of the last watch."""
     moments = [reading.at for each in series for reading in each.readings if reading.at <= now + CLOCK_SKEW]
     return max(moments, default=max(each.watch.created_at for each in series))
 

@@ -70,7 +70,7 @@ class Shortfall:
 
 
 def short_of(facts: RunFacts, arm: StoredArm, wanted: LeastWorkload) -> Iterator[Shortfall]:
-    """What an arm's workload lacks."""
+    """Gaps in an arm's workload."""
     for field in fields(wanted):
         least = getattr(wanted, field.name)
         if least is None:

@@ -24,7 +24,7 @@ LARGEST: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class AiperfFigures:
-    """What a file holds: its requests, and those among them that failed or are of the warm-up, which count for nothing.
+    """Figures of a file: its requests; those that failed or are of the warm-up count for nothing.
 
     engines: what the server's accounts were recognised as. estimates: of the requests that have drafts.
     """

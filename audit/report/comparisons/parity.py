@@ -43,7 +43,7 @@ NOTHING: Final = "nobody counted its drafts"
 
 @dataclass(frozen=True, slots=True)
 class ParityLimits:
-    """What counts as the same.
+    """Limits of sameness.
 
     alpha: error rate of each test over everything compared. margin: change of acceptance between instances. drift:
     change of acceptance from the first to the second half of a run. noise: largest change of a log-probability, in

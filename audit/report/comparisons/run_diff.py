@@ -1,4 +1,4 @@
-"""What differs between two stored runs: settings, verdicts, acceptance and outputs. Reads records, judges nothing.
+"""Differences of two stored runs: settings, verdicts, acceptance and outputs. Reads records, judges nothing.
 
 Arms are compared by name, requests by case and sample. A request counts as the same work only if prompt and sampling
 parameters are equal; outputs of independent draws differ on a correct engine too, so a difference is a fact, not a
@@ -140,7 +140,7 @@ def _same_content(a: StoredRun, b: StoredRun) -> bool | None:
 
 
 def environment_changes(then: Environment, now: Environment) -> tuple[Change, ...]:
-    """What differs between two environments."""
+    """Changes between two environments."""
     both = ({"packages": each.packages, "hardware": each.hardware, "code": each.code} for each in (then, now))
     a, b = (dict(_flat(jsonable(each), "")) for each in both)
     return tuple(_changes(a, b))

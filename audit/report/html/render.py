@@ -62,7 +62,7 @@ def environment(links: Links = IN_PAGE, more: BaseLoader | None = None, drawn: D
 
 
 def shown(value: Any) -> Any:
-    """What a template writes for a value: a dash for None, visible characters of a text, at most `LONGEST` of them."""
+    """A template's text of a value: a dash for None, visible characters of a text, at most `LONGEST` of them."""
     if value is None:
         return "\u2013"
     if not isinstance(value, str) or isinstance(value, Markup):

@@ -1,4 +1,4 @@
-"""What a section of the report is, and what it reads from."""
+"""Sections of the report, and the source that they read."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ KINDS: Final[Mapping[str, str]] = {
     "untriaged": "The lead or the noise bound is not on record, so nobody can tell rounding from a fault.",
     "baseline": "The baseline's own row prefers the candidate's token: a fault of the baseline.",
 }
-"""What each kind means."""
+"""Meaning by kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _allowed(trace: Trace, at: int | None) -> int | None:
 
 
 def events(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What a record says about grammar, tool calls, filters and failures, a line each."""
+    """A record's grammar, tool calls, filters and failures, a line each."""
     if error := facts.get("error"):
         yield f"error: {error['kind']}: {error['message']}"
     if grammar := facts.get("constraint"):

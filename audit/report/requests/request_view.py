@@ -261,7 +261,7 @@ def _text(tokens: Sequence[int], pieces: Pieces) -> str | None:
 
 
 def _lacking(trace: Trace, pieces: Pieces, alternatives: Alternatives) -> Iterator[str]:
-    """What the record does not hold, as its columns show."""
+    """Names the data that the record's columns lack."""
     level = trace.header.level
     if pieces.text is None:
         yield f"Texts of tokens are not known ({pieces.why}); their ids are shown."

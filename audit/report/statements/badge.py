@@ -21,7 +21,7 @@ GREEN, RED, AMBER, GREY = "#1a7f37", "#b42318", "#8a5a00", "#57606a"
 
 
 class BadgeSubject(StrEnum):
-    """What a badge shows."""
+    """Subject of a badge."""
 
     VERDICT = "verdict"
     ACCEPTANCE = "acceptance"

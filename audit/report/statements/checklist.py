@@ -1,4 +1,4 @@
-"""What production asks of a run of speculative decoding, answered from its evidence or named as missing.
+"""Production's questions to a run, answered from its evidence or named as missing.
 
 An answer says what the record shows; whether that is enough is the reader's decision, except where the reader states a
 number of production: its concurrency or its longest context. Nothing is measured here.
@@ -52,7 +52,7 @@ class ChecklistItem:
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """What the reader states about production: requests at once and tokens of the longest context; None if unstated."""
+    """The reader's statement on production: requests at once and tokens of the longest context; None if unstated."""
 
     concurrency: int | None = None
     context: int | None = None
@@ -218,7 +218,7 @@ def long_contexts(facts: ChecklistFacts) -> ChecklistItem:
 
 
 def kind_of_target(facts: ChecklistFacts) -> ChecklistItem:
-    """What the audited target is: quantisation rounds and experts route otherwise, so evidence holds for one target."""
+    """The audited target: quantisation rounds and experts route otherwise, so evidence holds for one target."""
     key, question = "target", "Is the audited target the deployed one, quantised and with experts as in production?"
     target = next((each for each in facts.run.artifacts if each.kind == "target"), None)
     about = _described(target)
@@ -240,7 +240,7 @@ def _described(target: ArtifactRef | None) -> dict[str, str]:
 
 
 def fallback(facts: ChecklistFacts) -> ChecklistItem:
-    """What happens if speculation is switched off: each candidate's baseline is that engine, with its verdict."""
+    """The engine without speculation: each candidate's baseline, with its verdict."""
     key, question = (
         "fallback",
         "Can speculation be switched off with the same answers, or the same distribution of them?",

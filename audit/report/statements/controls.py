@@ -28,7 +28,7 @@ WORDS: Final[Mapping[str, str]] = {
     "retention": "append-only tables; erasure needs a recorded reason",
     "suite": "the suite by digest",
 }
-"""What each kind of record is."""
+"""Kinds of records in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class ClauseEvidence:
-    """What one run holds for one clause: a text for each record and check."""
+    """Evidence of a run for a clause: a text for each record and check."""
 
     framework: str
     clause: Clause
@@ -82,7 +82,7 @@ def load_controls() -> Controls:
 
 
 def evidence(controls: Controls, results: Results, checkpoints: int) -> tuple[ClauseEvidence, ...]:
-    """What a run holds for each clause.
+    """A run's evidence by clause.
 
     Args:
         controls: the mapping.

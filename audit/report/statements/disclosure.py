@@ -1,4 +1,4 @@
-"""What a provider states about the speculation of a run, from the stored evidence alone.
+"""A provider's statement on a run's speculation, from the stored evidence alone.
 
 Every number comes from the store, and a claim is repeated with its verdict: nothing is concluded here. What was not
 examined is part of the statement.
@@ -27,7 +27,7 @@ LISTED: Final = ("waivers: ", "reviews: ")
 
 
 class Aspect(StrEnum):
-    """What an inference optimisation may change for a user."""
+    """Effects that an optimisation may have for a user."""
 
     DETERMINISM = "determinism"
     DISTRIBUTION = "output distribution"
@@ -51,7 +51,7 @@ ASPECTS: Final[Mapping[Aspect, tuple[str, ...]]] = {
 
 
 class AspectOutcome(StrEnum):
-    """What the checks of one aspect show together."""
+    """The joint outcome of one aspect's checks."""
 
     CHANGED = "changed"
     """A check found a fault."""

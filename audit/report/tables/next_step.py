@@ -1,4 +1,4 @@
-"""What to type after a run that ended undecided."""
+"""The next command after an undecided run."""
 
 from __future__ import annotations
 

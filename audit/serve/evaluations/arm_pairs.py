@@ -59,7 +59,7 @@ class PairedAnswers:
 
     @property
     def verdicts(self) -> set[Verdict]:
-        """Of all checks."""
+        """Verdicts of all checks."""
         return {judged.result.verdict for judged in self.judged}
 
 
@@ -71,7 +71,7 @@ def paired_answers(store: Store, off: EvaluatedArm, on: EvaluatedArm) -> PairedA
     """
     plain, drafted = (_keyed(store.load_arm(each.run, each.arm)) for each in (off, on))
     if not len(drafted.requests):
-        raise CannotDecide("the evaluation generated no answer, so there is nothing of speculation to compare")
+        raise CannotDecide("the evaluation generated no answers to compare")
     partners = {request.case_id: request.tokens for request in plain.requests}
     paired = [request for request in drafted.requests if request.case_id in partners]
     changed = tuple(each.request_id for each in paired if each.tokens != partners[each.case_id])

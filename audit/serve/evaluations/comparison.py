@@ -34,7 +34,7 @@ class ControlScores:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationComparison:
-    """What a pair of evaluations shows.
+    """Comparison of two evaluations.
 
     control: what two evaluations without speculation show; None without such a control. It changes no decision.
     unseen: samples with another answer and the same scores.

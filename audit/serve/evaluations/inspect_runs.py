@@ -18,7 +18,7 @@ from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, Sc
 
 @dataclass(frozen=True, slots=True)
 class InspectTasks:
-    """What is evaluated: task files of Inspect, `limit` samples of each, with settings of generation.
+    """Tasks to evaluate: files of Inspect, `limit` samples of each, with settings of generation.
 
     logs: a folder for Inspect's own logs.
     """

@@ -51,7 +51,7 @@ class SpecauditLM(TemplateLM):  # type: ignore[misc]  # the environment of the t
         self.recorded.close()
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness adds to the configuration in its results."""
+        """Facts for the configuration in the harness's results."""
         return {"audit": dict(self.recorded.facts)}
 
     @property

@@ -19,7 +19,7 @@ from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, Sc
 
 @dataclass(frozen=True, slots=True)
 class HarnessTasks:
-    """What is evaluated: tasks of the harness, or of the folder `include`; `limit` samples of each.
+    """Evaluated tasks: of the harness, or of the folder `include`; `limit` samples of each.
 
     out: a folder for the harness's own results and samples.
     """

@@ -95,7 +95,7 @@ def draft_sums(requests: Iterable[DraftTotals]) -> DraftSums:
 
 @dataclass(frozen=True, slots=True)
 class EstimatorDefinition:
-    """What an estimator is.
+    """Facts of an estimator.
 
     unit: `ratio` of drafted tokens, or `tokens per step`. weighs: the population in which every member counts the same.
     aiperf: AIPerf's name, None if it has none. counters: it is of a server's counters, not of requests.

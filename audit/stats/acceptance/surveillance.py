@@ -59,7 +59,7 @@ class ChangeDirection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """What a detector tests.
+    """Settings of a test.
 
     Attributes:
         direction: a fall below the reference or a rise above it.

@@ -223,7 +223,7 @@ def _extend(evidence: WealthState, ratios: LogRatios) -> WealthState:
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """What a chunk adds to each alternative's log wealth [K]: in the end, and at most on the way."""
+    """Growth of each alternative's log wealth [K] by a chunk: at its end, and at most on the way."""
 
     last: Floats
     largest: Floats

@@ -127,7 +127,7 @@ def _argmax_loss(rows: TokenRows) -> Floats:
     """The most likely token loses a share of its mass to all others."""
     mass, top = rows.top_mass[:, None], rows.top
     shares = np.asarray(ARGMAX_LOSSES)
-    # a law of one token has nothing to lose it to
+    # a one-token law has no other token to shift mass to
     single = mass > 1.0 - 1e-9
     other = np.log1p(shares * mass / np.where(single, 1.0, 1.0 - mass))
     return np.asarray(np.where(single, 0.0, np.where(top[:, None], np.log1p(-shares), other)))

@@ -1,4 +1,4 @@
-"""What to say when the database fails: the cause in words, and the fix.
+"""Turns database errors into one line: cause and fix.
 
 A failure takes back the transaction that it meets and no other. The exception is a commit over a lost connection, which
 may have reached the server; the store then shows whether it did.

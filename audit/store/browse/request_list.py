@@ -30,7 +30,7 @@ MOST_FOUND: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class RequestFilter:
-    """What a reader looks for; an empty text is anything.
+    """A reader's filter; an empty text is anything.
 
     case: beginning of the case's name. check: a check that has a finding at the request, or `any`. divergent: the
     output differs from a baseline's at the same sampling parameters and seed.
@@ -78,7 +78,7 @@ class RequestPage:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlaces:
-    """What a run's requests can be filtered by."""
+    """Values to filter a run's requests by."""
 
     arms: tuple[str, ...]
     domains: tuple[str, ...]
@@ -258,7 +258,7 @@ def request_key(arm: str, name: str) -> RequestKey | None:
 
 
 def places(session: Session, ulid: str) -> RequestPlaces:
-    """What a run's requests can be filtered by.
+    """Values to filter a run's requests by.
 
     Raises:
         UserError: no such run.

@@ -42,7 +42,7 @@ EXIT_CODES: Final[Mapping[int, RunEnd]] = {0: RunEnd.PASS, 1: RunEnd.FAIL, 3: Ru
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What a reader looks for; an empty text or None is anything.
+    """A reader's filter; an empty text or None is anything.
 
     suite, actor: part of the name, in any case. model: part of a target's or draft's name, or the beginning of its
     digest. engine: the backend of an arm. verdict: of a valid result. since, until: days of the start in UTC, both

@@ -43,12 +43,12 @@ DAMAGED: Final = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, EOFError, NotImplementedError),
     *(RuntimeError, ValueError, OverflowError, LookupError, OSError),
 )
-"""What `zipfile` raises on damaged files."""
+"""Errors of `zipfile` on damaged files."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundlePart:
-    """What the manifest states about one part."""
+    """One part, as the manifest states it."""
 
     rows: int
     bytes: int

@@ -36,7 +36,7 @@ KINDS: Final = tuple(name for name, each in COVERED.items() if "run_id" in each.
 
 @dataclass(frozen=True, slots=True)
 class BundleInclusion:
-    """What the part shows: the checkpoint, its signer's name, if the signature was verified, and rows by table.
+    """Proof of the log: the checkpoint, its signer's name, if the signature was verified, and rows by table.
 
     proven: rows that the checkpoint covers. later: rows of the bundle that it does not cover.
     broken: why rows of the checkpoint are not those of the bundle; empty if they are.
@@ -109,7 +109,7 @@ def _proven_values(table: Table, row: ProvenRow) -> dict[str, Any]:
 
 
 def _value(table: Table, name: str, value: Any) -> Any:
-    """A value of an entry, which is as its database holds it, as a bundle has it."""
+    """Converts a log value from the database's form to the bundle's."""
     kind = kind_of(table.c[name])
     if value is None:
         return None

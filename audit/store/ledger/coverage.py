@@ -1,4 +1,4 @@
-"""What the log covers: the columns of each table that an entry hashes, and where every other column is covered.
+"""Coverage by the log: the columns of each table that an entry hashes, and where every other column is covered.
 
 The order of columns is part of the log: a new nullable column goes to the end, where NULL leaves older entries as they
 are.

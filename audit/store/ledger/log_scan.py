@@ -29,7 +29,7 @@ class LogProblem:
 
 @dataclass(slots=True)
 class Scan:
-    """What one pass over the log gives.
+    """Results of one pass over the log.
 
     leaves: the leaf hashes, by place. texts: the text of each entry that has one, by place.
     logged: by kind and key the place of the row's last entry.

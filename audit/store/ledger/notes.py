@@ -53,7 +53,7 @@ class ClaimedHead:
 
 
 def claimed(note: str, place: str) -> ClaimedHead:
-    """What a note states, whoever signed it.
+    """The head in a note, whoever signed it.
 
     Raises:
         UserError: not a checkpoint.

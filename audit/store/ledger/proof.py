@@ -34,7 +34,7 @@ REGISTRATION: Final = "registration"
 
 @dataclass(frozen=True, slots=True)
 class ProvenRun:
-    """What a proof shows of a run: `rows` are the proven rows by kind and column."""
+    """A run by its proof: `rows` are the proven rows by kind and column."""
 
     head: TreeHead
     rows: tuple[ProvenRow, ...]
@@ -153,7 +153,7 @@ def root_from(leaf: bytes, seq: int, size: int, path: Sequence[bytes]) -> bytes 
 
 
 def verify(document: Any, key: PublicKey | None, place: str) -> ProvenRun:
-    """What a proof shows, without a store; without a key, of a checkpoint that anyone may have signed.
+    """Verifies a proof without a store; without a key, the checkpoint may be signed by anyone.
 
     Raises:
         UserError: not a proof, or it does not hold; the message says where.

@@ -1,4 +1,4 @@
-"""What a page shows of a whole run, from the sums that are kept of it or from its rows."""
+"""Figures of a whole run for a page, from the sums that are kept of it or from its rows."""
 
 from __future__ import annotations
 

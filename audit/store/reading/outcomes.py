@@ -59,7 +59,7 @@ def _check(row: CheckRow, arm: str, found: FindingRow | None) -> StoredCheck:
 
 
 def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
-    """What the last result of each arm and check examined, arms in the suite's order, checks by name."""
+    """Coverage of each arm's and check's last result, arms in the suite's order, checks by name."""
     latest = latest_checks(find_run(session, ulid).id)
     rows = session.execute(
         select(CoverageRow, CheckRow.name, ArmRow.name)

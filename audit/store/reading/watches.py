@@ -18,7 +18,7 @@ from audit.store.tables.watches import WatchReadingRow, WatchRow
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """What a watch tests.
+    """Settings of a test.
 
     Attributes:
         url: address of the counters.

@@ -220,7 +220,7 @@ PARTS: Final[Mapping[str, type]] = {
     "samples": ArmSample,
     "drafts": ArmDraftSums,
 }
-"""What the rows of each part are."""
+"""The parts' rows in words."""
 
 
 def keep(session: Session, run: RunRow) -> None:

@@ -21,7 +21,7 @@ FINDING: Final = "finding"
 
 
 class ContentRow(Base):
-    """What a request was asked and answered, with unsalted digests; `request` holds commitments to it."""
+    """Prompt and answer of a request, with unsalted digests; `request` holds commitments to it."""
 
     __tablename__ = "content"
 

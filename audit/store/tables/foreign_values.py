@@ -44,7 +44,7 @@ MAPPINGS: Final = frozenset(
 """Columns whose JSON is an object."""
 SHOWN: Final = 60
 UNFORESEEN: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, InvalidRequestError)
-"""What code raises on values that it does not expect; the harness's own exceptions are none of them."""
+"""Exceptions of code on values that it does not expect; the harness's own exceptions are none of them."""
 
 
 def blame(
@@ -125,4 +125,4 @@ TESTS: Final[tuple[tuple[type[Any], Callable[[Any], bool]], ...]] = (
     (LargeBinary, lambda value: isinstance(value, bytes)),
     (String, lambda value: isinstance(value, str)),
 )
-"""What a column of a type holds in SQLite; the first type that fits decides."""
+"""SQLite's values of a column, by type; the first type that fits decides."""

@@ -256,7 +256,7 @@ class RequestRow(Base):
     tokens_commitment: Mapped[str | None] = mapped_column(Digest)
     """Salted commitments (`audit.store.base.commitments`)."""
     record_version: Mapped[int] = mapped_column(Integer)
-    """What the record hash covers: 1 the content itself, 2 the commitments to it."""
+    """Cover of the record hash: 1 the content itself, 2 the commitments to it."""
     record_hash: Mapped[str] = mapped_column(Digest)
 
 

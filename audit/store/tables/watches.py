@@ -11,7 +11,7 @@ from audit.store.tables.runs import Base, Key, UtcTime
 
 
 class WatchRow(Base):
-    """What a watch tests, fixed before its first reading; other settings begin another watch."""
+    """Settings of a watch, fixed before its first reading; other settings begin another watch."""
 
     __tablename__ = "watch"
     __table_args__ = (Index(None, "url"), Index(None, "run_id"))

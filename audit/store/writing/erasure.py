@@ -26,7 +26,7 @@ from audit.store.writing.contents import REASON
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
-    """What an erasure would delete in one run: `requests` and `findings` are rows of the database."""
+    """Rows to delete in one run: `requests` and `findings` are rows of the database."""
 
     run: str
     requests: tuple[int, ...]
@@ -50,7 +50,7 @@ class StoredErasure:
 
 
 def plan(session: Session, ulid: str, names: Sequence[str]) -> ErasurePlan:
-    """What can be erased in a run: the named requests and all findings that may quote them, or all of both.
+    """Plans an erasure in a run: the named requests and all findings that may quote them, or all of both.
 
     Raises:
         UserError: the run still runs, or has no request of that name.

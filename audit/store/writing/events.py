@@ -1,4 +1,4 @@
-"""What a trace says about grammar, tool calls and filters, as rows for SQL, and the comparison of stored rows with it.
+"""Rows for SQL about a trace's grammar, tool calls and filters, and the comparison of stored rows with it.
 
 Facts come from engines and from other people's stores, so a value of another kind than expected counts as not stated.
 """

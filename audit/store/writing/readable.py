@@ -1,7 +1,7 @@
 """The tokens and steps of a trace as JSON text that SQL can unnest, on SQLite and on PostgreSQL alike.
 
 All columns are arrays over the steps of the request. Log-probabilities are rounded to thousandths of a nat; the exact
-numbers stay in the trace. `UNNESTED` in `migrations.views` reads them back.
+numbers stay in the trace. The views of `migrations.unnested` read them back.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def require_convertible(opened: OpenedSource) -> None:
 
 
 def beyond_gguf(config: Mapping[str, Any]) -> str | None:
-    """What a GGUF file of the family llama lacks."""
+    """The key that a llama GGUF file lacks."""
     biased = [key for key in ("attention_bias", "mlp_bias") if config.get(key)]
     return f"knows no {biased[0]}" if biased else None
 

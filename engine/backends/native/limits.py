@@ -1,4 +1,4 @@
-"""What the built-in engine refuses before anything runs: parts that do not fit, too many nodes, unknown tokens.
+"""Refusals of the built-in engine before anything runs: parts that do not fit, too many nodes, unknown tokens.
 
 All functions raise InvalidRequest.
 """

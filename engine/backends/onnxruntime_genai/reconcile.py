@@ -29,7 +29,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What the engine reported about one request.
+    """The engine's accounts of one request.
 
     growth: by token, of the counters. sequence: prompt and answer, without an end token. most: the largest number of
     drafted tokens in a round; 0 without speculation.

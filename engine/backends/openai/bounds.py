@@ -1,4 +1,4 @@
-"""What one answer of a server may cost: bytes, characters, tokens.
+"""Limits of one answer of a server: bytes, characters, tokens.
 
 The limits follow from the request, with room for servers that say much besides: a program that asks for a hundred
 tokens need not hold a gigabyte in memory because a server sends one.

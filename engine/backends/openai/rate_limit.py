@@ -26,7 +26,7 @@ class RateLimiter:
     Args:
         per_minute: most requests per minute, None for no limit.
         clock: seconds that never go back.
-        stop: set when the arm is over; waiting calls then raise Stopped.
+        stop: set when the arm is over; waiting calls then raise ArmStopped.
         wait: waits for `stop` for the given number of seconds.
     """
 
@@ -48,7 +48,7 @@ class RateLimiter:
         """Wait until it is this request's turn.
 
         Raises:
-            Stopped: the arm is over.
+            ArmStopped: the arm is over.
         """
         with self._lock:
             now = self._clock()
@@ -65,7 +65,7 @@ class RateLimiter:
         """Wait, unless the arm is over.
 
         Raises:
-            Stopped: it is.
+            ArmStopped: it is.
         """
         if self._stop.is_set() or (seconds > 0 and self._wait(seconds)):
             raise ArmStopped("the run was stopped")

@@ -337,7 +337,7 @@ def without_key(answer: Completion, secret: Secret) -> Completion:
 
 
 def _texts(answer: Completion) -> Iterator[str]:
-    """What an answer says: each text whole, because parts of a stream and tokens may cut the key."""
+    """Texts of an answer: each whole, because parts of a stream and tokens may cut the key."""
     yield answer.content
     yield answer.reasoning
     yield answer.refusal

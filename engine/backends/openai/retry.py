@@ -62,7 +62,7 @@ class RetryingClient:
         """Send the request until there is an answer, a refusal, or no try left.
 
         Raises:
-            rate_limit.Stopped: the arm is over.
+            rate_limit.ArmStopped: the arm is over.
         """
         lost: list[str] = []
         for attempt in range(1, self.settings.tries + 1):

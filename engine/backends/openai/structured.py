@@ -106,7 +106,7 @@ def problem_of(engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
 
 
 def judged_facts(spec: ConstraintSpec | None, answer: Completion) -> dict[str, Any]:
-    """What the grammar applies to in an answer with several parts: its content, or the part instead of it."""
+    """Scope of the grammar in an answer with several parts: its content, or the part instead of it."""
     if spec is None or answer.text == answer.content:
         return {}
     instead = next((name for part, name in INSTEAD.items() if getattr(answer, part)), None)

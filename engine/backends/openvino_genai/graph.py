@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What every layer shares: cosines and sines, the mask, and the rows of the batch."""
+    """Inputs of every layer: cosines and sines, the mask, and the rows of the batch."""
 
     cosine: Any
     sine: Any

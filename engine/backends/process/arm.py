@@ -148,7 +148,7 @@ class ProcessEngine(Generic[M]):
         return Capabilities(self.evidence_level)
 
     def observed(self) -> ForeignEngine:
-        """What its records say of the engine."""
+        """The engine as its records state it."""
         return ForeignEngine(
             vocabulary=self.target.vocabulary,
             eos_ids=self.target.eos_ids,

@@ -91,7 +91,7 @@ class Converted:
     manifest: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
-        """What identifies the model in a record."""
+        """The identity of the model in a record."""
         stated = {key: self.manifest[key] for key in ("precision", "rounding", "packages")}
         return {"sha256": self.sha256, "source_sha256": self.source_sha256, **stated}
 
@@ -187,7 +187,7 @@ def require_known(opened: OpenedSource, kind: str) -> None:
 
 
 def unknown(config: Mapping[str, Any]) -> str | None:
-    """What the converters do not know in a configuration."""
+    """The part of a configuration unknown to converters."""
     family = (config.get("architectures") or ["none"])[0]
     if family not in FAMILIES:
         return f"knows {', '.join(FAMILIES)}, not {family}"

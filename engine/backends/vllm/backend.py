@@ -47,7 +47,7 @@ from engine.record.tool_calls import ResponseTemplate
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What is needed to read the answers of one engine.
+    """Facts to read the answers of one engine.
 
     template: how the target's family writes tool calls.
     decode: from a prompt and the tokens after it to the tokens' text.

@@ -90,7 +90,7 @@ def masks_of(seen: SpooledRows, vocabulary: int) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class StepReading:
-    """What decides the meaning of a request's steps.
+    """Settings that give a request's steps meaning.
 
     greedy, structured: the request is at temperature 0; it has a grammar.
     drawn: drafts of sampled requests are drawn from rows.

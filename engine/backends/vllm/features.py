@@ -100,7 +100,7 @@ def adapter_facts(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one request of vLLM is for: one of ours, or several samples of one prompt."""
+    """The aim of a request of vLLM: one of ours, or several samples of one prompt."""
 
     name: str
     requests: tuple[Request, ...]
@@ -149,7 +149,7 @@ def message_of(asked: Asked, terms: RequestTerms, sampling: Mapping[str, Any]) -
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """What the engine showed of one request.
+    """The engine's accounts of one request.
 
     worker: for each step of the worker, what its batch held for the request; None without such a record.
     scheduler: the last step of the scheduler; None without its record.

@@ -261,7 +261,7 @@ MADE: Final = "made:"
 
 
 def outside(engine: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """What these engine settings and proposer options name."""
+    """Access by these engine settings and proposer options."""
     return (*_code(engine, options), *_files(engine, options))
 
 

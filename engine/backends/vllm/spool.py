@@ -145,7 +145,7 @@ class SpooledRows:
     last: Mapping[str, float] = field(default_factory=dict)
     round: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the worker's batch holds for the request (`hooks.batch_settings`)."""
+    """The request's settings in the worker's batch (`hooks.batch_settings`)."""
     masks: NDArray[np.uint8] | None = None
     behind: NDArray[Any] | None = None
     reduced: ForeignStep | None = None

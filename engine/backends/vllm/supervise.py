@@ -46,7 +46,7 @@ class VllmProcess(EngineProcess):
 
     @property
     def scheduler_log(self) -> SchedulerLog:
-        """What the hook in the scheduler writes."""
+        """The log of the hook in the scheduler."""
         return self._scheduler_log
 
     def first_message(self) -> Mapping[str, Any]:

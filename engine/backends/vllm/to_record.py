@@ -58,7 +58,7 @@ class RecordOptions:
 
     @property
     def kept(self) -> CallTerms:
-        """What the engine keeps of its rows."""
+        """The terms that keep its rows."""
         observed = self.observed
         return CallTerms(
             observed.level, observed.protocol, observed.vocabulary, observed.eos_ids, self.drawn, self.masks

@@ -1,4 +1,4 @@
-"""What vLLM's worker must know of a call's requests to reduce their rows."""
+"""Terms by which vLLM's worker reduces the rows of a call's requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerTerms:
 
 @dataclass(frozen=True, slots=True)
 class CallTerms:
-    """What a call keeps of the target's rows, at the record's level, and what all its requests share.
+    """The parts of the target's rows that a call keeps, at the record's level, and its common terms.
 
     drawn, masks: as in `engine.backends.vllm.decisions.StepReading`.
     """

@@ -24,7 +24,7 @@ COUNT: Final = "num_nextn_predict_layers"
 FAMILY: Final = "mtp"
 WHOLE_MODEL: Final = "ForCausalLM"
 DEEPSEEK_ARCHITECTURE: Final = "DeepSeekMTPModel"
-"""What config.json of a folder of modules names, as vLLM calls it; whole models are named ...ForCausalLM."""
+"""Architecture in config.json of a folder of modules, as in vLLM; whole models are named ...ForCausalLM."""
 QWEN3_NEXT: Final = "Qwen3NextMTP"
 MODEL_TENSORS: Final = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
 

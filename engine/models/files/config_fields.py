@@ -23,7 +23,7 @@ DEEPEST: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """What a field may hold: in words, and as a test."""
+    """Contents of a field: in words, and as a test."""
 
     words: str
     holds: Callable[[Any], bool]

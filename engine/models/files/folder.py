@@ -47,7 +47,7 @@ TOKENIZER_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What the system says of an open file; another file, or another content, has another state."""
+    """The system's facts of an open file; another file, or another content, has another state."""
 
     device: int
     number: int

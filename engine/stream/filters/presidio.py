@@ -39,7 +39,7 @@ class PresidioRules:
         return SegmentFilter(self.facts.action, self.marks, SENTENCE)
 
     def marks(self, text: str) -> Iterator[Mark]:
-        """What the recognisers find, in the order of the text."""
+        """Matches of the recognisers, in the text's order."""
         found = self.analyzer.analyze(
             text=text, language="en", entities=list(self.entities), score_threshold=self.score
         )

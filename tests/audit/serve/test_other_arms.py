@@ -101,4 +101,4 @@ def test_the_numerics_of_the_target_are_on_record(tmp_path):
 def test_numerics_are_not_for_a_suite(suite, tmp_path):
     done = invoke("serve", suite, "--arm", "cascade", "--numerics", "fast", "--no-store")
     assert done.exit_code == 2
-    assert done.stderr.startswith("audit: --numerics belongs to a model; a suite says at its target")
+    assert done.stderr.startswith("audit: --numerics is for a model; in a suite, set `numerics`")

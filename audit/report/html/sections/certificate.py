@@ -93,7 +93,7 @@ def _loaded(name: str) -> Check | None:
 
 
 def _need(check: Check, arm: StoredArm, result: StoredCheck) -> SampleSize | None:
-    """What the check's plan asks for, with the spread that the run measured."""
+    """The sample that the check plans, at the spread that the run measured."""
     sampling: Mapping[str, Any] = arm.spec.get("sampling") or {}
     asked: Mapping[str, Any] = (arm.spec.get("judged") or {}).get("checks") or {}
     design = Design(

@@ -56,7 +56,7 @@ def read(source: ReportSource) -> GenerationPage | Nothing:
 
 
 def _keys(arms: Iterable[str], names: Iterable[str]) -> set[RequestKey]:
-    """What the names ARM/CASE#SAMPLE may stand for; several, where an arm's name begins with another's and a slash."""
+    """Requests that ARM/CASE#SAMPLE may name; several, where an arm's name begins with another's and a slash."""
     keys = (request_key(arm, name) for name in names for arm in arms if name.startswith(f"{arm}/"))
     return {key for key in keys if key is not None}
 

@@ -16,7 +16,7 @@ PROMISES: Final[Mapping[str, str]] = {
     "tree": "the same bits for one token at a time, chains, trees and any batch",
     "everywhere": "the same bits for one token at a time, chains, trees, any batch and any machine",
 }
-"""What each promise of a numerics mode means, weakest first."""
+"""Meanings of a numerics mode's promises, weakest first."""
 CHECKS: Final = ("bitwise", "anchor", "draft_anchor")
 """Checks whose numbers are about rows."""
 

@@ -1,4 +1,4 @@
-"""What an endpoint is and what it speaks, found by a few small requests.
+"""Finds an endpoint's server and protocol by a few small requests.
 
 `probe` asks each question once with a short prompt, so an answer of "yes" says that one request worked, not that every
 request does: the checks of a suite decide that.

@@ -32,7 +32,7 @@ MLX: Final = re.compile(r"\d+\.\d+\.\d+-\d+\.\d+\.\d+-.*")
 
 @dataclass(frozen=True, slots=True)
 class ServerPages:
-    """What a server says about itself beside its answers."""
+    """A server's account of itself beside its answers."""
 
     facts: EndpointFacts
     metrics: str

@@ -34,7 +34,7 @@ TOOL: Final = {"type": "function", "function": {"name": "look", "description": "
 
 
 class TrialOutcome(StrEnum):
-    """What one trial showed."""
+    """Outcome of a trial."""
 
     YES = "yes"
     NO = "no"

@@ -267,7 +267,7 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
     """The requests of the step.
 
     Raises:
-        Misplaced: the rows of a request are not contiguous.
+        RowsMisplaced: the rows of a request are not contiguous.
     """
     count = runner.input_batch.num_reqs
     counts = tuple(metadata.num_draft_tokens) if metadata is not None else (0,) * count

@@ -225,7 +225,7 @@ def rows_code() -> Code | None:
 
 
 def common() -> str:
-    """What both modules share."""
+    """Code of both modules."""
     return template("common").substitute(
         smallest=vector(SMALLEST),
         log2e=vector(LOG2E),
