@@ -85,7 +85,7 @@ def _wrong(trace: Trace, account: Mapping[str, Any]) -> Iterator[_WrongMask]:
 def _digests(trace: Trace) -> list[int] | None:
     """Digests of the recorded bits; None below level `full`."""
     # imported late: the recorder is part of the engine
-    from engine.record.row_digests import digests
+    from engine.record.rows.row_digests import digests
 
     if not len(trace.mask_bits):
         return None

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats
-from engine.record.lumping import PAD
+from engine.record.rows.lumping import PAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import ArmRecord, RequestRecord
 from engine.core.types import Floats, Protocol, QKind, RecordLevel
 from engine.record.columns import shape_fault
-from engine.record.lumping import PAD
+from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, plain_laws, transform
 

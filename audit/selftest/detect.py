@@ -33,7 +33,7 @@ from engine.core.types import Emitted, Proposal, RecordLevel, Role, StepOutcome,
 from engine.faults.interface import Fault
 from engine.record.effective import Effective
 from engine.record.recorder import to_trace
-from engine.record.reduction import reduce
+from engine.record.rows.reduction import reduce
 from engine.record.trace import Trace
 
 

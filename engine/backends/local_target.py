@@ -22,7 +22,7 @@ from engine.models.files.verified_files import pinned
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.passes.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine, header_of
+from engine.record.foreign.requests import ForeignEngine, header_of
 from engine.record.tool_calls import ResponseTemplate
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from engine.constraints.compiled import Grammars
 from engine.core.types import SamplingParams
 from engine.record.mask_bits import packed
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 from engine.sampling.stopping import Decode
 
 FACT: Final = "constraint"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 from typing import Protocol as TypeProtocol
 
 import numpy as np
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from engine.core.types import Protocol, QKind, RecordLevel, Role
 
-if TYPE_CHECKING:
-    from engine.record.trace import Trace, TraceHeader
-
 TOP: Final = 20
 """Largest scores that level `topk` keeps of a row, and likeliest tokens of p and of q."""
+Trace: TypeAlias = Any
+TraceHeader: TypeAlias = Any
+"""Both are of `engine.record.trace`, which imports this table."""
 Values = NDArray[Any]
 Counts = NDArray[np.integer[Any]]
 
@@ -163,7 +163,7 @@ TABLE: Final = (
 BY_NAME: Final[Mapping[str, Column]] = {column.name: column for column in TABLE}
 COLUMNS: Final = tuple(BY_NAME)
 KEPT: Final = tuple(name for name in COLUMNS if name.startswith("kept_"))
-"""Columns of whole rows chosen afterwards (`engine.record.kept_rows`)."""
+"""Columns of whole rows chosen afterwards (`engine.record.rows.kept_rows`)."""
 MASKS: Final = tuple(name for name, column in BY_NAME.items() if "mask" in name and column.per is not Per.KEPT)
 """Columns of a grammar's masks; empty without a grammar."""
 COMMITTED: Final = tuple(column for column in TABLE if column.committed)

@@ -16,8 +16,8 @@ import numpy as np
 from engine.core.types import FinishReason, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
 from engine.record.columns import BY_NAME, COMMITTED, MASKS, empty
-from engine.record.kept_rows import RowKeeper, share_of
-from engine.record.reduction import NAN, RecordedBlock, columns_of, reduce
+from engine.record.rows.kept_rows import RowKeeper, share_of
+from engine.record.rows.reduction import NAN, RecordedBlock, columns_of, reduce
 from engine.record.trace import Trace, TraceHeader, encode
 
 BLOCK: Final = 2**17

@@ -69,7 +69,7 @@ class TraceHeader:
     draft_versions: tuple[DraftVersion, ...] = ()
     """The versions that `draft_version` refers to, in order; empty for a draft that does not learn."""
     kept_share: float = 0.0
-    """Probability with which a token's whole rows are kept (`engine.record.kept_rows`); 0 if nothing chooses any."""
+    """Probability with which a token's whole rows are kept (`rows.kept_rows`); 0 if nothing chooses any."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
@@ -80,7 +80,7 @@ class Trace:
     """One request's record: S steps, N drafted nodes, X examined nodes, E emitted tokens.
 
     Columns absent at a level have length 0. `top_*` and the columns of cells exist
-    at `topk` only, `logits` and `q_rows` at `full` only. Cells: see `engine.record.lumping`.
+    at `topk` only, `logits` and `q_rows` at `full` only. Cells: see `engine.record.rows.lumping`.
     """
 
     header: TraceHeader
@@ -119,7 +119,7 @@ class Trace:
     margin: Floats
     """[E] largest minus second largest score of the deciding row."""
     logits_digest: NDArray[np.uint64]
-    """[E] digest of the deciding row as the target gave it (see `engine.record.row_digests`)."""
+    """[E] digest of the deciding row as the target gave it (see `engine.record.rows.row_digests`)."""
     top_id: Ints
     """[E, K] tokens with the largest scores, descending."""
     top_score: Floats
@@ -133,7 +133,7 @@ class Trace:
     q_rows: Floats
     """[X, V] the distribution that each examined node was drawn from."""
     cell_id: Ints
-    """[E, C] the K likeliest tokens of p, descending, then those of q that p lacks; `engine.record.lumping.PAD`."""
+    """[E, C] the K likeliest tokens of p, descending, then those of q that p lacks; `rows.lumping.PAD`."""
     cell_p: Rows
     cell_q: Rows
     """[E, C] q of the place; NaN where nothing was drafted or its law is not known, as in the next columns of q."""
@@ -173,7 +173,7 @@ class Trace:
     spare_mask_bits: NDArray[np.uint8]
     """[R, ceil(V / 8)] those on the rows of `spare_logits`."""
     kept_at: Ints
-    """[K] the emitted tokens whose rows are kept, chosen afterwards (`engine.record.kept_rows`)."""
+    """[K] the emitted tokens whose rows are kept, chosen afterwards (`engine.record.rows.kept_rows`)."""
     kept_logits: Rows
     """[K, V] their deciding rows as the target gave them."""
     kept_mask_bits: NDArray[np.uint8]

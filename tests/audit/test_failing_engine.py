@@ -16,7 +16,7 @@ from engine.backends.catalogue import BackendKind, SourceKind
 from engine.backends.native import scripted
 from engine.core.registry import BACKENDS
 from engine.core.types import FinishReason, Generation
-from engine.record.foreign import failed_trace
+from engine.record.foreign.requests import failed_trace
 from engine.record.trace import decode, encode
 from tests.support.observers import Silent
 

@@ -29,7 +29,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
 from engine.record.further_columns import EMPTY, KEPT
-from engine.record.kept_rows import PLACE_BYTES, share_of
+from engine.record.rows.kept_rows import PLACE_BYTES, share_of
 from engine.record.trace import decode, encode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of

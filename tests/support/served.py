@@ -8,8 +8,8 @@ from dataclasses import replace
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import RecordLevel
 from engine.record.effective import Effective, LoopOwner
-from engine.record.foreign import ForeignRecord, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignRecord, observed_trace
+from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import decode
 
 FOREIGN = Effective(decoder=LoopOwner.FOREIGN)

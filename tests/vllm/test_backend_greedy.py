@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.core.types import FinishReason, RecordLevel, Role
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 from engine.record.trace import decode
 
 from .arms import NGRAM, answered, backend, plan, reconciled, requests

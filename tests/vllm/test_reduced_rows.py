@@ -7,8 +7,8 @@ import pytest
 
 from engine.backends.vllm import supervise
 from engine.core.types import Protocol, RecordLevel, SamplingParams
-from engine.record.foreign_steps import ForeignStep, step_record
-from engine.record.reduction import columns_of, reduce
+from engine.record.foreign.steps import ForeignStep, step_record
+from engine.record.rows.reduction import columns_of, reduce
 from engine.record.trace import decode, steps_of
 from tests.audit.invoke import invoke
 

@@ -17,7 +17,7 @@ from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind
 from engine.record.columns import EntryIndex, entries_before, numbered
-from engine.record.kept_rows import dense_laws
+from engine.record.rows.kept_rows import dense_laws
 from engine.record.trace import Trace
 from engine.sampling.rng import gumbel_at
 

@@ -1,7 +1,7 @@
 """Whole rows of q that level `topk` keeps of a sample of tokens, under the contract of level `full`.
 
 A kept row is a distribution whose draw is repeated from all of its entries, and it has the recorded cells. The choice
-of the sample is the record's (`engine.record.kept_rows`); `replay` repeats it.
+of the sample is the record's (`engine.record.rows.kept_rows`); `replay` repeats it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.draft_draws import DraftDraw, contract_fault, drawn_again, draws_from
 from engine.core.types import Floats
-from engine.record.lumping import PAD
+from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.rng import Randomness
 

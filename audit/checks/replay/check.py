@@ -32,7 +32,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import percent
 from engine.core.types import RecordLevel
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 from engine.record.trace import Trace
 
 

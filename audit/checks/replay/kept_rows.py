@@ -15,10 +15,10 @@ import numpy as np
 from audit.checks.replay.kept_columns import ROUNDED, SUMMED, strange_laws, strange_rows
 from audit.evidence.structure import Violation
 from engine.core.types import Floats
-from engine.record.kept_rows import choices
-from engine.record.lumping import PAD
 from engine.record.mask_bits import unpacked
-from engine.record.row_digests import digests
+from engine.record.rows.kept_rows import choices
+from engine.record.rows.lumping import PAD
+from engine.record.rows.row_digests import digests
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, transform
 

@@ -18,7 +18,7 @@ from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, same
 from engine.core.types import Floats, Role
 from engine.record.columns import numbered
-from engine.record.lumping import PAD
+from engine.record.rows.lumping import PAD
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import gumbel_at
 

@@ -17,7 +17,7 @@ from audit.text.unsafe import shortened
 from engine.core.errors import InvalidRequest
 from engine.core.types import QKind, RecordLevel
 from engine.record.columns import shape_fault
-from engine.record.lumping import PAD
+from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
 
 MOST: Final = 5

@@ -15,7 +15,7 @@ from engine.backends.openai.response import lead_of
 from engine.backends.process.record import AnswerTerms, ReadAnswer, decoded_facts, end_of, single_steps
 from engine.core.child import Frame
 from engine.core.types import FinishReason, Request, SamplingParams
-from engine.record.foreign import ForeignEngine, ForeignRecord
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord
 
 
 def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:

@@ -15,8 +15,8 @@ from engine.backends.process.record import AnswerTerms, ReadAnswer, end_of, sing
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.child import Frame
 from engine.core.types import FinishReason, QKind, Request
-from engine.record.foreign import ForeignRecord
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignRecord
+from engine.record.foreign.steps import ForeignStep
 
 
 def read(

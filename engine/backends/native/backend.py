@@ -36,7 +36,7 @@ from engine.proposers.interface import Proposer
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine, header_of
+from engine.record.foreign.requests import ForeignEngine, header_of
 from engine.record.trace import Trace, TraceHeader
 from engine.stream.loading import load_stream
 

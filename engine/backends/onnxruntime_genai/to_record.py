@@ -22,7 +22,7 @@ from engine.backends.process.record import (
 from engine.backends.process.settings import ProcessSettings
 from engine.core.child import Frame
 from engine.core.types import Request
-from engine.record.foreign import ForeignRecord
+from engine.record.foreign.requests import ForeignRecord
 
 
 def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:

@@ -36,8 +36,8 @@ from engine.backends.openai.tool_calls import tool_facts
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from engine.backends.process.record import (
 )
 from engine.core.child import Frame
 from engine.core.types import FinishReason, Request
-from engine.record.foreign import ForeignRecord
+from engine.record.foreign.requests import ForeignRecord
 
 SOURCES: Final = ("tokens", "steps", "finish reason", "options")
 REASONS: Final = {FinishReason.EOS: "STOP", FinishReason.STOP: "STOP", FinishReason.LENGTH: "LENGTH"}

@@ -17,7 +17,7 @@ from engine.core.child import Frame
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine
 
 M = TypeVar("M")
 

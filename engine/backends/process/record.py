@@ -11,8 +11,8 @@ from engine.backends.process.engine_process import Failure
 from engine.backends.process.settings import ProcessSettings
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.types import FinishReason, Generation, Request
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 
 
 @dataclass(frozen=True, slots=True)

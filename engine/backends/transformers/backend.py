@@ -34,7 +34,7 @@ from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import LoadedModel
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.sampling.stopping import StopRule
 
 

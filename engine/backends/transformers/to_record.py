@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.backends.transformers.hooks import HookedGenerate, HookedStep
 from engine.core.types import Floats, QKind, Timing
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import Rows
 
 SOURCES = ("get_candidates", "update_candidate_strategy", "_speculative_sampling", "sequences", "logits")

@@ -41,7 +41,7 @@ from engine.core.types import Generation, Protocol, RecordLevel, Request
 from engine.decode.call_reader import CallReader, is_read, offer_facts
 from engine.models.loading import OpenedSource, open_source
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine
 from engine.record.tool_calls import ResponseTemplate
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from engine.backends.vllm.spool import SpooledRows, SpooledStep, sized, valid_drafts
 from engine.core.types import Floats, Mask, QKind, Timing
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.steps import ForeignStep
 from engine.record.mask_bits import unpacked
-from engine.record.reduction import NAN
+from engine.record.rows.reduction import NAN
 
 
 def with_forbidden(

@@ -22,7 +22,7 @@ from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
 from engine.record.mask_bits import packed
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 
 FACT: Final = "constraint"
 UNREAD: Final = "unread"

@@ -5,8 +5,8 @@ ends inside a message is read up to there; the engine died during a write.
 
 Steps whose rows vLLM's worker has reduced: from the worker's messages to the audit, and back.
 
-The worker reduces each step's rows by the function that the built-in engine uses (`engine.record.reduction.reduce`)
-and writes the columns instead of the rows.
+The worker reduces each step's rows by the function that the built-in engine uses (`reduce` of
+`engine.record.rows.reduction`) and writes the columns instead of the rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from engine.core.child import Frame, TruncatedStream, read
 from engine.core.types import QKind, Timing
-from engine.record.foreign_steps import ForeignStep
-from engine.record.reduction import OF_EXAMINED, Masks
+from engine.record.foreign.steps import ForeignStep
+from engine.record.rows.reduction import OF_EXAMINED, Masks
 
 PREFIX: Final = "reduced_"
 """Begins the names of arrays that stand for rows."""

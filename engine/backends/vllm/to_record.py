@@ -21,8 +21,8 @@ from engine.backends.vllm.spool import SpooledRows, SpooledStep, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import FinishReason, Generation, Request
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep, cut
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep, cut
 
 Decoder = Callable[[Sequence[int], Sequence[int]], SecondDecoding | None]
 """From a prompt and the tokens after it to the tokens' text."""

@@ -13,7 +13,7 @@ from engine.record.requests import sampling_from_json
 
 @dataclass(frozen=True, slots=True)
 class WorkerTerms:
-    """One request, as `engine.record.row_laws.CallTerms` asks for it, and the meaning of its steps."""
+    """One request, as `engine.record.rows.row_laws.CallTerms` asks for it, and the meaning of its steps."""
 
     level: RecordLevel
     protocol: Protocol

@@ -19,7 +19,7 @@ from engine.core.errors import CapacityError, ModelError
 from engine.core.types import Generation, Request
 from engine.models.loading import LoadedModel, load_model
 from engine.models.scripted import Script
-from engine.record.teacher_forced import GivenRow, record_given
+from engine.record.foreign.teacher_forced import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 from engine.sampling.target_rows import MaskOf

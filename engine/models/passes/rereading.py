@@ -18,7 +18,7 @@ from engine.core.types import Generation, Request
 from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.models.numerics.interface import Invariance
 from engine.models.probe.choose import ModelWithNumerics
-from engine.record.teacher_forced import GivenRow, record_given
+from engine.record.foreign.teacher_forced import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 

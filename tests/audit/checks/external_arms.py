@@ -3,8 +3,8 @@
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.effective import Effective
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import decode
 
 WHAT = ForeignEngine(32, (), Protocol.CHAIN, "ngram", RecordLevel.TOKENS)

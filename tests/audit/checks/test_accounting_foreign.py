@@ -10,8 +10,8 @@ from audit.checks.base.interface import evaluate
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, RecordLevel, Request
-from engine.record.foreign import ForeignRecord, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignRecord, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import decode
 from engine.sampling.transforms import transform
 from tests.audit.checks.external_arms import SAMPLING, WHAT, evidence, record

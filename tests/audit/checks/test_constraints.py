@@ -24,7 +24,7 @@ from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective
 from engine.record.mask_bits import packed, unpacked
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from tests.engine.constraints.arms import CHOICE, LARK, LIBRARIES, SENTENCE, decoded, requests, sampling

@@ -11,7 +11,7 @@ from audit.checks.q_contract.check import judge_request
 from audit.checks.replay.kept_rows import _node, check_kept, wrong_share
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.columns import shape_fault
-from engine.record.kept_rows import choices, chosen, windows
+from engine.record.rows.kept_rows import choices, chosen, windows
 from engine.record.trace import decode
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, requests

@@ -6,7 +6,7 @@ from engine.backends.native import SCRIPTED_KIND
 from engine.backends.native.scripted import ALPHABET
 from engine.backends.native.scripted import open_models as open_scripted
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel
-from engine.record.foreign import ForeignEngine, failed_trace, header_of
+from engine.record.foreign.requests import ForeignEngine, failed_trace, header_of
 
 DEADLY = ALPHABET.index("e")
 

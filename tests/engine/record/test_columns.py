@@ -39,6 +39,7 @@ def test_the_table_names_the_fields_of_a_trace():
 
 @pytest.mark.parametrize("protocol", list(Protocol))
 @pytest.mark.parametrize("level", list(RecordLevel))
+@pytest.mark.medium
 def test_every_changed_column_is_named_in_one_line(level, protocol):
     trace = made(level, protocol)
     assert shape_fault(trace) is None

@@ -25,8 +25,8 @@ from engine.core.types import (
 )
 from engine.models.interface import to_numpy
 from engine.record.recorder import Recorder, to_trace
-from engine.record.reduction import reduce
-from engine.record.row_digests import digests
+from engine.record.rows.reduction import reduce
+from engine.record.rows.row_digests import digests
 from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, generate, requests, traces

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engine.record.row_laws import BLOCK, RowSums
+from engine.record.rows.row_laws import BLOCK, RowSums
 
 
 @pytest.mark.parametrize("size", [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 37])

@@ -20,8 +20,8 @@ from engine.backends.vllm.decisions import decided
 from engine.backends.vllm.spool import NamedStep, arrays_of, head_of, split
 from engine.backends.vllm.worker_terms import WorkerTerms
 from engine.core.child import Frame, write
-from engine.record.foreign_steps import ForeignStep, step_record
-from engine.record.reduction import columns_of, reduce
+from engine.record.foreign.steps import ForeignStep, step_record
+from engine.record.rows.reduction import columns_of, reduce
 
 WAITING: Final = 64
 """Frames that may wait; beyond it, a slow writer delays the engine instead of filling the memory."""

@@ -15,8 +15,8 @@ from audit.store.base.values import CountSource, Resolution
 from audit.store.sums.accounts import endpoint_counts
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.record.effective import Effective
-from engine.record.foreign import ForeignEngine, ForeignRecord, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill_finished, start
 from tests.audit.store.conftest import any_url, cluster, postgres

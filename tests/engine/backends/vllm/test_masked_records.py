@@ -15,7 +15,7 @@ from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.child import write
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, QKind, RecordLevel, Request, Role, SamplingParams
-from engine.record.foreign import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine
 from engine.record.mask_bits import packed
 from engine.record.trace import decode
 

@@ -11,7 +11,7 @@ from engine.backends.vllm.spool import SpooledRows, SpooledStep
 from engine.backends.vllm.supervise import CallFacts, Failure, RequestOutcome
 from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
-from engine.record.foreign import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine
 from engine.record.trace import decode
 
 V = 10

@@ -17,7 +17,7 @@ from engine.backends.vllm.worker_terms import terms_of
 from engine.core.child import read
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, Request, Role, SamplingParams
-from engine.record.foreign import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine
 from engine.record.trace import decode
 
 V = 400

@@ -14,7 +14,7 @@ from engine.backends.vllm.second_masks import SecondMasks
 from engine.core.structured import constraint_of
 from engine.core.types import Request, SamplingParams, ToolOffer
 from engine.record.mask_bits import packed
-from engine.record.row_digests import digests
+from engine.record.rows.row_digests import digests
 
 KEY = "structured_outputs_config"
 LIBRARIES = {"llguidance": "guidance", "xgrammar": "xgrammar"}

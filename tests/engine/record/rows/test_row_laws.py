@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.core.types import SamplingParams
-from engine.record.row_laws import WIDE, largest, law_of
+from engine.record.rows.row_laws import WIDE, largest, law_of
 from engine.sampling.transforms import log_sum_exp, transform
 
 SIZE = WIDE + 100

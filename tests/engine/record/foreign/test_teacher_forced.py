@@ -7,7 +7,7 @@ import pytest
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, Role, SamplingParams
-from engine.record.teacher_forced import GivenRow, record_given
+from engine.record.foreign.teacher_forced import GivenRow, record_given
 from engine.record.trace import TraceHeader, decode
 
 ROWS = np.arange(12.0, dtype=np.float32).reshape(3, 4)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, StepRecord
-from engine.record.lumping import PAD, drawn_rows
-from engine.record.row_laws import RowLaw, RowTerms
+from engine.record.rows.lumping import PAD, drawn_rows
+from engine.record.rows.row_laws import RowLaw, RowTerms
 from engine.sampling.rng import Purpose, Randomness, gumbel_at
 
 

@@ -8,8 +8,8 @@ import pytest
 from audit.evidence.decisions import decisions
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.columns import TABLE, TOPK
-from engine.record.lumping import PAD, TOP
-from engine.record.row_laws import largest
+from engine.record.rows.lumping import PAD, TOP
+from engine.record.rows.row_laws import largest
 from tests.audit.checks.simulator import record
 from tests.engine.build import Setup, generate, requests, traces
 from tests.support.tiers import fast_first

@@ -25,7 +25,7 @@ from engine.core.types import (
     StepRecord,
 )
 from engine.record.recorder import Recorder
-from engine.record.reduction import NAN
+from engine.record.rows.reduction import NAN
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
 

@@ -5,8 +5,8 @@ import pytest
 
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Request, Role, SamplingParams
 from engine.record.columns import shape_fault
-from engine.record.foreign import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
-from engine.record.foreign_steps import ForeignStep
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import decode
 
 V = 8

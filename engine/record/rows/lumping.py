@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.core.trees import depths
 from engine.core.types import Floats, QKind, Role, StepRecord
 from engine.record.columns import TOP
-from engine.record.row_laws import RowLaw, RowSums, largest
+from engine.record.rows.row_laws import RowLaw, RowSums, largest
 
 PAD: Final = 2**32 - 1
 """The id of a cell that is not used; its masses are 0."""

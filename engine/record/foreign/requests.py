@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, StepRecord
-from engine.record.foreign_steps import ForeignStep, step_record
+from engine.record.foreign.steps import ForeignStep, step_record
 from engine.record.recorder import to_trace
-from engine.record.reduction import RecordedBlock, block_of, reduce
+from engine.record.rows.reduction import RecordedBlock, block_of, reduce
 from engine.record.trace import TraceHeader, encode
 
 

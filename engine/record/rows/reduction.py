@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from engine.core.types import Floats, QKind, RecordLevel, StepRecord
 from engine.core.versions import DraftVersion
 from engine.record.columns import TOP
-from engine.record.lumping import Cells, DraftMasses, DraftRows, cells_of, draft_masses, empty
 from engine.record.mask_bits import packed
-from engine.record.perturbed import Perturbed, perturbed
-from engine.record.row_digests import digests
-from engine.record.row_laws import WIDE, RowLaw, RowTerms, exponentials, largest, law_of
+from engine.record.rows.lumping import Cells, DraftMasses, DraftRows, cells_of, draft_masses, empty
+from engine.record.rows.perturbed import Perturbed, perturbed
+from engine.record.rows.row_digests import digests
+from engine.record.rows.row_laws import WIDE, RowLaw, RowTerms, exponentials, largest, law_of
 
 NAN: Final = float("nan")
 Rows = NDArray[np.floating[Any]]

@@ -28,8 +28,8 @@ from engine.core.types import (
     Timing,
     Tree,
 )
-from engine.record.reduction import NAN, OF_EXAMINED, Rows
-from engine.record.row_laws import RowTerms
+from engine.record.rows.reduction import NAN, OF_EXAMINED, Rows
+from engine.record.rows.row_laws import RowTerms
 from engine.sampling.transforms import transform
 
 
@@ -60,7 +60,7 @@ class ForeignStep:
     allowed: Mask | None = None
     """[E, V] the grammar's masks on the rows; None without a grammar, or where they are not known."""
     columns: Mapping[str, NDArray[Any]] | None = None
-    """The columns to which the rows were reduced in place (`engine.record.reduction.columns_of`), instead of them."""
+    """The columns to which the rows were reduced in place (`rows.reduction.columns_of`), instead of them."""
 
     @property
     def examined(self) -> int:

@@ -1,0 +1,1 @@
+"""Records of tokens that no loop of this engine drew."""
