@@ -224,13 +224,12 @@ def model_of(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
     return {"report": list(found.report), "run": list(found.run), "agree": found.agree, "differs": order.differs}
 
 
-def evidence_of(run: StoredRun, checks: Sequence[StoredCheck], version: int = VERSION) -> dict[str, Any]:
+def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
     """The facts about a run in an attachment: the part of the predicate that the store can confirm later."""
     lossy = [arm.name for arm in run.candidates if not arm.lossless]
     return {
-        "version": version,
-        **({"exit_code": run.exit_code} if version > 1 else {}),
-        # only if present, so that statements older than this key stay verifiable
+        "version": VERSION,
+        "exit_code": run.exit_code,
         **({"lossy": lossy} if lossy else {}),
         "run": run.ulid,
         "record_root": run.record_root,

@@ -13,7 +13,7 @@ WIDTH: Final = 10
 
 def evidence_lines(predicate: Mapping[str, Any]) -> list[str]:
     """The run's conclusion, verdicts by claim, faults, and what the report is about."""
-    lines = [("verdict", _conclusion(predicate))]
+    lines = [("verdict", conclusion(predicate["exit_code"]))]
     for claim, counts in predicate["claims"].items():
         lines.append(("claim", f"{claim}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"))
     lines += [
@@ -26,17 +26,8 @@ def evidence_lines(predicate: Mapping[str, Any]) -> list[str]:
     return [f"{name.ljust(WIDTH)} {words}" for name, words in lines]
 
 
-def _conclusion(predicate: Mapping[str, Any]) -> str:
-    if "exit_code" in predicate:
-        return conclusion(predicate["exit_code"])
-    faults = sum(counts.get(Verdict.FAULT, 0) for counts in predicate["claims"].values())
-    return f"{faults} checks found a fault; this version of the statement holds no exit code"
-
-
 def _model(predicate: Mapping[str, Any]) -> str:
-    found = predicate.get("model")
-    if found is None:
-        return "not compared by this version of the statement"
+    found = predicate["model"]
     names, own = (", ".join(found[side]) or "no model" for side in ("report", "run"))
     if found["agree"] is None:
         return f"the report names no model; the run's is {own}"

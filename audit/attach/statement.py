@@ -21,9 +21,9 @@ from audit.text.documents import MIB, decode_text, mistake, parse_json, read_byt
 from audit.text.schema_errors import first_problem
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Final = "https://specaudit.dev/attachment/v{version}"
-VERSION: Final = 2
-"""Version of the predicate that is written; version 1 lacks `exit_code`, `model` and `generated_by_run`."""
+VERSION: Final = 1
+"""Version of the predicate."""
+PREDICATE_TYPE: Final = f"https://specaudit.dev/attachment/v{VERSION}"
 MAX_STATEMENT_BYTES: Final = 16 * MIB
 
 
@@ -52,7 +52,7 @@ class Statement:
         return {
             "_type": STATEMENT_TYPE,
             "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects],
-            "predicateType": PREDICATE_TYPE.format(version=self.predicate["version"]),
+            "predicateType": PREDICATE_TYPE,
             "predicate": dict(self.predicate),
         }
 

@@ -99,7 +99,7 @@ def _carried_mismatches(form: ReportFormat, report: bytes, statement: Statement)
 
 def _store_mismatches(store: Store, run: str, statement: Statement) -> Iterator[str]:
     predicate = statement.predicate
-    now = evidence_of(store.load_run(run), store.checks(run), int(predicate["version"]))
+    now = evidence_of(store.load_run(run), store.checks(run))
     changed = [key for key, value in now.items() if predicate.get(key) != value]
     if changed:
         yield f"the store's {', '.join(changed)} of run {run} differ from the statement's"

@@ -15,24 +15,22 @@ from audit.checks import REGISTRY
 from audit.checks import load as load_check
 from audit.errors import UserError
 from audit.evidence.records import Level
-from audit.gate.policy_parts import NO_WORKLOAD, VERSION_1, LeastWorkload, PolicyParts, duration_at, read_parts
+from audit.gate.policy_parts import NO_PARTS, NO_WORKLOAD, LeastWorkload, PolicyParts, duration_at, read_parts
 from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
 from audit.text.schema_errors import check_document, suggestion
 
 PACKAGED: Final[Mapping[str, str]] = {
-    "standard": "2bf28afb27a9a1d3f3f5117217bf5759ebea706bb96aa5fb4ced620b169352e5",
-    "strict": "dc31d372fe3826bdf26ce3cced69dbce0f63c1cbb33fca3aa77de4ea8c84d9a8",
-    "throughput": "7ac3a68fc7551ef8547ec7eaf5eae3c5aacfff721f66ba6c0441a99d6e5ce532",
-    "vllm": "6a92ddd576fd1570dc0fec2492dc6e6446c60aca6644020ee8f8bf01e39446fb",
-    "transformers": "88dab28af4b344b85ff79e68d33e98e4f0028b4e1c6b23a56eede7890c39e79a",
-    "endpoint": "fd7df53043d370d6c98acb32683223a5e704bc8ec32a3027a762fd44c2b7dc72",
+    "standard": "29c39024fbb17ecd751e8d2d198ece0fa739d1fe9e046f929b275ef3d2633c1d",
+    "strict": "b6349974fc520150dbca1d17309ba1daf3e16dc6b947ac8fe431ce9a41a3fbad",
+    "throughput": "df390126c6b39c11b57f5a1f192ccb6fe3daed146d0133e959199635598c0744",
+    "vllm": "6b1849238067fb7aaa171b58a7755f46bbae9b5891843577021f5454e2427fe8",
+    "transformers": "0674b92f5d81a02dc001fb247c339fb6d6672497359771e6356a54f01eccafd4",
+    "endpoint": "d8a4c01e95f1b79b7733225a75ec77cfd82eab444307fd7b3517e9e62a1d4ec2",
 }
 """The packaged policies: one per kind of engine, by the evidence that it reveals, and two more for the built-in one.
 
 The digests are of bytes that the tests validated against the schema; `load_policy` validates all others.
 """
-SCHEMAS: Final[Mapping[int, str]] = {1: "policy-1", 2: "policy"}
-"""The schema of each version of the format."""
 SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -86,7 +84,7 @@ class Policy:
     allow_known_bad: bool
     sha256: str
     document: Mapping[str, Any]
-    parts: PolicyParts = VERSION_1
+    parts: PolicyParts = NO_PARTS
 
 
 def load_policy(name: str | Path) -> Policy:
@@ -100,7 +98,7 @@ def load_policy(name: str | Path) -> Policy:
     document = read_yaml(_find(name))
     sha256 = hashlib.sha256(document.raw).hexdigest()
     if sha256 not in PACKAGED.values():  # the validator takes a tenth of the gate's time to import
-        check_document(document, schemas.load(SCHEMAS.get(_version(document), "policy")))
+        check_document(document, schemas.load("policy"))
     data = document.data
     evidence, subjects = data["evidence"], data.get("subjects", {})
     return Policy(
@@ -120,11 +118,6 @@ def load_policy(name: str | Path) -> Policy:
         document=data,
         parts=_parts(document, packaged=sha256 in PACKAGED.values()),
     )
-
-
-def _version(document: Document) -> int:
-    version = document.data.get("version") if isinstance(document.data, Mapping) else None
-    return version if isinstance(version, int) else 2
 
 
 def _parts(document: Document, *, packaged: bool) -> PolicyParts:

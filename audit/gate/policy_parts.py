@@ -1,4 +1,4 @@
-"""The parts of a policy that version 2 added, and their reading from a validated document."""
+"""The optional parts of a policy, and their reading from a validated document."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class WatchRule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyParts:
-    """Everything that version 2 added; the defaults are those of a policy of version 1."""
+    """Optional parts; the defaults ask for nothing."""
 
     signed: bool = False
     parameters: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
@@ -136,8 +136,7 @@ class PolicyParts:
 
 
 NO_WORKLOAD: Final = LeastWorkload()
-VERSION_1: Final = PolicyParts()
-"""Parts of a policy of version 1 beyond its own keys."""
+NO_PARTS: Final = PolicyParts()
 
 
 def read_parts(document: Document) -> PolicyParts:

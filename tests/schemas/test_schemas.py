@@ -18,7 +18,7 @@ ENGINES = {
     "engine-transformers",
     "engine-vllm",
 }
-KINDS = "attachment controls disclosure gate-facts plan policy policy-1 prompt results review speculation suite waiver"
+KINDS = "attachment controls disclosure gate-facts plan policy prompt results review speculation suite waiver"
 EXPECTED = {*KINDS.split()} | ENGINES | {"config"}
 
 
@@ -52,7 +52,7 @@ def test_an_unknown_name_is_a_key_error():
         schemas.load("../pyproject")
 
 
-VERSIONS = {"attachment": 2, "policy": 2, "results": 3}
+VERSIONS = {"results": 3}
 """Formats that changed since their first version."""
 
 

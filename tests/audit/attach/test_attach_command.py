@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 
 import schemas
 from audit.attach.formats import load_format
-from audit.attach.messages import evidence_lines
 from audit.attach.statement import digest
 from audit.attach.subject import same_model
 from audit.errors import UserError
@@ -263,13 +262,6 @@ class TestVerdicts:
         result = attach(url, report)
         assert result.exit_code == 2
         assert "failed (exit code 1)" in result.stderr
-
-    def test_a_statement_of_the_first_version_still_says_its_verdicts(self):
-        old = {"claims": {"law": {"fault": 1}}, "checks": [{"check": "law", "arm": "spec", "verdict": "fault"}]}
-        said = evidence_lines(old)
-        assert said[0] == "verdict    1 checks found a fault; this version of the statement holds no exit code"
-        assert "fault      law of arm spec" in said
-        assert "model      not compared by this version of the statement" in said
 
 
 class TestModel:

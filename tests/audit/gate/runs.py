@@ -123,7 +123,7 @@ def stored_run(
 
 PASSING = dict.fromkeys(("replay", "law", "acceptance_theory"), Verdict.CERTIFIED)
 SMALL_POLICY = """\
-version: 2
+version: 1
 name: small
 require:
   - {claim: replay, checks: [replay]}

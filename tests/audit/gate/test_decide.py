@@ -12,7 +12,7 @@ from audit.gate.decision import Decision, GateOutcome
 from audit.gate.evidence import certified_coverage
 from audit.gate.facts import RunFacts
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope, load_policy
-from audit.gate.policy_parts import VERSION_1
+from audit.gate.policy_parts import NO_PARTS
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, RunStatus, StoredCoverage
 from engine.record.effective import Effective
@@ -25,7 +25,7 @@ def policy() -> Policy:
     standard = load_policy("standard")
     require = (replace(each, arms=ArmFilter()) if each.claim == "replay" else each for each in standard.require)
     return replace(
-        standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=(), coverage={}, parts=VERSION_1
+        standard, require=tuple(require), min_level=Level.L3, named=(), named_if_used=(), coverage={}, parts=NO_PARTS
     )
 
 
@@ -54,7 +54,7 @@ def test_all_met_is_allowed_without_reasons(policy):
 
 def standard() -> Policy:
     """The standard policy without its floors of coverage."""
-    return replace(load_policy("standard"), coverage={}, parts=VERSION_1)
+    return replace(load_policy("standard"), coverage={}, parts=NO_PARTS)
 
 
 BOTH = (Subject("target", TARGET, "--subject"), Subject("draft", DRAFT, "--subject"))

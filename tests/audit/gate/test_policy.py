@@ -83,7 +83,7 @@ def test_what_is_no_duration(text):
         ("min_tokens: 10", "min_tokens: 0", 6, "at least 1"),
         ("  min_tokens: 10\n", "", 5, "lacks the key min_tokens"),
         ("sha256:a", "sha256:A", 9, "matches"),
-        ("version: 1", "version: 3", 1, "write 2"),
+        ("version: 1", "version: 2", 1, "write 1"),
         ("subjects:", "require_lossless: maybe\nsubjects:", 8, "write true or false"),
         ("kept_whole: 10", "kept_whole: 0", 10, "at least 1"),
         ("{kept_whole: 10}", "[kept_whole]", 10, "coverage"),

@@ -41,7 +41,7 @@ from tests.audit.gate.runs import NOW, facts, stored_run
 from tests.audit.invoke import invoke
 
 POLICY = """\
-version: 2
+version: 1
 name: small
 require:
   - {claim: liveness, checks: [liveness], scope: some_arm}

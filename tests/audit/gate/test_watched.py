@@ -27,7 +27,7 @@ from tests.audit.store.build import generation, start
 from tests.audit.watch.metrics_server import vllm_page
 
 POLICY = """\
-version: 2
+version: 1
 name: watched
 require:
   - {claim: replay, checks: [replay]}

@@ -42,7 +42,7 @@ SUITE: dict[str, Any] = {
     ],
 }
 POLICY: dict[str, Any] = {
-    "version": 2,
+    "version": 1,
     "name": "attacked",
     "require": [
         {"claim": "replay", "checks": ["replay"]},

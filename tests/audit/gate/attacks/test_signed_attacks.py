@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from audit.store.base import keys
-from audit.store.bundle.archive import VERSION
+from audit.store.bundle.archive import FORMAT
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, edited, ran
 from tests.audit.invoke import invoke
 
-VERSIONED = f'"bundle":{VERSION}'.encode()
+VERSIONED = f'"bundle":{FORMAT}'.encode()
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate_attacks")]
 
 
@@ -151,7 +151,7 @@ def rewritten(source: Path, target: Path, change: str, old: bytes = b"", new: by
         ("manifest.json", b"", b"", "is missing"),
         ("manifest.json", VERSIONED, VERSIONED + b"," + VERSIONED, "not canonical JSON"),
         ("manifest.json", VERSIONED, b'"bundle":NaN', "manifest"),
-        ("manifest.json", VERSIONED, b'"bundle":9', "version 9"),
+        ("manifest.json", VERSIONED, b'"bundle":9', "format 9"),
         ("manifest.json", VERSIONED, b'"bundle":' + b"[" * 5000 + b"1" + b"]" * 5000, "nested too deeply"),
     ],
 )
