@@ -77,7 +77,7 @@ test: $(INSTALLED)  ## Run the unit tier: every case of at most 0.4 s, in minute
 ##@ More tests
 .PHONY: test-medium test-slow test-all test-postgres test-equality test-browser test-bitwise selftest fuzz kills
 test-medium: $(INSTALLED)  ## The cases that cost more than 0.4 s; SHARE=K/N for a part.
-	$(PYTEST) $(PARALLEL) -m medium $(ONLY)
+	$(PYTEST) $(PARALLEL) -m "medium and not slow and not heavy and not postgres" $(ONLY)
 
 test-slow: $(INSTALLED)  ## Calibrations, benches, end to end, the wheel; a part by SHARE=K/N, SINCE=COMMIT, MOST=N:SEED.
 	$(PYTEST) $(PARALLEL) -m slow $(ONLY) $(if $(SINCE),--since $(SINCE)) $(if $(MOST),--most $(MOST)) || [ $$? = 5 ]  # 5: none selected
