@@ -29,6 +29,7 @@ def url(tmp_path):
     return str(tmp_path / "audit.db")
 
 
+@pytest.mark.medium
 def test_a_store_is_whole_and_shows_its_run(url):
     checked = invoke("db", "check", "--store", url)
     assert (checked.exit_code, checked.stderr) == (0, "")
@@ -39,6 +40,7 @@ def test_a_store_is_whole_and_shows_its_run(url):
     assert KNOWN["run"] in invoke("show", "latest", "--store", url).stdout
 
 
+@pytest.mark.medium
 def test_a_bundle_is_verified_and_imported(tmp_path):
     url = str(tmp_path / "other.db")
     imported = invoke("import", str(HOME / "run.zip"), "--store", url)
