@@ -52,6 +52,7 @@ def short_digests(tmp_path, monkeypatch):
     return str(tmp_path / "suite.yaml"), str(tmp_path / "audit.db")
 
 
+@pytest.mark.medium
 def test_the_writer_refuses_it_and_the_run_ends_in_one_line(short_digests):
     suite, url = short_digests
     result = invoke("run", suite, "--store", url)
@@ -63,6 +64,7 @@ def test_the_writer_refuses_it_and_the_run_ends_in_one_line(short_digests):
         assert store.damage() == ()
 
 
+@pytest.mark.medium
 def test_a_stored_one_is_named_and_leaves_other_arms_their_verdicts(short_digests, monkeypatch):
     suite, url = short_digests
     write = request_writer.add_requests

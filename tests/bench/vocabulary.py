@@ -27,8 +27,8 @@ from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.proposers.parts import ProposerParts
+from engine.record.columns import KEPT, empty
 from engine.record.effective import Effective
-from engine.record.further_columns import EMPTY, KEPT
 from engine.record.rows.kept_rows import PLACE_BYTES, share_of
 from engine.record.trace import decode, encode
 from engine.sampling.draw import draw
@@ -180,7 +180,9 @@ def _line(name: str, own: list[Amount], off: list[Amount], size: int) -> Line:
 
 def without_rows(data: bytes) -> bytes:
     """A trace without its kept rows."""
-    return encode(replace(decode(data), **{name: EMPTY[name] for name in KEPT}))
+    trace = decode(data)
+    none = empty(trace.header.vocabulary)
+    return encode(replace(trace, **{name: none[name] for name in KEPT}))
 
 
 def _timed(pair: Pair, requests: list[Request], level: RecordLevel | None) -> Amount:
