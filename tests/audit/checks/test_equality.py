@@ -40,7 +40,7 @@ def case(request):
 
 
 def module_of(check):
-    return greedy_equality if check is greedy_equality.CHECK else coupled_equality
+    return greedy_leads if check is greedy_equality.CHECK else coupled_leads
 
 
 def lead_at(check, request, index):
@@ -49,7 +49,7 @@ def lead_at(check, request, index):
 
 def second_choice(check, request, index):
     if check is coupled_equality.CHECK:
-        return int(np.argsort(-coupled_equality.perturbed(request, index))[1])
+        return int(np.argsort(-coupled_leads.perturbed(request, index))[1])
     return int(np.argsort(-request.trace.logits[index], kind="stable")[1])
 
 
