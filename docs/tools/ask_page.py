@@ -15,7 +15,7 @@ from audit.report.requests.pieces import pieces_of
 from audit.store import Store, migrate
 from docs.tools.written_page import page_writer
 
-STORE: Final = Path(__file__).parents[2] / "tests" / "audit" / "store" / "before_layers" / "before.db.xz"
+STORE: Final = Path(__file__).parents[2] / "tests" / "audit" / "store" / "format_1" / "audit.db.xz"
 HEAD: Final = """\
 # Ask the store
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.audit.store.bundle.build import edited, exported, parts_of
 from tests.audit.store.conftest import any_url, cluster, postgres
 
 __all__ = ["any_url", "cluster", "postgres"]
-OLDEST = Path(__file__).parent / "revision_0005.zip"
 """A bundle of the first revision that wrote them."""
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from sqlalchemy import text
 
@@ -14,8 +12,6 @@ from audit.store.ledger.log import frontier_of, grown, root_of, subtree_ends
 from audit.store.ledger.log_scan import scan
 from audit.store.tables.runs import Base
 from tests.audit.store.build import connected, fill, fill_every_table
-
-BEFORE = Path(__file__).parents[1] / "before_layers" / "before.db.xz"
 
 
 def logged(url):
