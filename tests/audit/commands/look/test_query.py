@@ -145,7 +145,7 @@ def test_own_sql_with_parameters(url):
     assert answer(url, *arguments) == [{"n": 2}]
     assert answer(url, "--sql", "SELECT value FROM json_each('[1, 2]')") == [{"value": 1}, {"value": 2}]
     payload = answer(url, "--sql", "SELECT payload FROM token_trace LIMIT 1")[0]["payload"]
-    assert bytes.fromhex(payload).startswith(b"SATRAC")
+    assert bytes.fromhex(payload).startswith(b"SPECAU")
 
 
 @pytest.mark.medium

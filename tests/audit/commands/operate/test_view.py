@@ -32,7 +32,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
         port = taken.getsockname()[1]
         refusals = {
             "no such store": invoke("view", "--no-open", "--store", str(tmp_path / "none.db")),
-            "the store is at revision 0009": invoke("view", "--no-open", "--store", old),
+            "the store has revision": invoke("view", "--no-open", "--store", old),
             f"--port {port}: cannot listen there": invoke("view", "--no-open", "--store", url, "--port", str(port)),
             "--host 0.0.0.0: the pages are for this machine": invoke("view", "--host", "0.0.0.0", "--store", url),
         }
