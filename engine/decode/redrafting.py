@@ -24,6 +24,7 @@ from engine.core.types import (
     FinishReason,
     Generation,
     Proposal,
+    Protocol,
     QKind,
     Request,
     Role,
@@ -134,10 +135,10 @@ class _Followed:
 
 
 class _Decided:
-    """A verifier that repeats recorded decisions."""
+    """A verifier that repeats recorded decisions. Its record holds no spare rows, so it never names the block rule."""
 
     def __init__(self, facts: VerifierFacts, steps: Sequence[RecordedStep]) -> None:
-        self.facts = facts
+        self.facts = replace(facts, protocol=Protocol.CHAIN) if facts.protocol is Protocol.BLOCK else facts
         self._outcomes = iter(steps)
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:

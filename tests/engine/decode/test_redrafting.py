@@ -7,10 +7,11 @@ import pytest
 
 from engine.core.types import DraftRule, Protocol
 from engine.decode.redrafting import recorded_steps
+from engine.record.columns import shape_fault
 from engine.record.trace import decode, steps_of
 from tests.engine.build import generate, make_loop, spell
 from tests.support.drafting_again import again, redrafter, require_the_same_drafts
-from tests.support.proposer_cases import PAIRS, SHAPED, made, ragged, sampling_for, setup_of
+from tests.support.proposer_cases import PAIRS, SHAPED, made, protocols, ragged, sampling_for, setup_of
 from tests.support.tiers import daily, slow_unless
 
 
@@ -32,9 +33,9 @@ def test_a_sound_proposer_alone_repeats_the_drafts_that_it_made_in_a_batch(case,
     assert drafted > 10
 
 
-def one(case="draft_model"):
-    setup = setup_of(case, protocol=Protocol.CHAIN, gamma=4)
-    (generation,) = generate(setup, ragged(4, sampling_for(Protocol.CHAIN))[3:]).values()
+def one(case="draft_model", protocol=Protocol.CHAIN):
+    setup = setup_of(case, protocol=protocol, gamma=4)
+    (generation,) = generate(setup, ragged(4, sampling_for(protocol))[3:]).values()
     return setup, generation.request, decode(generation.trace)
 
 
@@ -48,6 +49,15 @@ def test_a_draft_of_the_record_that_the_proposer_would_not_make_is_made_anew_and
     assert theirs.node_token[last] == trace.node_token[last] != changed[last]
     assert theirs.tokens == trace.tokens
     assert spell(theirs.tokens) == redrafter(make_loop(setup)).run(request, recorded_steps(trace)).text
+
+
+@pytest.mark.parametrize("protocol", protocols("draft_model"))
+def test_the_drafts_made_again_are_a_whole_record_under_every_rule(protocol):
+    setup, request, trace = one(protocol=protocol)
+    theirs = again(make_loop(setup), request, trace)
+    assert shape_fault(theirs) is None
+    assert theirs.tokens == trace.tokens
+    assert (trace.header.protocol is Protocol.BLOCK) == bool(len(trace.spare_logits))
 
 
 @pytest.mark.parametrize(
