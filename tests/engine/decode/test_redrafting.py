@@ -51,7 +51,7 @@ def test_a_draft_of_the_record_that_the_proposer_would_not_make_is_made_anew_and
     assert spell(theirs.tokens) == redrafter(make_loop(setup)).run(request, recorded_steps(trace)).text
 
 
-@pytest.mark.parametrize("protocol", protocols("draft_model"))
+@pytest.mark.parametrize("protocol", list(protocols("draft_model")))
 def test_the_drafts_made_again_are_a_whole_record_under_every_rule(protocol):
     setup, request, trace = one(protocol=protocol)
     theirs = again(make_loop(setup), request, trace)
