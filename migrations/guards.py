@@ -77,8 +77,8 @@ def guard_columns(table: str, columns: tuple[str, ...]) -> None:
         _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
 
 
-def _trigger(table: str, action: str, event: str, each: str = "ROW") -> None:
-    head = f"CREATE TRIGGER guard_{table}_{action} BEFORE {event} ON {table} FOR EACH {each}"
+def _trigger(table: str, action: str, event: str, text: str = "ROW") -> None:
+    head = f"CREATE TRIGGER guard_{table}_{action} BEFORE {event} ON {table} FOR EACH {text}"
     if _postgresql():
         op.execute(f"{head} EXECUTE FUNCTION {FUNCTION}()")
         return

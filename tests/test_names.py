@@ -1,7 +1,8 @@
-"""Docstrings and names of modules: no docstring begins with "What", no module is a participle that nobody explains."""
+"""Docstrings and names: no docstring begins with "What", no module is a participle, no local is `each` or `found`."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("audit", "engine", "migrations", "schemas")
 GLOSSARY = ROOT / "docs" / "glossary.md"
 WHAT = re.compile(r'^[ \t]*[rR]?"""\s*What\s', re.MULTILINE)
+VAGUE = {"each", "found"}
+MAYBE = re.compile(r"\b(each|found)\b *([:=,)]|in\b)")
 PLAIN = {
     "accounting": "a registered check",
     "asking": "a room of the store, beside reading and writing",
@@ -64,6 +67,18 @@ def what_docstrings(files: Mapping[str, str]) -> list[str]:
     ]
 
 
+def vague_locals(files: Mapping[str, str]) -> list[str]:
+    """Variables and parameters named by a word that fits every value."""
+    return [
+        f"{path}:{node.lineno}"
+        for path, text in files.items()
+        if MAYBE.search(text)  # most files need no parsing
+        for node in ast.walk(ast.parse(text))
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE)
+        or (isinstance(node, ast.arg) and node.arg in VAGUE)
+    ]
+
+
 def last_words(paths: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Paths and last words of modules named by a participle or gerund."""
     for path in paths:
@@ -87,6 +102,17 @@ def test_no_docstring_begins_with_what():
 def test_a_docstring_that_begins_with_what_is_seen(text):
     (seen,) = what_docstrings({"engine/late.py": text})
     assert seen.startswith("engine/late.py:")
+
+
+def test_locals_are_nouns():
+    assert vague_locals(sources()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["found = 1", "[each for each in range(3)]", "def f(each): ...", "if (found := 1): ...", "lambda each: 1"]
+)
+def test_a_local_that_names_nothing_is_seen(text):
+    assert vague_locals({"engine/late.py": f"A = 1\n{text}\n"}) == ["engine/late.py:2"]
 
 
 def test_modules_are_nouns_or_explained():

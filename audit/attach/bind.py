@@ -66,8 +66,8 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
         UserError: no such run, a run that failed, a report about another model, or one that cannot carry the evidence.
         CannotDecide: the run is unfinished or its record is not intact.
     """
-    found = attachable(store, name, failed=order.failed)
-    bound = _bound(order, found)
+    result = attachable(store, name, failed=order.failed)
+    bound = _bound(order, result)
     statement = bound.statement
     signed = sidecar.signed(statement, order.keys) if order.keys else None
     place = order.statement or (sidecar.sidecar_path if order.keys else statement_path)(bound.path)
@@ -155,7 +155,7 @@ class _Bound:
     changed: bool
 
 
-def _bound(order: AttachOrder, found: Attachable) -> _Bound:
+def _bound(order: AttachOrder, result: Attachable) -> _Bound:
     path = str(order.report)
     report = read_bytes(order.report, MAX_REPORT_BYTES)
     try:
@@ -163,9 +163,9 @@ def _bound(order: AttachOrder, found: Attachable) -> _Bound:
         bare = _prepared(form, report, order)
         report, embeds = bare.report, bare.embeds
         predicate = {
-            **evidence_of(found.run, found.checks),
-            "model": model_of(order, compare_models(form.models_of(report), found.run)),
-            "generated_by_run": _is_own(report, found.run),
+            **evidence_of(result.run, result.checks),
+            "model": model_of(order, compare_models(form.models_of(report), result.run)),
+            "generated_by_run": _is_own(report, result.run),
             "report": {"name": order.report.name, "format": form.name, "sha256": digest(report)},
             "tool": tool(),
         }
@@ -209,19 +209,24 @@ def _is_own(report: bytes, run: StoredRun) -> bool:
         return False
 
 
-def model_of(order: AttachOrder, found: ModelComparison) -> dict[str, Any]:
+def model_of(order: AttachOrder, comparison: ModelComparison) -> dict[str, Any]:
     """The comparison as stated; refuses a report about another model without a reason."""
-    names, own = ", ".join(found.report), ", ".join(found.run) or "not recorded"
-    if found.agree is False and order.differs is None:
+    names, own = ", ".join(comparison.report), ", ".join(comparison.run) or "not recorded"
+    if comparison.agree is False and order.differs is None:
         raise mistake(
             str(order.report),
             None,
             f"the report names the model {names}, the run's target is {own}; "
             "attach a run of that model, or state why they differ with --model-differs REASON",
         )
-    if found.agree and order.differs is not None:
+    if comparison.agree and order.differs is not None:
         raise mistake(str(order.report), None, f"the report names {names} as the run does; leave out --model-differs")
-    return {"report": list(found.report), "run": list(found.run), "agree": found.agree, "differs": order.differs}
+    return {
+        "report": list(comparison.report),
+        "run": list(comparison.run),
+        "agree": comparison.agree,
+        "differs": order.differs,
+    }
 
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
@@ -246,7 +251,9 @@ def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]
             }
             for check in checks
         ],
-        "subjects": [{"role": each.role, "name": each.name, "sha256": each.sha256} for each in run.artifacts],
+        "subjects": [
+            {"role": artifact.role, "name": artifact.name, "sha256": artifact.sha256} for artifact in run.artifacts
+        ],
     }
 
 

@@ -17,9 +17,9 @@ def evidence_lines(predicate: Mapping[str, Any]) -> list[str]:
     for claim, counts in predicate["claims"].items():
         lines.append(("claim", f"{claim}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"))
     lines += [
-        (each["verdict"], f"{each['check']} of arm {each['arm']}")
-        for each in predicate["checks"]
-        if each["verdict"] in (Verdict.FAULT, Verdict.INCONCLUSIVE)
+        (item["verdict"], f"{item['check']} of arm {item['arm']}")
+        for item in predicate["checks"]
+        if item["verdict"] in (Verdict.FAULT, Verdict.INCONCLUSIVE)
     ]
     lines += [("lossy", f"arm {name}, by declaration") for name in predicate.get("lossy", ())]
     lines += [("model", _model(predicate)), ("answers", _answers(predicate))]
@@ -27,13 +27,13 @@ def evidence_lines(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def _model(predicate: Mapping[str, Any]) -> str:
-    found = predicate["model"]
-    names, own = (", ".join(found[side]) or "no model" for side in ("report", "run"))
-    if found["agree"] is None:
+    result = predicate["model"]
+    names, own = (", ".join(result[side]) or "no model" for side in ("report", "run"))
+    if result["agree"] is None:
         return f"the report names no model; the run's is {own}"
-    if found["agree"]:
+    if result["agree"]:
         return f"the report names {names}, the run's is {own}"
-    return f"DIFFERS: the report names {names}, the run's is {own}; stated reason: {found['differs']}"
+    return f"DIFFERS: the report names {names}, the run's is {own}; stated reason: {result['differs']}"
 
 
 def _answers(predicate: Mapping[str, Any]) -> str:

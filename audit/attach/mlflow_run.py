@@ -57,13 +57,13 @@ class MlflowRun:
             UserError: no such database or run, or MLflow is not installed.
         """
         client = self._client()
-        found = self._found(client)
-        metrics = {key: _history(client, self.run, key) for key in sorted(found.data.metrics)}
-        tags = {key: value for key, value in found.data.tags.items() if not key.startswith(OWN_TAGS)}
+        result = self._found(client)
+        metrics = {key: _history(client, self.run, key) for key in sorted(result.data.metrics)}
+        tags = {key: value for key, value in result.data.tags.items() if not key.startswith(OWN_TAGS)}
         content = {
             "run": self.run,
-            "status": found.info.status,
-            "params": dict(found.data.params),
+            "status": result.info.status,
+            "params": dict(result.data.params),
             "metrics": metrics,
             "tags": tags,
             "artifacts": dict(_artifacts(client, self.run)),
@@ -147,11 +147,11 @@ def attach_mlflow(store: Store, name: str, target: MlflowRun, order: AttachOrder
     """
     if not order.keys:
         raise UserError("a run of MLflow gets a signed statement; add --key")
-    found = attachable(store, name, failed=order.failed)
+    result = attachable(store, name, failed=order.failed)
     content = target.snapshot()
     predicate = {
-        **evidence_of(found.run, found.checks),
-        "model": model_of(order, compare_models(target.models_of(), found.run)),
+        **evidence_of(result.run, result.checks),
+        "model": model_of(order, compare_models(target.models_of(), result.run)),
         "generated_by_run": False,
         "report": {"name": target.name, "format": NAME, "sha256": digest(content)},
         "tool": tool(),

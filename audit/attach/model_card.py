@@ -68,19 +68,19 @@ class ModelCard:
 
 def _end(text: str) -> int:
     """The offset of the line that ends the YAML."""
-    found = FRONT.match(text)
-    if found is None:
+    matched = FRONT.match(text)
+    if matched is None:
         raise ValueError("it does not begin with YAML between lines of ---")
-    return text.index("---", found.end(1))
+    return text.index("---", matched.end(1))
 
 
 def _front(report: bytes) -> Mapping[str, Any]:
     text = decoded(report)
-    found = FRONT.match(text)
-    if found is None:
+    matched = FRONT.match(text)
+    if matched is None:
         raise ValueError("it does not begin with YAML between lines of ---")
     try:
-        front = parse_yaml("its YAML", found[1].encode()).data
+        front = parse_yaml("its YAML", matched[1].encode()).data
     except UserError as error:
         raise ValueError(str(error)) from error
     if not isinstance(front, Mapping):

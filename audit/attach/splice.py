@@ -39,10 +39,10 @@ class ObjectSpan:
         Raises:
             ValueError: the key is not unique.
         """
-        found = [member for member in self.members if member.key == key]
-        if len(found) > 1:
-            raise ValueError(f"the key {key!r} appears {len(found)} times")
-        return found[0] if found else None
+        result = [member for member in self.members if member.key == key]
+        if len(result) > 1:
+            raise ValueError(f"the key {key!r} appears {len(result)} times")
+        return result[0] if result else None
 
 
 def parse(text: str) -> Any:
@@ -96,8 +96,8 @@ def remove(text: str, span: ObjectSpan, key: str) -> str:
 
 
 def _skip(text: str, at: int) -> int:
-    found = SPACE.match(text, at)
-    return found.end() if found else at
+    matched = SPACE.match(text, at)
+    return matched.end() if matched else at
 
 
 def _gap_before(text: str, member: Member) -> str:

@@ -68,10 +68,10 @@ def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: 
         UserError: not an envelope.
     """
     try:
-        found = opened(raw, place, trust.keys, trust.threshold)
+        envelope = opened(raw, place, trust.keys, trust.threshold)
     except SignatureError as error:
         return EnvelopeResult(unverified(raw, place).statement, (), (str(error),))
-    statement = found.signed.statement
+    statement = envelope.signed.statement
     problems = [*_schema_problems(statement), *_subject_problems(statement, trust.subjects)]
     problems += _decision_problems(statement, trust.policy_sha256, now)
     if trust.max_age is not None:
@@ -79,8 +79,8 @@ def verify_envelope(raw: bytes, place: str, trust: Trust, now: datetime, store: 
     if not problems:
         problems += [*_name_problems(statement), *_log_problems(statement, trust, place)]
     if store is not None and not problems:
-        problems += _store_problems(store, found)
-    return EnvelopeResult(statement, found.signers, tuple(problems))
+        problems += _store_problems(store, envelope)
+    return EnvelopeResult(statement, envelope.signers, tuple(problems))
 
 
 def _schema_problems(statement: InToto) -> Iterator[str]:
@@ -201,11 +201,11 @@ def _proven_problems(predicate: Mapping[str, Any], rows: Sequence[ProvenRow]) ->
         yield "the log does not show that the suite was registered before the run"
 
 
-def _store_problems(store: Store, found: OpenedEnvelope) -> Iterator[str]:
-    if not store.attestations.has(found.signed.payload_sha256):
+def _store_problems(store: Store, envelope: OpenedEnvelope) -> Iterator[str]:
+    if not store.attestations.has(envelope.signed.payload_sha256):
         yield f"the store {store.url} has no such statement"
         return
-    statement = found.signed.statement
+    statement = envelope.signed.statement
     for subject in statement.subjects:
         if subject.role == "run":
             try:

@@ -120,49 +120,49 @@ def _steps(request: RequestRecord, prompt: int) -> DraftSteps:
     )
 
 
-def names_of(found: DraftSteps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def names_of(result: DraftSteps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """The name of every stratum with the mask of its steps."""
-    yield "all", np.ones(len(found.drafted), dtype=np.bool_)
-    for domain in sorted(set(found.domain.tolist())):
-        yield f"{DOMAIN}{domain}", found.domain == domain
-    for bucket in np.unique(found.bucket):
+    yield "all", np.ones(len(result.drafted), dtype=np.bool_)
+    for domain in sorted(set(result.domain.tolist())):
+        yield f"{DOMAIN}{domain}", result.domain == domain
+    for bucket in np.unique(result.bucket):
         end = f" to {BUCKETS[bucket + 1] - 1}" if bucket + 1 < len(BUCKETS) else " and on"
-        yield f"context {BUCKETS[bucket]}{end}", found.bucket == bucket
+        yield f"context {BUCKETS[bucket]}{end}", result.bucket == bucket
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     requests, expected = evidence.candidate.requests, _recorded(params)
-    found = steps(requests)
+    rows = steps(requests)
     alpha = float(params["alpha"])
-    rates = {name: _rate(found, mask, 0.98) for name, mask in names_of(found)}
+    rates = {name: _rate(rows, mask, 0.98) for name, mask in names_of(rows)}
     absent = [name for name in expected if name not in rates]
     domains = _domains(expected, rates)
     tests = len(expected) + bool(domains) + 1
     margin = float(params["margin"])
     strata = [
-        _against(name, found, {name: before}, margin, alpha / tests)
+        _against(name, rows, {name: before}, margin, alpha / tests)
         for name, before in expected.items()
         if name in rates
     ]
-    strata += [_against(ALIKE, found, domains, margin, alpha / tests)] if domains else []
+    strata += [_against(ALIKE, rows, domains, margin, alpha / tests)] if domains else []
     watched = _watched(evidence, alpha / tests)
     findings = [*_findings(strata, margin), *watched.findings]
     verdict = Verdict.FAULT if findings else _verdict(strata, absent) if expected else Verdict.NOT_RUN
-    worst = max((max(abs(each.certain.interval.low), abs(each.certain.interval.high)) for each in strata), default=None)
+    worst = max((max(abs(item.certain.interval.low), abs(item.certain.interval.high)) for item in strata), default=None)
     finite = worst is not None and math.isfinite(worst)
     return CheckResult(
         verdict=verdict,
         summary=_summary(findings, strata, absent, watched, rates),
-        n=int(found.drafted.sum()),
+        n=int(rows.drafted.sum()),
         statistic=watched.peak,
-        effect=max((abs(each.certain.change) for each in strata), default=None),
+        effect=max((abs(item.certain.change) for item in strata), default=None),
         bound=worst if finite else None,
         margin=margin,
         detectable=_detectable(strata, alpha / tests),
         findings=tuple(findings),
         details={
-            "rates": {name: _interval(each) for name, each in rates.items()},
-            "changes": {each.name: each.certain.change for each in strata},
+            "rates": {name: _interval(item) for name, item in rates.items()},
+            "changes": {item.name: item.certain.change for item in strata},
             "not_seen": absent,
             "watched_positions": watched.positions,
             "alarms": len(watched.findings),
@@ -172,11 +172,11 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 def _recorded(params: Params) -> dict[str, RecordedRate]:
     """The recorded rates; a mapping of names to `rate`, `low`, `high` and `confidence` (0.99)."""
-    found = {}
+    result = {}
     for name, entry in params["expected"].items():
         keys = {"rate": None, "low": None, "high": None, "confidence": 0.99}
         given = [entry.get(key, absent) for key, absent in keys.items()] if isinstance(entry, Mapping) else [None]
-        if not all(isinstance(each, int | float) for each in given):
+        if not all(isinstance(item, int | float) for item in given):
             shown = f"acceptance_drift: expected.{name} is {str(entry)[:60]!r}"
             raise UserError(f"{shown}; write {{rate: .., low: .., high: ..}}")
         rate, low, high = (float(entry[key]) for key in ("rate", "low", "high"))
@@ -185,16 +185,16 @@ def _recorded(params: Params) -> dict[str, RecordedRate]:
         confidence = float(entry.get("confidence", 0.99))
         if not CONFIDENCE.least <= confidence <= CONFIDENCE.most:
             raise UserError(f"acceptance_drift: expected.{name} needs a confidence from 0.5 to below 1")
-        found[name] = RecordedRate(rate, low, high, confidence)
-    return found
+        result[name] = RecordedRate(rate, low, high, confidence)
+    return result
 
 
 def _accept(params: Params) -> None:
     _recorded(params)
 
 
-def _rate(found: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
-    return ratio_interval(found.accepted[mask], found.drafted[mask], found.prompt[mask], confidence)
+def _rate(result: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
+    return ratio_interval(result.accepted[mask], result.drafted[mask], result.prompt[mask], confidence)
 
 
 def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterInterval]) -> dict[str, RecordedRate]:
@@ -204,17 +204,17 @@ def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterIn
 
 
 def _against(
-    name: str, found: DraftSteps, recorded: Mapping[str, RecordedRate], margin: float, alpha: float
+    name: str, result: DraftSteps, recorded: Mapping[str, RecordedRate], margin: float, alpha: float
 ) -> RateComparison:
     """Compare the current mean over strata with the recorded mean; for a single stratum, its rate."""
-    masks = dict(names_of(found))
+    masks = dict(names_of(result))
 
     def now(confidence: float) -> ClusterInterval:
-        parts = [_rate(found, masks[each], confidence) for each in recorded]
+        parts = [_rate(result, masks[item], confidence) for item in recorded]
         return parts[0] if len(parts) == 1 else mean_of_strata(parts, confidence)
 
     def change(confidence: float) -> RateChange:
-        current, before = now(confidence), [_rescaled(each, confidence) for each in recorded.values()]
+        current, before = now(confidence), [_rescaled(item, confidence) for item in recorded.values()]
         ours = RecordedRate(current.estimate, current.low, current.high, confidence)
         return against_recorded(ours, before[0] if len(before) == 1 else mean_recorded(before), margin)
 
@@ -259,7 +259,7 @@ def _watched(evidence: Evidence, alpha: float) -> DriftWatch:
         return DriftWatch(0, None, (), "no drafted token has a known acceptance probability")
     # at 1 / alpha the mean time to an alarm is 1 / alpha positions: dividing by their number bounds any alarm at all
     state = extend(detector(alpha / len(places)), np.concatenate(flags), np.concatenate(chances))
-    return DriftWatch(len(places), state.peak, tuple(_alarm(each, places) for each in state.alarms), "")
+    return DriftWatch(len(places), state.peak, tuple(_alarm(alarm, places) for alarm in state.alarms), "")
 
 
 def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
@@ -274,26 +274,27 @@ def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
 
 def _findings(strata: Sequence[RateComparison], margin: float) -> list[Finding]:
     return [
-        Finding("all requests", 0, f"{_change(each, each.strict)}, outside of the margin {margin:g}")
-        for each in strata
-        if each.strict.decision is EquivalenceDecision.FAULT
+        Finding("all requests", 0, f"{_change(item, item.strict)}, outside of the margin {margin:g}")
+        for item in strata
+        if item.strict.decision is EquivalenceDecision.FAULT
     ]
 
 
-def _change(each: RateComparison, change: RateChange) -> str:
+def _change(comparison: RateComparison, change: RateChange) -> str:
     ends = f"[{change.interval.low:+.3f}, {change.interval.high:+.3f}]"
-    return f"{each.name}: {each.now.estimate:.3f} of drafted tokens accepted, changed by {change.change:+.3f} {ends}"
+    rate = f"{comparison.now.estimate:.3f} of drafted tokens accepted"
+    return f"{comparison.name}: {rate}, changed by {change.change:+.3f} {ends}"
 
 
 def _verdict(strata: Sequence[RateComparison], absent: Sequence[str]) -> Verdict:
     held = (
-        bool(strata) and not absent and all(each.certain.decision is EquivalenceDecision.CERTIFIED for each in strata)
+        bool(strata) and not absent and all(item.certain.decision is EquivalenceDecision.CERTIFIED for item in strata)
     )
     return Verdict.CERTIFIED if held else Verdict.INCONCLUSIVE
 
 
 def _detectable(strata: Sequence[RateComparison], alpha: float) -> float | None:
-    spread = max((each.now.se for each in strata), default=math.inf)
+    spread = max((item.now.se for item in strata), default=math.inf)
     return detectable_shift(alpha / 2) * spread if math.isfinite(spread) else None
 
 
@@ -311,16 +312,16 @@ def _summary(
 ) -> str:
     if findings:
         return f"{len(findings)} departures; {findings[0].message}"
-    sentences = [_change(each, each.certain) for each in strata] or [f"{_rates_text(rates)}; {NOTHING_RECORDED}"]
+    sentences = [_change(item, item.certain) for item in strata] or [f"{_rates_text(rates)}; {NOTHING_RECORDED}"]
     if absent:
         sentences.append(f"recorded but not seen: {', '.join(absent)}")
     watch = f"no change over {watched.positions} positions" if watched.positions else f"not watched: {watched.reason}"
     return "; ".join([*sentences, watch])
 
 
-def _interval(found: ClusterInterval) -> dict[str, Any]:
-    low, high = (end if math.isfinite(end) else None for end in (found.low, found.high))
-    return {"rate": found.estimate, "low": low, "high": high, "prompts": found.clusters}
+def _interval(interval: ClusterInterval) -> dict[str, Any]:
+    low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
+    return {"rate": interval.estimate, "low": low, "high": high, "prompts": interval.clusters}
 
 
 CHECK = Check(

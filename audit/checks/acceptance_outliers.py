@@ -44,10 +44,10 @@ class OddRequest:
 
     def told(self) -> str:
         """The request in words."""
-        found, few = self.chance, self.chance.accepted < self.chance.expected
+        result, few = self.chance, self.chance.accepted < self.chance.expected
         return (
-            f"{found.accepted} of {found.drafted} drafted tokens accepted, {'fewer' if few else 'more'} than the "
-            f"{found.expected:.1f} expected of domain {self.domain}"
+            f"{result.accepted} of {result.drafted} drafted tokens accepted, {'fewer' if few else 'more'} than the "
+            f"{result.expected:.1f} expected of domain {self.domain}"
         )
 
 
@@ -75,8 +75,8 @@ def plan_of(request: RequestRecord) -> Plan:
 
 def _sound(steps: Iterable[tuple[Any, Any]]) -> Plan:
     """The steps with a draft; none at all if one accepted more than it drafted."""
-    found = [(int(drafted), int(accepted)) for drafted, accepted in steps if drafted]
-    return tuple(found) if all(0 <= accepted <= drafted for drafted, accepted in found) else ()
+    result = [(int(drafted), int(accepted)) for drafted, accepted in steps if drafted]
+    return tuple(result) if all(0 <= accepted <= drafted for drafted, accepted in result) else ()
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -95,14 +95,14 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         plan = plan_of(request)
         if plan:
             domains.setdefault(request.domain, []).append((request.request_id, plan))
-    large = {name: each for name, each in sorted(domains.items()) if len(each) >= params["min_answers"]}
-    small = {name: len(each) for name, each in sorted(domains.items()) if name not in large}
+    large = {name: item for name, item in sorted(domains.items()) if len(item) >= params["min_answers"]}
+    small = {name: len(item) for name, item in sorted(domains.items()) if name not in large}
     if not large:
         return CheckResult(Verdict.NOT_RUN, TOO_FEW, n=0, details={"not_judged": small})
-    samples = {name: fit([plan for _, plan in each]) for name, each in large.items()}
-    names = [(request, domain) for domain, each in large.items() for request, _ in each]
-    found = judged(list(samples.values()))
-    requests = [OddRequest(*name, chance) for name, chance in zip(names, found, strict=True)]
+    samples = {name: fit([plan for _, plan in item]) for name, item in large.items()}
+    names = [(request, domain) for domain, item in large.items() for request, _ in item]
+    result = judged(list(samples.values()))
+    requests = [OddRequest(*name, chance) for name, chance in zip(names, result, strict=True)]
     return _result(requests, samples, small, params)
 
 
@@ -110,9 +110,9 @@ def _result(
     requests: Sequence[OddRequest], samples: Mapping[str, AcceptanceFit], small: Mapping[str, int], params: Params
 ) -> CheckResult:
     alpha, margin = float(params["alpha"]), float(params["margin"])
-    ordered = sorted(requests, key=lambda each: (each.chance.adjusted, each.chance.suspected))
-    named = [each for each in ordered if each.chance.adjusted <= alpha]
-    leads = [each for each in ordered if each.chance.suspected <= alpha and each not in named]
+    ordered = sorted(requests, key=lambda item: (item.chance.adjusted, item.chance.suspected))
+    named = [item for item in ordered if item.chance.adjusted <= alpha]
+    leads = [item for item in ordered if item.chance.suspected <= alpha and item not in named]
     seen = {domain: sample.detectable(alpha / len(requests)) for domain, sample in samples.items()}
     bound = max(1.0 if loss is None else loss for loss in seen.values())
     sure = not leads and not small and bound <= margin
@@ -121,7 +121,7 @@ def _result(
         summary=_summary(named, leads, requests, bound),
         n=len(requests),
         statistic=ordered[0].chance.adjusted,
-        effect=max(abs(each.lack) for each in requests),
+        effect=max(abs(request.lack) for request in requests),
         bound=bound,
         margin=margin,
         detectable=None if None in seen.values() else bound,
@@ -130,14 +130,14 @@ def _result(
             "domains": {name: _of_sample(sample, seen[name]) for name, sample in samples.items()},
             "not_judged": dict(small),
             "leads": len(leads),
-            "requests": [_row(each) for each in ordered[: int(params["max_findings"])]],
+            "requests": [_row(item) for item in ordered[: int(params["max_findings"])]],
         },
     )
 
 
 def _findings(named: Sequence[OddRequest], leads: Sequence[OddRequest]) -> tuple[Finding, ...]:
-    sure = [Finding(each.name, 0, f"{each.told()}; chance {each.chance.adjusted:.2g}") for each in named]
-    return (*sure, *(Finding(each.name, 0, f"{each.told()}; chance {_lead(each)}") for each in leads))
+    sure = [Finding(item.name, 0, f"{item.told()}; chance {item.chance.adjusted:.2g}") for item in named]
+    return (*sure, *(Finding(lead.name, 0, f"{lead.told()}; chance {_lead(lead)}") for lead in leads))
 
 
 def _lead(request: OddRequest) -> str:
@@ -158,10 +158,10 @@ def _of_sample(sample: AcceptanceFit, seen: float | None) -> dict[str, Any]:
     return {"requests": len(sample.laws), "rates": rates, "spread": sample.spread, "detectable": seen}
 
 
-def _row(each: OddRequest) -> dict[str, Any]:
-    chance = each.chance
+def _row(request: OddRequest) -> dict[str, Any]:
+    chance = request.chance
     counts = {"accepted": chance.accepted, "drafted": chance.drafted, "expected": round(chance.expected, 2)}
-    return {"request": each.name, **counts, "chance": chance.adjusted, "chance_normal": chance.suspected}
+    return {"request": request.name, **counts, "chance": chance.adjusted, "chance_normal": chance.suspected}
 
 
 CHECK = Check(

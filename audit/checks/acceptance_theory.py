@@ -126,17 +126,17 @@ class _Acceptance:
 
     def add(self, part: _ReadPositions) -> None:
         """Take the positions of the next request."""
-        self._reason, found = self._reason or part.unreadable, part.positions
-        if self._reason is not None or found is None:
+        self._reason, outcome = self._reason or part.unreadable, part.positions
+        if self._reason is not None or outcome is None:
             return
-        self._without_formula += found.without_formula
-        depth = np.minimum(found.depth, LAST_DEPTH)
+        self._without_formula += outcome.without_formula
+        depth = np.minimum(outcome.depth, LAST_DEPTH)
         self._depths.update(np.unique(depth).tolist())
-        domain = self._domains.setdefault(found.domain, len(self._domains)) if len(depth) else 0
+        domain = self._domains.setdefault(outcome.domain, len(self._domains)) if len(depth) else 0
         self._columns.append(
             {
-                "accepted": found.accepted,
-                "probability": found.probability,
+                "accepted": outcome.accepted,
+                "probability": outcome.probability,
                 "depth": depth,
                 "domain": np.full(len(depth), domain),
             }
@@ -171,7 +171,7 @@ class _Acceptance:
 
 
 def _result(tests: Sequence[StratumTest], without_formula: int, params: Params) -> CheckResult:
-    adjusted = holm([each.test.p for each in tests])
+    adjusted = holm([test.test.p for test in tests])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     pooled = tests[0].test
     bound = max(abs(pooled.low), abs(pooled.high))
@@ -189,7 +189,7 @@ def _result(tests: Sequence[StratumTest], without_formula: int, params: Params) 
         details={
             "positions_without_formula": without_formula,
             "standard_error": pooled.error,
-            "strata": [_row(each, float(p)) for each, p in zip(tests, adjusted, strict=True)],
+            "strata": [_row(item, float(p)) for item, p in zip(tests, adjusted, strict=True)],
         },
     )
 

@@ -65,34 +65,34 @@ class _Compared:
     @property
     def positions(self) -> int:
         """Number of positions read again."""
-        return sum(each.positions for each in self.again)
+        return sum(item.positions for item in self.again)
 
     @property
     def baseline_positions(self) -> int:
         """Number of positions compared with the baseline."""
-        return sum(each.positions for each in self.baseline)
+        return sum(item.positions for item in self.baseline)
 
     @property
     def examined(self) -> int:
         """Number of positions compared with anything."""
-        counts = {each.key: each.positions for each in self.again}
-        for each in self.baseline:
-            counts[each.key] = max(counts.get(each.key, 0), each.positions)
+        counts = {item.key: item.positions for item in self.again}
+        for one in self.baseline:
+            counts[one.key] = max(counts.get(one.key, 0), one.positions)
         return sum(counts.values())
 
     @property
     def differing(self) -> int:
         """Number of positions that differ from anything."""
-        return len({(each.key, index) for each in (*self.again, *self.baseline) for index in each.differing})
+        return len({(item.key, index) for item in (*self.again, *self.baseline) for index in item.differing})
 
     def findings(self) -> Iterator[Finding]:
         """One finding per differing position: against what was read again, else against the baseline."""
-        known = {(each.key, index) for each in self.again for index in each.differing}
-        for each in self.again:
-            yield from each.findings
-        for each in self.baseline:
-            for index, finding in zip(each.differing, each.findings, strict=False):
-                if (each.key, index) not in known:
+        known = {(item.key, index) for item in self.again for index in item.differing}
+        for one in self.again:
+            yield from one.findings
+        for one in self.baseline:
+            for index, finding in zip(one.differing, one.findings, strict=False):
+                if (one.key, index) not in known:
                     yield finding
 
 
@@ -122,26 +122,26 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         reason = NO_REREAD
     if reason is not None or reread is None:
         return not_run(reason or NO_REREAD)
-    found = _compare_arms(evidence.candidate, reread, evidence.baseline)
-    if isinstance(found, str):
-        return CheckResult(Verdict.INCONCLUSIVE, found)
-    examined, differing = found.examined, found.differing
+    arms = _compare_arms(evidence.candidate, reread, evidence.baseline)
+    if isinstance(arms, str):
+        return CheckResult(Verdict.INCONCLUSIVE, arms)
+    examined, differing = arms.examined, arms.differing
     return CheckResult(
-        verdict=_verdict(found, params),
-        summary=_summary(found, params),
+        verdict=_verdict(arms, params),
+        summary=_summary(arms, params),
         n=examined,
         statistic=float(differing),
         effect=1000.0 * differing / examined if examined else None,
         bound=1000.0 * upper_bound(differing, examined, float(params["confidence"])) if examined else None,
-        findings=tuple(finding for finding, _ in zip(found.findings(), range(MAX_FINDINGS), strict=False)),
+        findings=tuple(finding for finding, _ in zip(arms.findings(), range(MAX_FINDINGS), strict=False)),
         details={
             "positions": examined,
             "differing": differing,
-            "read_again": {"positions": found.positions, "requests": len(found.again), "unread": list(found.unread)},
-            "pairs": len(found.baseline),
-            "pairs_differing": sum(bool(each.differing) for each in found.baseline),
-            "baseline_positions": found.baseline_positions,
-            "unpaired": list(found.unpaired),
+            "read_again": {"positions": arms.positions, "requests": len(arms.again), "unread": list(arms.unread)},
+            "pairs": len(arms.baseline),
+            "pairs_differing": sum(bool(item.differing) for item in arms.baseline),
+            "baseline_positions": arms.baseline_positions,
+            "unpaired": list(arms.unpaired),
             "mode": _numerics(evidence.candidate).mode,
             "promises": _numerics(evidence.candidate).promises,
             "forced": forced,
@@ -211,9 +211,9 @@ def _incomparable(pair: Pair, other: str) -> str | None:
     ours, theirs = pair.candidate, pair.baseline
     if ours.trace.header.prompt != theirs.trace.header.prompt:
         return f"request {ours.request_id} and {other} have different prompts"
-    for each in (ours, theirs):
-        if len(each.trace.logits_digest) < len(each.tokens):
-            return f"request {each.request_id} has no digests of its rows; record it at scalars or above"
+    for item in (ours, theirs):
+        if len(item.trace.logits_digest) < len(item.tokens):
+            return f"request {item.request_id} has no digests of its rows; record it at scalars or above"
     return None
 
 
@@ -229,7 +229,7 @@ def _finding(pair: Pair, index: int, other: str) -> Finding:
     trace = pair.candidate.trace
     step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
     position = len(trace.header.prompt) + index
-    ours, theirs = (f"{int(each.trace.logits_digest[index]):016x}" for each in (pair.candidate, pair.baseline))
+    ours, theirs = (f"{int(item.trace.logits_digest[index]):016x}" for item in (pair.candidate, pair.baseline))
     message = f"position {position} (token {index}): the row's digest is {ours}, {other} {theirs}"
     return Finding(pair.candidate.request_id, step, message + _apart(trace, pair.baseline.trace, index))
 
@@ -244,24 +244,24 @@ def _apart(ours: Trace, theirs: Trace, index: int) -> str:
     return ""
 
 
-def _verdict(found: _Compared, params: Params) -> Verdict:
-    if found.differing:
+def _verdict(result: _Compared, params: Params) -> Verdict:
+    if result.differing:
         return Verdict.FAULT
-    whole = not (found.unread or found.unpaired)
-    enough = found.positions >= int(params["min_positions"])
+    whole = not (result.unread or result.unpaired)
+    enough = result.positions >= int(params["min_positions"])
     return Verdict.CERTIFIED if enough and whole else Verdict.INCONCLUSIVE
 
 
-def _summary(found: _Compared, params: Params) -> str:
-    examined = f"{found.positions} positions of {len(found.again)} requests, each read again"
-    if found.baseline:
-        examined += f"; {found.baseline_positions} compared with the baseline"
-    if found.differing:
-        return f"{found.differing} rows of logits differ from those of the target alone: {examined}"
-    for missing, words in ((found.unread, "were not read again"), (found.unpaired, "are in one arm only")):
+def _summary(result: _Compared, params: Params) -> str:
+    examined = f"{result.positions} positions of {len(result.again)} requests, each read again"
+    if result.baseline:
+        examined += f"; {result.baseline_positions} compared with the baseline"
+    if result.differing:
+        return f"{result.differing} rows of logits differ from those of the target alone: {examined}"
+    for missing, words in ((result.unread, "were not read again"), (result.unpaired, "are in one arm only")):
         if missing:
             return f"{len(missing)} requests {words}, first {missing[0]}: {examined}, no row differs"
-    if found.positions < int(params["min_positions"]):
+    if result.positions < int(params["min_positions"]):
         return f"fewer than {params['min_positions']} positions: {examined}, no row differs"
     return f"every row of logits is the target's own, bit by bit: {examined}"
 

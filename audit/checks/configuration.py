@@ -70,7 +70,11 @@ class RequestSettings:
 
 def _of_requests(arm: ArmRecord | None) -> RequestSettings:
     """Each request's settings. One request may report none, as no stop string ended it; all of them may not."""
-    accounts = [] if arm is None else [(each.request_id, account_of(each.trace.header.facts)) for each in arm.requests]
+    accounts = (
+        []
+        if arm is None
+        else [(request.request_id, account_of(request.trace.header.facts)) for request in arm.requests]
+    )
     differing = (Finding(name, 0, line) for name, account in accounts for line in account.differences)
     every = {name for _, account in accounts for name in account.requested}
     known = {name for _, account in accounts for name in account.effective}
@@ -109,11 +113,11 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 def _differences(findings: Sequence[Finding]) -> str:
     """Every difference of an engine, and the first of its requests."""
-    engines = [each for each in findings if each.request in (WHOLE_ARM, BASELINE)]
-    others = [each for each in findings if each.request not in (WHOLE_ARM, BASELINE)]
-    named = [each.message if each.request == WHOLE_ARM else f"{BASELINE}'s {each.message}" for each in engines]
+    engines = [finding for finding in findings if finding.request in (WHOLE_ARM, BASELINE)]
+    others = [finding for finding in findings if finding.request not in (WHOLE_ARM, BASELINE)]
+    named = [engine.message if engine.request == WHOLE_ARM else f"{BASELINE}'s {engine.message}" for engine in engines]
     if others:
-        named.append(f"settings of {len({each.request for each in others})} requests, first {others[0].message}")
+        named.append(f"settings of {len({other.request for other in others})} requests, first {others[0].message}")
     return "; ".join(named)
 
 

@@ -33,8 +33,8 @@ ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one
 
 def unread_of(trace: Trace) -> str | None:
     """Why the backend made no second account of a request's masks; None if it does not say."""
-    found = trace.header.facts.get(FACT)
-    reason = found.get("unread") if isinstance(found, Mapping) else None
+    result = trace.header.facts.get(FACT)
+    reason = result.get("unread") if isinstance(result, Mapping) else None
     return None if reason is None else str(reason)
 
 
@@ -42,9 +42,9 @@ def _applies(evidence: Evidence) -> str | None:
     if not constrained(evidence):
         return NO_GRAMMAR
     requests = evidence.candidate.requests
-    if any(account_of(each.trace) is not None for each in requests):
+    if any(account_of(request.trace) is not None for request in requests):
         return None
-    reasons = (unread_of(each.trace) for each in requests)
+    reasons = (unread_of(request.trace) for request in requests)
     return NoEvidence(next((reason for reason in reasons if reason is not None), ONE_ACCOUNT))
 
 
@@ -107,24 +107,24 @@ def _read(request: RequestRecord) -> _Read:
     account = account_of(trace)
     if account is None:
         return _Read(silent=True)
-    found = list(_wrong(trace, account))
+    result = list(_wrong(trace, account))
     finding = None
-    if found:
-        first = found[0]
+    if result:
+        first = result[0]
         steps = numbered(trace.n_emitted).step
         step = int(steps[first.at]) if first.at < len(steps) else 0
         token = int(trace.token[first.at]) if first.at < len(trace.token) else -1
         finding = Finding(request.request_id, step, f"token {token}, number {first.at + 1}: {first.reason}")
-    return _Read(len(trace.token), len(found), finding)
+    return _Read(len(trace.token), len(result), finding)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     requests = evidence.candidate.requests
-    read = [_read(each) for each in requests if each.trace.header.sampling.structured is not None]
-    findings = [each.finding for each in read if each.finding is not None]
-    silent = sum(each.silent for each in read)
-    n, wrong = sum(each.tokens for each in read), sum(each.wrong for each in read)
+    read = [_read(request) for request in requests if request.trace.header.sampling.structured is not None]
+    findings = [item.finding for item in read if item.finding is not None]
+    silent = sum(item.silent for item in read)
+    n, wrong = sum(item.tokens for item in read), sum(item.wrong for item in read)
     if findings:
         verdict, summary = Verdict.FAULT, f"{wrong} of {n} tokens were decided under a wrong mask"
     elif silent:

@@ -173,15 +173,15 @@ def _halves(draft: object) -> bool:
 
 def _result(compared: list[ComparedRequest], params: Params) -> CheckResult:
     confidence, margin = float(params["confidence"]), float(params["margin"])
-    steps = [step for each in compared for step in each.steps]
+    steps = [step for item in compared for step in item.steps]
     wrong, unlike = (sum(step.likeness is kind for step in steps) for kind in (Likeness.WRONG, Likeness.UNLIKE))
     n, differing = len(steps), wrong + unlike
     bound = upper_bound(differing, n, confidence) if n else 1.0
     broken = wrong > 0 or lower_bound(unlike, n, confidence) > margin if n else False
     findings = [
-        Finding(each.request, len(each.steps) - 1, step.message)
-        for each in compared
-        for step in each.steps
+        Finding(item.request, len(item.steps) - 1, step.message)
+        for item in compared
+        for step in item.steps
         if step.likeness is Likeness.WRONG or (broken and step.likeness is Likeness.UNLIKE)
     ]
     worst = max((step.distance for step in steps), default=0.0)
@@ -201,7 +201,7 @@ def _result(compared: list[ComparedRequest], params: Params) -> CheckResult:
             "wrong": wrong,
             "unlike": unlike,
             "largest_distance": worst,
-            "steps_after_a_difference": sum(each.recorded - len(each.steps) for each in compared if _parted(each)),
+            "steps_after_a_difference": sum(item.recorded - len(item.steps) for item in compared if _parted(item)),
         },
     )
 
@@ -219,7 +219,7 @@ def _summary(
     *,
     certified: bool,
 ) -> str:
-    n = sum(len(each.steps) for each in compared)
+    n = sum(len(item.steps) for item in compared)
     if findings:
         first = findings[0]
         text = f"the drafts of {differing} of {n} steps are not the proposer's own for this text"

@@ -51,19 +51,19 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.stream is not None and design.stream.filters else NO_FILTERS
 
 
-def _identity(each: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(each.get(key) for key in IDENTITY)
+def _identity(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(mapping.get(key) for key in IDENTITY)
 
 
 def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedStream) -> str | None:
     """A filter of the record that is not the arm's, in words."""
-    wanted, found = (
-        [_identity(each) for each in declared_filters(evidence.candidate.effective)],
+    wanted, result = (
+        [_identity(mapping) for mapping in declared_filters(evidence.candidate.effective)],
         list(map(_identity, stream.filters)),
     )
-    if wanted == found:
+    if wanted == result:
         return None
-    return f"{request.key} was judged by {found}, the arm has {wanted}"
+    return f"{request.key} was judged by {result}, the arm has {wanted}"
 
 
 def _baseline_differs(evidence: Evidence) -> str | None:
@@ -89,17 +89,17 @@ def _fresh(arm: ArmRecord) -> _Fresh:
     All must be there, because a filter that ends a response decides what the others see.
     """
     declared = declared_filters(arm.effective)
-    models = [str(each["component"]) for each in declared if each.get("component") in MODELS]
+    models = [str(item["component"]) for item in declared if item.get("component") in MODELS]
     if models:
         return _Fresh(reason=f"the rules of {models[0]} are a model")
     try:
-        return _Fresh(StreamRules(tuple(load_filter(_spec(each)) for each in declared)))
+        return _Fresh(StreamRules(tuple(load_filter(_spec(item)) for item in declared)))
     except (EngineError, KeyError, TypeError, ValueError) as error:
         return _Fresh(reason=str(error))
 
 
-def _spec(each: Mapping[str, Any]) -> FilterSpec:
-    return filter_spec(str(each["component"]), str(each["action"]), str(each["side"]), each["rules"])
+def _spec(mapping: Mapping[str, Any]) -> FilterSpec:
+    return filter_spec(str(mapping["component"]), str(mapping["action"]), str(mapping["side"]), mapping["rules"])
 
 
 def judged_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> tuple[Decided, ...]:
@@ -123,7 +123,7 @@ def judged_again(request: RequestRecord, stream: RecordedStream, rules: StreamRu
 
 
 def _said(decisions: Iterable[Decided]) -> list[tuple[Any, ...]]:
-    return sorted(astuple(each) for each in decisions)
+    return sorted(astuple(decision) for decision in decisions)
 
 
 def _difference(ours: Iterable[Decided], theirs: Iterable[Decided], other: str) -> str | None:
@@ -146,8 +146,10 @@ def _against_baseline(request: RequestRecord, stream: RecordedStream, base: Requ
         return "the baseline records no stream"
     shared = agreeing(request.tokens, base.tokens)
     parted = shared < min(len(request.tokens), len(base.tokens))
-    ours = [each for each in stream.decisions if not parted or each.token < shared]
-    return _difference(ours, [each for each in theirs.decisions if not parted or each.token < shared], "the baseline")
+    ours = [decision for decision in stream.decisions if not parted or decision.token < shared]
+    return _difference(
+        ours, [decision for decision in theirs.decisions if not parted or decision.token < shared], "the baseline"
+    )
 
 
 def _promises_tokens(request: RequestRecord) -> bool:
@@ -171,14 +173,14 @@ class _Tally:
         """Count one request that was compared."""
         self.n += 1
         self.broken += bool(messages)
-        self.findings += [Finding(request.request_id, 0, each) for each in messages]
+        self.findings += [Finding(request.request_id, 0, message) for message in messages]
 
 
 def _compare(evidence: Evidence) -> _Tally:
     message = _baseline_differs(evidence)
     tally = _Tally([] if message is None else [Finding(WHOLE_ARM, 0, message)])
     base = {} if evidence.baseline is None else evidence.baseline.by_key()
-    base |= {} if evidence.baseline is None else {each.key: each for each in evidence.baseline.refused}
+    base |= {} if evidence.baseline is None else {item.key: item for item in evidence.baseline.refused}
     arm, fresh = evidence.candidate, _fresh(evidence.candidate)
     for request in (*arm.requests, *arm.refused):
         stream = stream_of(request.trace.header)
@@ -186,18 +188,18 @@ def _compare(evidence: Evidence) -> _Tally:
             tally.silent += 1
             continue
         tally.decisions += len(stream.decisions)
-        found, other = [_other_filters(evidence, request, stream)], base.get(request.key)
+        result, other = [_other_filters(evidence, request, stream)], base.get(request.key)
         compared = False
         if other is not None and (_promises_tokens(request) or not (request.tokens and other.tokens)):
-            found.append(_against_baseline(request, stream, other))
+            result.append(_against_baseline(request, stream, other))
             tally.paired += 1
             compared = True
         if not fresh.reason and request.tokens:
-            written = [each for each in stream.decisions if each.token >= 0]
-            found.append(_difference(written, judged_again(request, stream, fresh.rules), "a fresh filter"))
+            written = [decision for decision in stream.decisions if decision.token >= 0]
+            result.append(_difference(written, judged_again(request, stream, fresh.rules), "a fresh filter"))
             tally.again += 1
             compared = True
-        messages = [each for each in found if each is not None]
+        messages = [item for item in result if item is not None]
         if compared or messages:
             tally.add(request, messages)
         else:

@@ -80,36 +80,36 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _judge_tokens(evidence: Evidence, params: Params) -> CheckResult:
-    found = compare(evidence, ArmKind.OTHER_GAMMA)
-    if found.problem is not None or not found.pairs:
-        return CheckResult(Verdict.INCONCLUSIVE, found.problem or "no shared request")
-    real = found.count("real")
-    bound = upper_bound(real, found.pairs, float(params["confidence"]))
-    verdict, reason = _decide(found, bound, params)
-    ordered = sorted(found.differences, key=lambda each: each.kind != "real")
-    counts = {kind: found.count(kind) for kind in ("real", "untriaged", "numerical")}
+    request = compare(evidence, ArmKind.OTHER_GAMMA)
+    if request.problem is not None or not request.pairs:
+        return CheckResult(Verdict.INCONCLUSIVE, request.problem or "no shared request")
+    real = request.count("real")
+    bound = upper_bound(real, request.pairs, float(params["confidence"]))
+    verdict, reason = _decide(request, bound, params)
+    ordered = sorted(request.differences, key=lambda item: item.kind != "real")
+    counts = {kind: request.count(kind) for kind in ("real", "untriaged", "numerical")}
     return CheckResult(
         verdict=verdict,
-        summary=f"{reason}: {found.pairs} requests at {_lengths(evidence)}, {counts['real']} differ for real, "
+        summary=f"{reason}: {request.pairs} requests at {_lengths(evidence)}, {counts['real']} differ for real, "
         f"{counts['numerical']} numerically; at most {bound:.3g} of requests do",
-        n=found.pairs,
+        n=request.pairs,
         statistic=float(real),
-        effect=real / found.pairs,
+        effect=real / request.pairs,
         bound=bound,
         margin=float(params["margin"]),
-        detectable=replay_effect(found.pairs),
-        findings=tuple(each.finding(ArmKind.OTHER_GAMMA) for each in ordered[:MAX_FINDINGS]),
-        details={"tokens": found.tokens, "differ": counts, "unpaired": list(found.unpaired)},
+        detectable=replay_effect(request.pairs),
+        findings=tuple(item.finding(ArmKind.OTHER_GAMMA) for item in ordered[:MAX_FINDINGS]),
+        details={"tokens": request.tokens, "differ": counts, "unpaired": list(request.unpaired)},
     )
 
 
-def _decide(found: Rerun, bound: float, params: Params) -> tuple[Verdict, str]:
-    if found.count("real"):
+def _decide(rerun: Rerun, bound: float, params: Params) -> tuple[Verdict, str]:
+    if rerun.count("real"):
         return Verdict.FAULT, "the draft length changes the tokens"
-    if found.count("untriaged"):
+    if rerun.count("untriaged"):
         return Verdict.INCONCLUSIVE, "differences cannot be triaged"
-    if found.unpaired:
-        return Verdict.INCONCLUSIVE, f"the candidate lacks case {found.unpaired[0]}"
+    if rerun.unpaired:
+        return Verdict.INCONCLUSIVE, f"the candidate lacks case {rerun.unpaired[0]}"
     if bound > float(params["margin"]):
         return Verdict.INCONCLUSIVE, f"too few requests for the margin {params['margin']:g}"
     return Verdict.CERTIFIED, "the same tokens up to noise"
@@ -172,10 +172,10 @@ def paired_contrast(pairs: tuple[Pair, ...]) -> Contrast:
 
 
 def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
-    found = contrast.interval
+    result = contrast.interval
     message = (
-        f"mean log-probability changes by {found.estimate:.4g} [{found.low:.4g}, {found.high:.4g}] with the draft "
-        f"length, adjusted p {adjusted:.2g}, {found.clusters} prompts"
+        f"mean log-probability changes by {result.estimate:.4g} [{result.low:.4g}, {result.high:.4g}] with the draft "
+        f"length, adjusted p {adjusted:.2g}, {result.clusters} prompts"
     )
     return Finding("all requests", 0, message)
 

@@ -51,12 +51,12 @@ class Lost:
     @property
     def kinds(self) -> dict[str, int]:
         """Number of lost requests of each kind."""
-        return dict(sorted(Counter(_kind(each) for each in self.requests).items()))
+        return dict(sorted(Counter(_kind(request) for request in self.requests).items()))
 
     @property
     def keys(self) -> frozenset[str]:
         """Pairing keys of the lost requests."""
-        return frozenset(each.key for each in self.requests)
+        return frozenset(request.key for request in self.requests)
 
     @property
     def words(self) -> str:
@@ -72,8 +72,8 @@ def _kind(request: RequestRecord) -> str:
 def _lost(arm: ArmRecord | None, *, refusals: bool) -> Lost:
     if arm is None:
         return Lost(0)
-    refused = tuple(each for each in arm.failed if refusals and _kind(each) == REFUSED)
-    kept = tuple(each for each in arm.failed if not (refusals and _kind(each) == REFUSED))
+    refused = tuple(item for item in arm.failed if refusals and _kind(item) == REFUSED)
+    kept = tuple(item for item in arm.failed if not (refusals and _kind(item) == REFUSED))
     return Lost(len(arm.requests) + len(arm.failed), kept, refused)
 
 
@@ -127,17 +127,17 @@ def _findings(ours: Lost, plain: Lost) -> tuple[Finding, ...]:
     # untried requests do not show the cause: list the requests that were tried first
     tried = sorted(ours.requests, key=lambda request: _kind(request) == UNTRIED)
     also = "; without speculation as well"
-    found = [
-        Finding(each.request_id, 0, _words(each) + (also if each.key in plain.keys else ""))
+    result = [
+        Finding(item.request_id, 0, _words(item) + (also if item.key in plain.keys else ""))
         # what only the speculating arm lost is its own
-        for each in sorted(tried, key=lambda request: request.key in plain.keys)
+        for item in sorted(tried, key=lambda request: request.key in plain.keys)
     ]
-    found += [
-        Finding(each.request_id, 0, f"without speculation: {_words(each)}")
-        for each in plain.requests
-        if each.key not in ours.keys
+    result += [
+        Finding(request.request_id, 0, f"without speculation: {_words(request)}")
+        for request in plain.requests
+        if request.key not in ours.keys
     ]
-    return tuple(found)[:MAX_FINDINGS]
+    return tuple(result)[:MAX_FINDINGS]
 
 
 def _words(request: RequestRecord) -> str:

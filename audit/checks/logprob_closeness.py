@@ -88,7 +88,7 @@ def _equal_tokens(evidence: Evidence) -> bool:
 
 def _prompt_changes(evidence: Evidence) -> list[LogprobChanges]:
     """Of prompts whose log-probabilities were requested; empty if none were."""
-    if not any(each.trace.header.facts.get(OF_PROMPT) for each in evidence.candidate.requests):
+    if not any(request.trace.header.facts.get(OF_PROMPT) for request in evidence.candidate.requests):
         return []
     anchor = evidence.companions.get(ArmKind.ANCHOR)
     other, name = (anchor, "anchor") if anchor is not None else (evidence.baseline, "baseline")
@@ -96,35 +96,35 @@ def _prompt_changes(evidence: Evidence) -> list[LogprobChanges]:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    found = []
+    result = []
     if evidence.baseline is not None and _equal_tokens(evidence):
-        found.append(changes(evidence.candidate, evidence.baseline, "baseline"))
+        result.append(changes(evidence.candidate, evidence.baseline, "baseline"))
     if ArmKind.ANCHOR in evidence.companions:
-        found.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
-    found += _prompt_changes(evidence)
-    empty = next((each.reference for each in found if not len(each.value)), None)
+        result.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
+    result += _prompt_changes(evidence)
+    empty = next((item.reference for item in result if not len(item.value)), None)
     if empty is not None:
         return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")
     floor = _floor(evidence)
-    tests = 2 * len(found)
+    tests = 2 * len(result)
     seed = seed_of(evidence.candidate.requests)
-    judged = [_judge(each, floor, params, float(params["alpha"]) / tests, seed) for each in found]
-    findings = [finding for each in judged for finding in _findings(each)]
-    worst = max(judged, key=lambda each: each.upper - each.allowed)
+    judged = [_judge(item, floor, params, float(params["alpha"]) / tests, seed) for item in result]
+    findings = [finding for item in judged for finding in _findings(item)]
+    worst = max(judged, key=lambda item: item.upper - item.allowed)
     finite = bool(np.isfinite(worst.upper))
     verdict = Verdict.FAULT if findings else _verdict(judged, params)
     return CheckResult(
         verdict=verdict,
         summary=_summary(judged, findings, floor),
-        n=sum(len(each.changes.value) for each in judged),
+        n=sum(len(item.changes.value) for item in judged),
         statistic=worst.mean,
-        p_value=min(each.bias_p for each in judged),
+        p_value=min(item.bias_p for item in judged),
         effect=worst.mean,
         bound=worst.upper if finite else None,
         margin=worst.allowed,
         detectable=worst.detectable if finite else None,
         findings=tuple(findings[:MAX_FINDINGS]),
-        details={each.changes.reference: _row(each) for each in judged} | {"floor": _floor_row(floor)},
+        details={item.changes.reference: _row(item) for item in judged} | {"floor": _floor_row(floor)},
     )
 
 
@@ -132,24 +132,24 @@ def _floor(evidence: Evidence) -> Floats:
     """[n] absolute differences between the two plain runs; empty without a control."""
     if evidence.baseline is None or evidence.control is None:
         return np.empty(0)
-    found = np.abs(changes(evidence.control, evidence.baseline, "baseline").value)
-    return np.asarray(found[np.isfinite(found)])
+    result = np.abs(changes(evidence.control, evidence.baseline, "baseline").value)
+    return np.asarray(result[np.isfinite(result)])
 
 
-def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, seed: int) -> ReferenceCloseness:
-    finite = np.isfinite(found.value)
-    value, prompt = found.value[finite], found.prompt[finite]
+def _judge(result: LogprobChanges, floor: Floats, params: Params, alpha: float, seed: int) -> ReferenceCloseness:
+    finite = np.isfinite(result.value)
+    value, prompt = result.value[finite], result.prompt[finite]
     usual = float(floor.mean()) if len(floor) else 0.0
     most = max(float(params["max_single"]), FLOOR_TIMES * float(floor.max(initial=0.0)))
-    large = np.flatnonzero(~finite | (np.abs(np.where(finite, found.value, 0.0)) > most))
-    single = tuple(_single(found, int(i), most) for i in large)
+    large = np.flatnonzero(~finite | (np.abs(np.where(finite, result.value, 0.0)) > most))
+    single = tuple(_single(result, int(i), most) for i in large)
     if not len(value):
         nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
-        return ReferenceCloseness(found, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
+        return ReferenceCloseness(result, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
     size = mean_interval(np.abs(value), prompt, 0.98)
     strict = mean_interval(np.abs(value), prompt, 1.0 - 2.0 * alpha)
     return ReferenceCloseness(
-        changes=found,
+        changes=result,
         mean=size.estimate,
         upper=size.high,
         low=strict.low,
@@ -163,34 +163,36 @@ def _judge(found: LogprobChanges, floor: Floats, params: Params, alpha: float, s
     )
 
 
-def _single(found: LogprobChanges, i: int, most: float) -> Finding:
-    pair, index = found.pairs[int(found.pair[i])], int(found.index[i])
-    ours, theirs = float(found.ours[i]), float(found.theirs[i])
+def _single(result: LogprobChanges, i: int, most: float) -> Finding:
+    pair, index = result.pairs[int(result.pair[i])], int(result.index[i])
+    ours, theirs = float(result.ours[i]), float(result.theirs[i])
     # the first token of a prompt has no number, so that its second is the first of these
-    place = index + 1 if found.part != "token" else index
-    numbers = f"log-probability {ours:.6g}, the {found.reference} has {theirs:.6g}"
-    message = f"{found.part} {place}: {numbers}; more than {most:.3g} apart"
-    step = 0 if found.part != "token" else Divergence(pair, index, None, ended=False).step
+    place = index + 1 if result.part != "token" else index
+    numbers = f"log-probability {ours:.6g}, the {result.reference} has {theirs:.6g}"
+    message = f"{result.part} {place}: {numbers}; more than {most:.3g} apart"
+    step = 0 if result.part != "token" else Divergence(pair, index, None, ended=False).step
     return Finding(pair.candidate.request_id, step, message)
 
 
-def _findings(each: ReferenceCloseness) -> list[Finding]:
-    name, found = each.changes.reference, list(each.single)
-    if each.low > each.allowed:
-        message = f"against the {name}: mean absolute difference {each.mean:.4g}, at least {each.low:.4g} nats"
-        found.append(Finding("all requests", 0, f"{message}, allowed {each.allowed:.4g}"))
-    limit = each.allowed_bias
-    if each.bias.low > limit or each.bias.high < -limit:
-        ends = f"[{each.bias.low:.4g}, {each.bias.high:.4g}]"
-        message = f"against the {name}: shifted by {each.bias.estimate:.4g} {ends} nats, allowed {limit:.4g}"
-        found.append(Finding("all requests", 0, message))
-    return found
+def _findings(closeness: ReferenceCloseness) -> list[Finding]:
+    name, result = closeness.changes.reference, list(closeness.single)
+    if closeness.low > closeness.allowed:
+        message = (
+            f"against the {name}: mean absolute difference {closeness.mean:.4g}, at least {closeness.low:.4g} nats"
+        )
+        result.append(Finding("all requests", 0, f"{message}, allowed {closeness.allowed:.4g}"))
+    limit = closeness.allowed_bias
+    if closeness.bias.low > limit or closeness.bias.high < -limit:
+        ends = f"[{closeness.bias.low:.4g}, {closeness.bias.high:.4g}]"
+        message = f"against the {name}: shifted by {closeness.bias.estimate:.4g} {ends} nats, allowed {limit:.4g}"
+        result.append(Finding("all requests", 0, message))
+    return result
 
 
 def _verdict(judged: Sequence[ReferenceCloseness], params: Params) -> Verdict:
-    close = all(each.upper <= each.allowed for each in judged)
-    level = all(max(-each.shift.low, each.shift.high) <= each.allowed_bias for each in judged)
-    enough = all(len(each.changes.value) >= int(params["min_tokens"]) for each in judged)
+    close = all(item.upper <= item.allowed for item in judged)
+    level = all(max(-item.shift.low, item.shift.high) <= item.allowed_bias for item in judged)
+    enough = all(len(item.changes.value) >= int(params["min_tokens"]) for item in judged)
     return Verdict.CERTIFIED if close and level and enough else Verdict.INCONCLUSIVE
 
 
@@ -199,27 +201,27 @@ def _summary(judged: Sequence[ReferenceCloseness], findings: Sequence[Finding], 
     if findings:
         return f"{len(findings)} departures; {findings[0].message}; {usual}"
     sentences = [
-        f"{len(each.changes.value)} tokens against the {each.changes.reference}: mean difference {each.mean:.3g}, "
-        f"at most {each.upper:.3g} (99 %), allowed {each.allowed:.3g}, detectable {each.detectable:.3g} nats above it, "
-        f"shift {each.shift.low:.3g} to {each.shift.high:.3g}"
-        for each in judged
+        f"{len(item.changes.value)} tokens against the {item.changes.reference}: mean difference {item.mean:.3g}, "
+        f"at most {item.upper:.3g} (99 %), allowed {item.allowed:.3g}, detectable {item.detectable:.3g} nats above it, "
+        f"shift {item.shift.low:.3g} to {item.shift.high:.3g}"
+        for item in judged
     ]
     return f"{'; '.join(sentences)}; {usual}"
 
 
-def _row(each: ReferenceCloseness) -> dict[str, Any]:
-    largest = np.abs(each.changes.value[np.isfinite(each.changes.value)]).max(initial=0.0)
-    ends = {"low": each.shift.low, "high": each.shift.high}
+def _row(closeness: ReferenceCloseness) -> dict[str, Any]:
+    largest = np.abs(closeness.changes.value[np.isfinite(closeness.changes.value)]).max(initial=0.0)
+    ends = {"low": closeness.shift.low, "high": closeness.shift.high}
     return {
-        "tokens": len(each.changes.value),
-        "prompts": each.bias.clusters,
-        "mean": each.mean,
+        "tokens": len(closeness.changes.value),
+        "prompts": closeness.bias.clusters,
+        "mean": closeness.mean,
         "max": float(largest),
-        "upper": each.upper if np.isfinite(each.upper) else None,
-        "bias": each.bias.estimate,
+        "upper": closeness.upper if np.isfinite(closeness.upper) else None,
+        "bias": closeness.bias.estimate,
         **{f"bias_{name}": end if np.isfinite(end) else None for name, end in ends.items()},
-        "bias_p": each.bias_p,
-        "allowed": each.allowed,
+        "bias_p": closeness.bias_p,
+        "allowed": closeness.allowed,
     }
 
 

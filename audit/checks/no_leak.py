@@ -78,7 +78,7 @@ def _unlike(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
         if text != wanted:
             at = next((i for i, (a, b) in enumerate(zip(text, wanted, strict=False)) if a != b), None)
             at = min(len(text), len(wanted)) if at is None else at
-            ours, theirs = (repr(each[at : at + QUOTED]) for each in (text, wanted))
+            ours, theirs = (repr(item[at : at + QUOTED]) for item in (text, wanted))
             yield f"{name} {ours} at character {at}, the committed text gives {theirs}"
             return
 
@@ -103,12 +103,13 @@ def _early(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
 
 def _unseen(stream: RecordedStream) -> Iterator[str]:
     """A filter decides about characters that are there."""
-    for each in stream.decisions:
-        if each.token < 0:
+    for decision in stream.decisions:
+        if decision.token < 0:
             continue
-        last = each.token == len(stream.ends) - 1
-        if each.token >= len(stream.ends) or each.end > (len(stream.decoded) if last else stream.ends[each.token]):
-            yield f"a filter decided at token {each.token} about characters up to {each.end}, which were not committed"
+        last = decision.token == len(stream.ends) - 1
+        token, end = decision.token, decision.end
+        if token >= len(stream.ends) or end > (len(stream.decoded) if last else stream.ends[token]):
+            yield f"a filter decided at token {token} about characters up to {end}, which were not committed"
             return
 
 
@@ -122,9 +123,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         if stream is None:
             silent += 1
             continue
-        found = [Finding(request.request_id, 0, message) for message in _leaks(request, stream)]
-        broken += bool(found)
-        findings += found
+        result = [Finding(request.request_id, 0, message) for message in _leaks(request, stream)]
+        broken += bool(result)
+        findings += result
     n = len(arm.requests) + len(arm.refused) - silent
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
     return CheckResult(

@@ -81,9 +81,9 @@ def _sides(pairing: Pairing) -> tuple[ArmTimings, ArmTimings]:
 
 def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> ArmTimings:
     return ArmTimings(
-        np.array([_tokens(each) for each in requests], dtype=np.float64),
-        np.array([each.latency_us for each in requests], dtype=np.float64) / 1e6,
-        np.array([_steps(each) for each in requests], dtype=np.float64),
+        np.array([_tokens(request) for request in requests], dtype=np.float64),
+        np.array([request.latency_us for request in requests], dtype=np.float64) / 1e6,
+        np.array([_steps(request) for request in requests], dtype=np.float64),
         prompt,
     )
 
@@ -103,8 +103,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     gain = speed_up(_timings(ours), _timings(theirs), 0.98)
     tail = _p99_ratio(ours, theirs)
     asked = _asked(gain, tail, tokens_per_forward(evidence.candidate.requests, 0.98), params)
-    verdict = _worst([each for _, each in asked])
-    findings = tuple(Finding("all requests", 0, text) for text, each in asked if each is Verdict.FAULT)
+    verdict = _worst([item for _, item in asked])
+    findings = tuple(Finding("all requests", 0, text) for text, item in asked if item is Verdict.FAULT)
     lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
     finite = math.isfinite(gain.se)
     return CheckResult(
@@ -148,7 +148,7 @@ def _asked(
 
 def _worst(verdicts: list[Verdict]) -> Verdict:
     order = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
-    return next((each for each in order if each in verdicts), Verdict.NOT_RUN)
+    return next((item for item in order if item in verdicts), Verdict.NOT_RUN)
 
 
 def _p99_ratio(ours: ArmTimings, theirs: ArmTimings) -> RatioBounds:
@@ -172,7 +172,7 @@ def _summary(gain: ClusterInterval, lengths: ClusterInterval, asked: list[str], 
 def _details(
     ours: ArmTimings, theirs: ArmTimings, gain: ClusterInterval, tail: RatioBounds, lengths: ClusterInterval
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    mapping: dict[str, Any] = {
         "speed_up": _interval(gain),
         "tokens_per_forward": _interval(lengths),
         "p99_ratio": {"estimate": tail.estimate, "low": tail.low, "high": tail.high if tail.high < math.inf else None},
@@ -181,14 +181,14 @@ def _details(
     }
     for arm, side in (("candidate", ours), ("baseline", theirs)):
         for name, level in LEVELS.items():
-            found[f"{arm}_{name}_seconds"] = _interval(quantile_interval(side.seconds, side.prompt, level))
-    return found
+            mapping[f"{arm}_{name}_seconds"] = _interval(quantile_interval(side.seconds, side.prompt, level))
+    return mapping
 
 
-def _interval(found: ClusterInterval) -> dict[str, float | None]:
-    ends = (found.low, found.high)
+def _interval(interval: ClusterInterval) -> dict[str, float | None]:
+    ends = (interval.low, interval.high)
     low, high = (end if math.isfinite(end) else None for end in ends)
-    return {"estimate": found.estimate, "low": low, "high": high}
+    return {"estimate": interval.estimate, "low": low, "high": high}
 
 
 CHECK = Check(

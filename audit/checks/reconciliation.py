@@ -38,7 +38,7 @@ def _problems(evidence: Evidence) -> list[str]:
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if _problems(evidence) or any(_account(each) for each in evidence.candidate.requests):
+    if _problems(evidence) or any(_account(request) for request in evidence.candidate.requests):
         return None
     return ONE_ACCOUNT
 
@@ -51,11 +51,13 @@ def _foresee(params: Params, design: Design) -> str | None:
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     problems, requests = _problems(evidence), evidence.candidate.requests
-    accounts = [_account(each) for each in requests]
+    accounts = [_account(request) for request in requests]
     # an engine that is not the one the hooks were written for may draw elsewhere
     faults = [] if problems else _findings(requests, accounts, "faults")
     mismatches = _findings(requests, accounts, "mismatches")
-    rest = [Finding(WHOLE_ARM, 0, each) for each in problems] + [each for each in mismatches if each not in faults]
+    rest = [Finding(WHOLE_ARM, 0, problem) for problem in problems] + [
+        mismatche for mismatche in mismatches if mismatche not in faults
+    ]
     sources = sorted({str(name) for account in accounts for name in account.get("sources", ())})
     silent = sum(not account for account in accounts)
     return CheckResult(
@@ -70,8 +72,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 def _findings(requests: Sequence[RequestRecord], accounts: Sequence[Mapping[str, Any]], kind: str) -> list[Finding]:
     return [
-        Finding(each.request_id, 0, str(message))
-        for each, account in zip(requests, accounts, strict=True)
+        Finding(item.request_id, 0, str(message))
+        for item, account in zip(requests, accounts, strict=True)
         for message in account.get(kind, ())
     ]
 
@@ -82,10 +84,10 @@ def _verdict(faults: list[Finding], rest: list[Finding], silent: int) -> Verdict
     return Verdict.INCONCLUSIVE if rest or silent else Verdict.CERTIFIED
 
 
-def _summary(n: int, sources: list[str], found: tuple[list[Finding], list[Finding]], silent: int) -> str:
-    faults, rest = found
+def _summary(n: int, sources: list[str], result: tuple[list[Finding], list[Finding]], silent: int) -> str:
+    faults, rest = result
     if faults:
-        wrong = len({each.request for each in faults})
+        wrong = len({fault.request for fault in faults})
         return f"{wrong} of {n} requests returned tokens that the target did not draw, first: {faults[0].message}"
     if rest:
         return f"{len(rest)} mismatches or problems, first: {rest[0].message}"

@@ -73,13 +73,15 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _compared(pairing: Pairing) -> SeedComparison:
-    found = tuple(one for one in map(divergence, pairing.pairs) if one is not None)
-    return SeedComparison(found, sum(map(compared, pairing.pairs)), pairing.unpaired)
+    pairs = tuple(one for one in map(divergence, pairing.pairs) if one is not None)
+    return SeedComparison(pairs, sum(map(compared, pairing.pairs)), pairing.unpaired)
 
 
 def _pooled(comparisons: Iterable[SeedComparison]) -> SeedComparison:
     every = tuple(comparisons)
-    return SeedComparison(tuple(found for one in every for found in one.divergences), sum(one.tokens for one in every))
+    return SeedComparison(
+        tuple(result for one in every for result in one.divergences), sum(one.tokens for one in every)
+    )
 
 
 def higher_rate(ours: SeedComparison, noise: SeedComparison) -> float:
@@ -99,23 +101,23 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
                 f"request {pair.candidate.request_id} and its baseline differ in prompt, seed or sampling parameters"
             )
             return CheckResult(Verdict.INCONCLUSIVE, reason)
-    found = _compared(pairing)
+    comparison = _compared(pairing)
     noise = _pooled(_compared(pair_arms(control, evidence.baseline)) for control in evidence.controls)
-    p = higher_rate(found, noise) if noise.tokens and found.divergences else 1.0
+    p = higher_rate(comparison, noise) if noise.tokens and comparison.divergences else 1.0
     confidence = float(params["confidence"])
-    bound = upper_bound(len(found.divergences), found.tokens, confidence) if found.tokens else 1.0
-    decision = _decide(found, noise, p, 1000.0 * bound, params)
+    bound = upper_bound(len(comparison.divergences), comparison.tokens, confidence) if comparison.tokens else 1.0
+    decision = _decide(comparison, noise, p, 1000.0 * bound, params)
     return CheckResult(
         verdict=decision.verdict,
-        summary=_summary(decision.reason, found, noise, len(pairing.pairs)),
-        n=found.tokens,
-        statistic=float(len(found.divergences)),
+        summary=_summary(decision.reason, comparison, noise, len(pairing.pairs)),
+        n=comparison.tokens,
+        statistic=float(len(comparison.divergences)),
         p_value=p,
-        effect=1000.0 * found.rate,
+        effect=1000.0 * comparison.rate,
         bound=1000.0 * bound,
         margin=float(params["max_numerical_per_1000"]),
-        findings=tuple(map(_finding, found.divergences[:MAX_FINDINGS])),
-        details=_details(found, noise, len(pairing.pairs)),
+        findings=tuple(map(_finding, comparison.divergences[:MAX_FINDINGS])),
+        details=_details(comparison, noise, len(pairing.pairs)),
     )
 
 
@@ -125,18 +127,18 @@ class _SeedDecision:
     reason: str
 
 
-def _decide(found: SeedComparison, noise: SeedComparison, p: float, bound: float, params: Params) -> _SeedDecision:
+def _decide(comparison: SeedComparison, noise: SeedComparison, p: float, bound: float, params: Params) -> _SeedDecision:
     if noise.tokens and noise.rate > MOST_NOISE:
         rate = f"{1000.0 * noise.rate:.3g} divergences per 1000 tokens"
         return _SeedDecision(Verdict.INCONCLUSIVE, f"the baseline does not repeat itself under its seeds ({rate})")
     if p < float(params["alpha"]):
         return _SeedDecision(Verdict.FAULT, f"more divergences than the baseline's repetitions have (p {p:.2g})")
-    if found.unpaired:
-        only = f"{len(found.unpaired)} cases are in one arm only, first {found.unpaired[0]}"
+    if comparison.unpaired:
+        only = f"{len(comparison.unpaired)} cases are in one arm only, first {comparison.unpaired[0]}"
         return _SeedDecision(Verdict.INCONCLUSIVE, only)
-    if found.divergences and not noise.tokens:
+    if comparison.divergences and not noise.tokens:
         return _SeedDecision(Verdict.INCONCLUSIVE, "divergences cannot be judged without a repetition of the baseline")
-    if found.tokens < int(params["min_tokens"]):
+    if comparison.tokens < int(params["min_tokens"]):
         return _SeedDecision(Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens")
     if bound > float(params["max_numerical_per_1000"]):
         limit = float(params["max_numerical_per_1000"])
@@ -146,27 +148,27 @@ def _decide(found: SeedComparison, noise: SeedComparison, p: float, bound: float
     return _SeedDecision(Verdict.CERTIFIED, "the baseline's tokens under its seeds")
 
 
-def _finding(found: Divergence) -> Finding:
-    ours, theirs, at = found.pair.candidate, found.pair.baseline, found.index
-    if found.ended:
+def _finding(result: Divergence) -> Finding:
+    ours, theirs, at = result.pair.candidate, result.pair.baseline, result.index
+    if result.ended:
         numbers = f"{len(ours.tokens)} tokens ({ours.finish_reason}), the baseline {len(theirs.tokens)}"
-        return Finding(ours.request_id, found.step, f"ends after {numbers} ({theirs.finish_reason})")
+        return Finding(ours.request_id, result.step, f"ends after {numbers} ({theirs.finish_reason})")
     words = parting(ours.text, theirs.text)
-    message = f"token {at} is {found.token}, under the same seed the baseline has {theirs.tokens[at]}"
-    return Finding(ours.request_id, found.step, f"{message}{f'; {words}' if words else ''}")
+    message = f"token {at} is {result.token}, under the same seed the baseline has {theirs.tokens[at]}"
+    return Finding(ours.request_id, result.step, f"{message}{f'; {words}' if words else ''}")
 
 
-def _summary(reason: str, found: SeedComparison, noise: SeedComparison, pairs: int) -> str:
-    own = f"{len(found.divergences)} divergences in {found.tokens} tokens of {pairs} pairs"
+def _summary(reason: str, comparison: SeedComparison, noise: SeedComparison, pairs: int) -> str:
+    own = f"{len(comparison.divergences)} divergences in {comparison.tokens} tokens of {pairs} pairs"
     repeated = f"repetitions of the baseline: {len(noise.divergences)} in {noise.tokens}"
     return f"{reason}: {own}; {repeated if noise.tokens else 'no repetition of the baseline'}"
 
 
-def _details(found: SeedComparison, noise: SeedComparison, pairs: int) -> dict[str, Any]:
+def _details(comparison: SeedComparison, noise: SeedComparison, pairs: int) -> dict[str, Any]:
     return {
         "pairs": pairs,
-        "unpaired": list(found.unpaired),
-        "divergences": len(found.divergences),
+        "unpaired": list(comparison.unpaired),
+        "divergences": len(comparison.divergences),
         "noise_divergences": len(noise.divergences),
         "noise_tokens": noise.tokens,
         "noise_per_1000": 1000.0 * noise.rate if noise.tokens else None,

@@ -67,72 +67,77 @@ def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     shared = evidence.candidate.effective.shares_state
     judged = [_judged(compare(evidence, kind), shared=shared) for kind in ARMS if kind in evidence.companions]
-    problem = next((each.rerun.problem for each in judged if each.rerun.problem), None)
+    problem = next((item.rerun.problem for item in judged if item.rerun.problem), None)
     if problem is not None:
         return CheckResult(Verdict.INCONCLUSIVE, problem)
-    n = min(each.n for each in judged)
+    n = min(item.n for item in judged)
     if n == 0:
         reason = (
             "every request drafted other tokens, as its proposer may" if judged[0].left_out else "no shared request"
         )
         return CheckResult(Verdict.NOT_RUN if judged[0].left_out else Verdict.INCONCLUSIVE, reason)
     verdict, reason = _decide(judged, params)
-    worst = max(judged, key=lambda each: each.bound)
+    worst = max(judged, key=lambda item: item.bound)
     broken = _sorted(judged)
     return CheckResult(
         verdict=verdict,
         summary=f"{reason}: {', '.join(map(_counts, judged))}; at most {worst.bound:.3g} of requests differ (99 %)",
         n=n,
-        statistic=float(sum(each.real for each in judged)),
-        effect=max(each.real / each.n for each in judged),
+        statistic=float(sum(item.real for item in judged)),
+        effect=max(item.real / item.n for item in judged),
         bound=worst.bound,
         margin=float(params["margin"]),
         detectable=replay_effect(n),
         findings=tuple(difference.finding(kind) for kind, difference in broken[:MAX_FINDINGS]),
-        details={str(each.rerun.arm): _row(each) for each in judged},
+        details={str(item.rerun.arm): _row(item) for item in judged},
     )
 
 
 def _decide(judged: Sequence[CompanionComparison], params: Params) -> tuple[Verdict, str]:
-    arms = [str(each.rerun.arm) for each in judged]
-    real = [str(each.rerun.arm) for each in judged if each.real]
+    arms = [str(item.rerun.arm) for item in judged]
+    real = [str(item.rerun.arm) for item in judged if item.real]
     if real:
         return Verdict.FAULT, f"the seed does not fix the tokens in: {', '.join(real)}"
     confidence, most = 1.0 - float(params["alpha"]) / len(judged), float(params["max_untriaged"])
-    many = [str(each.rerun.arm) for each in judged if lower_bound(each.untriaged, each.n, confidence) > most]
+    many = [str(item.rerun.arm) for item in judged if lower_bound(item.untriaged, item.n, confidence) > most]
     if many:
         return Verdict.FAULT, f"more requests differ than near-ties explain in: {', '.join(many)}"
     missing = [name for name in params["arms"] if name not in arms]
     if missing:
         return Verdict.INCONCLUSIVE, f"not compared with: {', '.join(missing)}"
-    if any(each.untriaged for each in judged):
+    if any(item.untriaged for item in judged):
         return Verdict.INCONCLUSIVE, "differences cannot be triaged"
-    unpaired = next((each.rerun.unpaired for each in judged if each.rerun.unpaired), ())
+    unpaired = next((item.rerun.unpaired for item in judged if item.rerun.unpaired), ())
     if unpaired:
         return Verdict.INCONCLUSIVE, f"the candidate lacks case {unpaired[0]}"
-    if max(each.bound for each in judged) > float(params["margin"]):
+    if max(item.bound for item in judged) > float(params["margin"]):
         return Verdict.INCONCLUSIVE, f"too few requests for the margin {params['margin']:g}"
     return Verdict.CERTIFIED, "the same tokens up to noise"
 
 
-def _counts(each: CompanionComparison) -> str:
-    counts = {"real": each.real, "untriaged": each.untriaged, "numerical": each.numerical, "left out": each.left_out}
+def _counts(comparison: CompanionComparison) -> str:
+    counts = {
+        "real": comparison.real,
+        "untriaged": comparison.untriaged,
+        "numerical": comparison.numerical,
+        "left out": comparison.left_out,
+    }
     split = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{each.rerun.arm} {each.n} requests ({split or 'no difference'})"
+    return f"{comparison.rerun.arm} {comparison.n} requests ({split or 'no difference'})"
 
 
 def _sorted(judged: Sequence[CompanionComparison]) -> list[tuple[ArmKind, RequestDifference]]:
-    every = [(each.rerun.arm, difference) for each in judged for difference in each.rerun.differences]
+    every = [(item.rerun.arm, difference) for item in judged for difference in item.rerun.differences]
     return sorted(every, key=lambda pair: KINDS.index(pair[1].kind))
 
 
-def _row(each: CompanionComparison) -> dict[str, Any]:
+def _row(comparison: CompanionComparison) -> dict[str, Any]:
     return {
-        "requests": each.n,
-        "tokens": each.rerun.tokens,
-        "differ": {kind: each.rerun.count(kind) for kind in KINDS},
-        "left_out": each.left_out,
-        "bound": each.bound,
+        "requests": comparison.n,
+        "tokens": comparison.rerun.tokens,
+        "differ": {kind: comparison.rerun.count(kind) for kind in KINDS},
+        "left_out": comparison.left_out,
+        "bound": comparison.bound,
     }
 
 

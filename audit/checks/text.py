@@ -60,12 +60,12 @@ class SecondAccount:
 
 def _applies(evidence: Evidence) -> str | None:
     requests = list(evidence.candidate.requests)
-    if any(account_of(each) is not None for each in requests):
+    if any(account_of(request) is not None for request in requests):
         return None
-    facts = [each.trace.header.facts for each in requests]
-    if facts and all("parts" in each for each in facts):
+    facts = [request.trace.header.facts for request in requests]
+    if facts and all("parts" in fact for fact in facts):
         return IN_PARTS
-    reason = next((str(each["undecoded"]) for each in facts if "undecoded" in each), None)
+    reason = next((str(fact["undecoded"]) for fact in facts if "undecoded" in fact), None)
     return NoEvidence(ONE_ACCOUNT if reason is None else f"the text has one account only: {reason}")
 
 
@@ -142,9 +142,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     requests = evidence.candidate.requests
     # records load lazily, and a list of them would keep their traces
-    read = {each.request_id: _read(each) for each in requests if "parts" not in each.trace.header.facts}
-    findings = [Finding(name, 0, each.finding) for name, each in read.items() if each.finding is not None]
-    silent = [each.silent for each in read.values() if each.silent is not None]
+    read = {request.request_id: _read(request) for request in requests if "parts" not in request.trace.header.facts}
+    findings = [Finding(name, 0, item.finding) for name, item in read.items() if item.finding is not None]
+    silent = [item.silent for item in read.values() if item.silent is not None]
     n = len(read) - len(silent)
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
     counts = {"not_decoded_again": len(silent), "in_parts": len(requests) - len(read)}

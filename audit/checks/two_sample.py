@@ -102,15 +102,15 @@ def gather(evidence: Evidence) -> ArmSamples:
     assert evidence.baseline is not None
     sides = [_by_case(arm) for arm in (evidence.candidate, evidence.baseline)]
     prompts = tuple(case for case in sides[0] if case in sides[1] and min(len(side[case]) for side in sides) >= 2)
-    ours, theirs = (tuple(each for case in prompts for each in side[case][:MOST]) for side in sides)
+    ours, theirs = (tuple(item for case in prompts for item in side[case][:MOST]) for side in sides)
     return ArmSamples(ours, theirs, prompts)
 
 
 def _by_case(arm: ArmRecord) -> dict[str, list[RequestRecord]]:
-    found: dict[str, list[RequestRecord]] = {}
+    mapping: dict[str, list[RequestRecord]] = {}
     for request in arm.requests:
-        found.setdefault(request.case_id, []).append(request)
-    return found
+        mapping.setdefault(request.case_id, []).append(request)
+    return mapping
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -125,18 +125,18 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if other:
         return CheckResult(Verdict.INCONCLUSIVE, f"case {other} has different prompts in the two arms")
     tests = permuted(samples, int(params["permutations"]))
-    adjusted = holm([each.p for each in tests.values()])
+    adjusted = holm([test.p for test in tests.values()])
     alpha, margin = float(params["alpha"]), float(params["margin"])
-    found = dict(zip(tests, adjusted, strict=True))
-    rejected = [name for name, p in sorted(found.items(), key=lambda pair: pair[1]) if p < alpha]
+    result = dict(zip(tests, adjusted, strict=True))
+    rejected = [name for name, p in sorted(result.items(), key=lambda pair: pair[1]) if p < alpha]
     features = differences(samples)
-    bound = max(max(-each.low, each.high) for each in features.values())
+    bound = max(max(-feature.low, feature.high) for feature in features.values())
     enough = len(samples.prompts) >= int(params["min_prompts"])
     certified = enough and bound <= margin
     tied = same_numbers(samples)
     certified = certified and tied is None
     verdict = Verdict.FAULT if rejected else Verdict.CERTIFIED if certified else Verdict.INCONCLUSIVE
-    spread = max(each.se for each in features.values())
+    spread = max(feature.se for feature in features.values())
     finite = bool(np.isfinite(bound))
     return CheckResult(
         verdict=verdict,
@@ -144,24 +144,24 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         n=len(samples.ours) + len(samples.theirs),
         statistic=float(max(-np.log10(adjusted))),
         p_value=float(adjusted.min()),
-        effect=max(abs(each.estimate) for each in features.values()),
+        effect=max(abs(feature.estimate) for feature in features.values()),
         bound=bound if finite else None,
         margin=margin,
         detectable=detectable_shift(alpha / 2) * spread if finite else None,
-        findings=tuple(_finding(name, tests[name], found[name]) for name in rejected),
-        details=_details(tests, found, features, samples),
+        findings=tuple(_finding(name, tests[name], result[name]) for name in rejected),
+        details=_details(tests, result, features, samples),
     )
 
 
 def _prompt(requests: Sequence[RequestRecord], case: str) -> tuple[int, ...]:
-    return next(each.trace.header.prompt for each in requests if each.case_id == case)
+    return next(request.trace.header.prompt for request in requests if request.case_id == case)
 
 
 def permuted(samples: ArmSamples, permutations: int) -> dict[str, TwoSampleTest]:
     """Every test with its permutation p-value; the answers seed the permutations."""
     generator = np.random.default_rng(seed_of((*samples.ours, *samples.theirs)))
     place = {case: i for i, case in enumerate(samples.prompts)}
-    sides = [([each.tokens for each in side], [place[each.case_id] for each in side]) for side in _sides(samples)]
+    sides = [([item.tokens for item in side], [place[item.case_id] for item in side]) for side in _sides(samples)]
     sample = pooled(*sides[0], *sides[1])
     return {name: test(sample, generator, permutations) for name, test in TESTS.items()}
 
@@ -175,8 +175,8 @@ def differences(samples: ArmSamples) -> dict[str, ClusterInterval]:
     place = {case: i for i, case in enumerate(samples.prompts)}
     means = []
     for side in (samples.ours, samples.theirs):
-        owner = np.array([place[each.case_id] for each in side])
-        values = np.stack([features(each) for each in side])
+        owner = np.array([place[item.case_id] for item in side])
+        values = np.stack([features(item) for item in side])
         means.append(np.stack([values[owner == i].mean(axis=0) for i in range(len(place))]))
     clusters: NDArray[np.int64] = np.arange(len(place), dtype=np.int64)
     change = means[0] - means[1]
@@ -213,20 +213,20 @@ def same_numbers(samples: ArmSamples) -> str | None:
 
 def _matched(samples: ArmSamples, theirs: dict[str, RequestRecord]) -> list[list[RequestRecord]]:
     """By prompt, the candidate's answers whose key the baseline has too."""
-    found: dict[str, list[RequestRecord]] = {}
+    mapping: dict[str, list[RequestRecord]] = {}
     for request in samples.ours:
         if request.key in theirs:
-            found.setdefault(request.case_id, []).append(request)
-    return list(found.values())
+            mapping.setdefault(request.case_id, []).append(request)
+    return list(mapping.values())
 
 
 def _summary(
-    samples: ArmSamples, rejected: list[str], found: dict[str, ClusterInterval], bound: float, margin: float
+    samples: ArmSamples, rejected: list[str], mapping: dict[str, ClusterInterval], bound: float, margin: float
 ) -> str:
     size = f"{len(samples.ours)} answers against {len(samples.theirs)} to {len(samples.prompts)} prompts"
     if rejected:
         return f"{size} differ in: {', '.join(rejected)}"
-    worst = max(found, key=lambda name: max(-found[name].low, found[name].high))
+    worst = max(mapping, key=lambda name: max(-mapping[name].low, mapping[name].high))
     tested = f"{size}: no difference in {len(TESTS)} tests, which is no certificate of the law; "
     within = "within" if bound <= margin else "not within"
     return tested + f"means of {', '.join(FEATURES)} differ by at most {bound:.3g} ({worst}, 99 %), {within} {margin:g}"
@@ -238,7 +238,7 @@ def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
 
 
 def _details(
-    tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], found: dict[str, ClusterInterval], samples: ArmSamples
+    tests: dict[str, TwoSampleTest], adjusted: dict[str, Any], mapping: dict[str, ClusterInterval], samples: ArmSamples
 ) -> dict[str, Any]:
     def finite(number: float) -> float | None:
         return float(number) if np.isfinite(number) else None
@@ -250,8 +250,8 @@ def _details(
             for name, test in tests.items()
         },
         "features": {
-            name: {"difference": each.estimate, "low": finite(each.low), "high": finite(each.high)}
-            for name, each in found.items()
+            name: {"difference": item.estimate, "low": finite(item.low), "high": finite(item.high)}
+            for name, item in mapping.items()
         },
     }
 

@@ -125,22 +125,22 @@ def lumped_decisions(trace: Trace) -> Decisions:
 
 
 def _decisions(trace: Trace, name: str, domain: str) -> Decisions:
-    found = places(trace)
-    lumped = _lumped(trace, found) if trace.header.level is RecordLevel.TOPK else None
+    result = places(trace)
+    lumped = _lumped(trace, result) if trace.header.level is RecordLevel.TOPK else None
     return Decisions(
         request=name,
         domain=domain,
         protocol=trace.header.protocol,
         coupled=trace.header.coupled_draft,
-        step=found.step,
-        depth=found.depth,
+        step=result.step,
+        depth=result.depth,
         token=trace.token.astype(np.int64) if lumped is None else cell_of(lumped.ids, lumped.token),
         role=trace.role.astype(np.int64),
         p=distributions(trace) if lumped is None else _law(trace.cell_p, trace.tail[:, 0]),
-        q=_q_rows(trace, found) if lumped is None else _q_cells(trace, found),
-        drafted=found.drafted if lumped is None else _drafted_cells(lumped),
-        candidates=found.candidates,
-        one_hot=found.kind == QKind.ONE_HOT,
+        q=_q_rows(trace, result) if lumped is None else _q_cells(trace, result),
+        drafted=result.drafted if lumped is None else _drafted_cells(lumped),
+        candidates=result.candidates,
+        one_hot=result.kind == QKind.ONE_HOT,
         lumped=lumped,
     )
 
@@ -170,29 +170,29 @@ def deciding_row(trace: Trace, index: int) -> TransformedRow:
     return transform(trace.logits[index], history, start, header.sampling, header.eos_ids, allowed)
 
 
-def _q_rows(trace: Trace, found: DraftPlaces) -> Floats:
-    rows = np.full((len(found.step), trace.header.vocabulary), np.nan)
+def _q_rows(trace: Trace, result: DraftPlaces) -> Floats:
+    rows = np.full((len(result.step), trace.header.vocabulary), np.nan)
     # a coupled draft used the target's noise, so conditioning on its token is not valid
-    fixed = (found.kind == QKind.ONE_HOT) & (found.candidates > 0) & (not trace.header.coupled_draft)
+    fixed = (result.kind == QKind.ONE_HOT) & (result.candidates > 0) & (not trace.header.coupled_draft)
     for i in np.flatnonzero(fixed):
         rows[i] = 0.0
-        tokens = (int(found.drafted[i]),) if found.offered is None else found.offered[i]
+        tokens = (int(result.drafted[i]),) if result.offered is None else result.offered[i]
         np.add.at(rows[i], list(tokens), 1.0 / len(tokens))
-    drawn = (found.kind == QKind.FULL) & (found.candidates == 1) & (found.examined != NO_NODE)
-    rows[drawn] = trace.q_rows[found.examined[drawn]]
+    drawn = (result.kind == QKind.FULL) & (result.candidates == 1) & (result.examined != NO_NODE)
+    rows[drawn] = trace.q_rows[result.examined[drawn]]
     return rows
 
 
-def _lumped(trace: Trace, found: DraftPlaces) -> LumpedDecisions:
+def _lumped(trace: Trace, result: DraftPlaces) -> LumpedDecisions:
     ids = trace.cell_id.astype(np.int64)
     ids[ids == PAD] = UNUSED
-    one = (found.candidates == 1) & (found.examined != NO_NODE)
-    drafted = np.full((2, len(found.step)), np.nan)
-    drafted[:, one] = trace.examined_p[found.examined[one]], trace.examined_q[found.examined[one]]
+    one = (result.candidates == 1) & (result.examined != NO_NODE)
+    drafted = np.full((2, len(result.step)), np.nan)
+    drafted[:, one] = trace.examined_p[result.examined[one]], trace.examined_q[result.examined[one]]
     return LumpedDecisions(
         ids=np.concatenate([ids, np.full((len(ids), 1), TAIL)], axis=1),
         token=trace.token.astype(np.int64),
-        refused=found.drafted,
+        refused=result.drafted,
         p=trace.row_p,
         q=trace.q_token,
         p_below=trace.p_below,
@@ -228,10 +228,10 @@ def _law(cells: NDArray[np.floating], tail: Floats) -> Floats:
         return np.asarray(law / law.sum(axis=1, keepdims=True))
 
 
-def _q_cells(trace: Trace, found: DraftPlaces) -> Floats:
+def _q_cells(trace: Trace, result: DraftPlaces) -> Floats:
     rows = _law(trace.cell_q, trace.tail[:, 1])
     if trace.header.coupled_draft:
-        rows[found.kind == QKind.ONE_HOT] = np.nan
+        rows[result.kind == QKind.ONE_HOT] = np.nan
     return rows
 
 

@@ -72,19 +72,19 @@ def _chain(trace: Trace, first: Indices) -> DraftPlaces:
 
 
 def _tree(trace: Trace) -> DraftPlaces:
-    found = [each for view in steps_of(trace) for each in _walk(trace, view)]
+    steps = [item for view in steps_of(trace) for item in _walk(trace, view)]
 
     def column(values: Iterator[int]) -> Indices:
-        return np.fromiter(values, dtype=np.int64, count=len(found))
+        return np.fromiter(values, dtype=np.int64, count=len(steps))
 
     return DraftPlaces(
-        step=column(each.step for each in found),
-        depth=column(each.depth for each in found),
-        kind=column(int(each.kind) for each in found),
-        offered=tuple(each.tokens for each in found),
-        drafted=column(each.tokens[0] if len(each.tokens) == 1 else NO_NODE for each in found),
-        candidates=column(len(each.tokens) for each in found),
-        examined=column(each.examined for each in found),
+        step=column(item.step for item in steps),
+        depth=column(item.depth for item in steps),
+        kind=column(int(item.kind) for item in steps),
+        offered=tuple(item.tokens for item in steps),
+        drafted=column(item.tokens[0] if len(item.tokens) == 1 else NO_NODE for item in steps),
+        candidates=column(len(item.tokens) for item in steps),
+        examined=column(item.examined for item in steps),
     )
 
 

@@ -75,13 +75,13 @@ def fingerprint(packages: Mapping[str, str], hardware: Mapping[str, Any], code: 
 
 def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Versions of those `names` that are installed."""
-    found = {}
+    result = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            result[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def hardware() -> dict[str, Any]:

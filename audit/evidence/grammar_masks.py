@@ -16,10 +16,10 @@ NO_GRAMMAR: Final = "no request has a grammar"
 
 def constrained(evidence: Evidence) -> bool:
     """True if a request of the candidate has a grammar."""
-    return any(each.trace.header.sampling.structured is not None for each in evidence.candidate.requests)
+    return any(request.trace.header.sampling.structured is not None for request in evidence.candidate.requests)
 
 
 def account_of(trace: Trace) -> Mapping[str, Any] | None:
     """The second account of a request's masks; None if the backend made none."""
-    found = trace.header.facts.get(FACT)
-    return found if isinstance(found, Mapping) and isinstance(found.get("masks"), list) else None
+    result = trace.header.facts.get(FACT)
+    return result if isinstance(result, Mapping) and isinstance(result.get("masks"), list) else None

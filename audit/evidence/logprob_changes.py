@@ -57,7 +57,7 @@ def _of_answer(pair: Pair) -> _Sides:
 
 def _of_prompt(pair: Pair) -> _Sides:
     """Those of the prompt's tokens; the first has none."""
-    sides = (each.trace.header.facts.get(OF_PROMPT) or () for each in (pair.candidate, pair.baseline))
+    sides = (item.trace.header.facts.get(OF_PROMPT) or () for item in (pair.candidate, pair.baseline))
     left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
     shared = min(len(left), len(right))
     return _Sides(left[:shared], right[:shared])
@@ -79,6 +79,6 @@ def changes(
         owner.append(np.full(len(kept), i))
         index.append(kept)
         prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))
-    at, place, cluster = (np.concatenate(each).astype(np.int64) for each in (owner, index, prompt))
+    at, place, cluster = (np.concatenate(item).astype(np.int64) for item in (owner, index, prompt))
     part = "prompt token" if sides is _of_prompt else "token"
     return LogprobChanges(reference, np.concatenate(left), np.concatenate(right), at, place, cluster, pairs, part)

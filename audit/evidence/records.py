@@ -174,8 +174,8 @@ class Evidence:
 
 def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
     """Emitted tokens per target step, by the jackknife over prompts."""
-    cases = np.unique([each.case_id for each in requests], return_inverse=True)[1].astype(np.int64)
-    tokens, steps = ([float(count(each)) for each in requests] for count in (_tokens, _steps))
+    cases = np.unique([request.case_id for request in requests], return_inverse=True)[1].astype(np.int64)
+    tokens, steps = ([float(count(request)) for request in requests] for count in (_tokens, _steps))
     return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
 
 

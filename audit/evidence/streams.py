@@ -39,25 +39,27 @@ class RecordedStream:
     @property
     def text(self) -> str:
         """Everything that left."""
-        return "".join(each.text for each in self.chunks)
+        return "".join(chunk.text for chunk in self.chunks)
 
     @property
     def end(self) -> int:
         """The character at which the response ends: where a filter ended it, else where the filters' text ends."""
-        cuts = (each.start for each in self.decisions if each.action in ENDING and each.token >= 0)
+        cuts = (decision.start for decision in self.decisions if decision.action in ENDING and decision.token >= 0)
         return min((self.read, *cuts))
 
     @property
     def redactions(self) -> tuple[Span, ...]:
         """The characters that filters removed."""
-        return tuple(Span(each.start, each.end) for each in self.decisions if each.action is Action.REDACT)
+        return tuple(
+            Span(decision.start, decision.end) for decision in self.decisions if decision.action is Action.REDACT
+        )
 
 
 def declared_filters(effective: Effective) -> list[Mapping[str, Any]]:
     """The filters of an effective configuration, with their rules."""
     stream = effective.facts.get(STREAM)
     listed = stream.get("filters") if isinstance(stream, Mapping) else None
-    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
+    return [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, Sequence) else []
 
 
 def stream_of(header: TraceHeader) -> RecordedStream | None:
@@ -72,9 +74,9 @@ def stream_of(header: TraceHeader) -> RecordedStream | None:
 def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream:
     return RecordedStream(
         chunks=tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
-        decisions=tuple(Decided(**{**each, "action": Action(each["action"])}) for each in facts["decisions"]),
+        decisions=tuple(Decided(**{**fact, "action": Action(fact["action"])}) for fact in facts["decisions"]),
         read=int(facts["read"]),
-        filters=tuple(dict(each) for each in facts["filters"]),
+        filters=tuple(dict(fact) for fact in facts["filters"]),
         decoded=str(beside["decoded"]),
         ends=tuple(map(int, beside["ends"])),
     )
@@ -85,13 +87,13 @@ def needs(raw: str, spans: tuple[Span, ...]) -> list[int]:
 
     A redacted run needs its first character only: what leaves in its place says nothing about the others.
     """
-    found: list[int] = []
+    result: list[int] = []
     inside = False
     for at in range(len(raw)):
         hidden = any(span.start <= at < span.end for span in spans)
         if not hidden:
-            found.append(at + 1)
+            result.append(at + 1)
         elif not inside:
-            found += [at + 1] * len(REDACTED)
+            result += [at + 1] * len(REDACTED)
         inside = hidden
-    return found
+    return result

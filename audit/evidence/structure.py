@@ -166,4 +166,6 @@ def _filtered(trace: Trace) -> bool:
     """True if a filter decided at the last token to end the response."""
     stream = stream_of(trace.header)
     last = len(trace.token) - 1
-    return stream is not None and any(each.action in ENDING and each.token == last for each in stream.decisions)
+    return stream is not None and any(
+        decision.action in ENDING and decision.token == last for decision in stream.decisions
+    )

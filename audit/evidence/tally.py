@@ -24,7 +24,7 @@ class Tally:
         self.decisions += 1
         self.recomputed += recomputed
         if faults:
-            self.faults.append(Violation(faults[0].step, "; ".join(each.message for each in faults)))
+            self.faults.append(Violation(faults[0].step, "; ".join(fault.message for fault in faults)))
 
 
 def identical(recorded: float, computed: float) -> bool:

@@ -127,8 +127,8 @@ def defect(request: RequestRecord, answer: AnsweredOffer) -> str | None:
 
 def stream_defect(answer: AnsweredOffer) -> str | None:
     """How a server's reading of the streamed tokens differs from that of the whole answer; None if it does not."""
-    found = None if answer.streamed is None else difference(answer.streamed, answer.parsed)
-    return None if found is None else f"streamed, {found} as in the whole answer"
+    result = None if answer.streamed is None else difference(answer.streamed, answer.parsed)
+    return None if result is None else f"streamed, {result} as in the whole answer"
 
 
 def _choice_defect(answer: AnsweredOffer) -> str | None:

@@ -58,12 +58,12 @@ def require_own(parent: Path) -> None:
         raise UserError(f"{parent} is not a folder; make it, or choose {ELSEWHERE}")
     if place.stat().st_uid not in (0, os.geteuid()):
         raise UserError(f"{place} belongs to another user, who could exchange what jobs answer; choose {ELSEWHERE}")
-    for each in (place, *place.parents):
-        mode = each.stat().st_mode
+    for other in (place, *place.parents):
+        mode = other.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
             raise UserError(
-                f"other users can write to {each}, so they could exchange what jobs answer; "
-                f"chmod go-w {shlex.quote(str(each))}, or choose {ELSEWHERE}"
+                f"other users can write to {other}, so they could exchange what jobs answer; "
+                f"chmod go-w {shlex.quote(str(other))}, or choose {ELSEWHERE}"
             )
 
 

@@ -68,13 +68,13 @@ def join(
             `accept_changes`; nothing has been stored.
     """
     ordered = _ordered(shards)
-    for each in ordered[1:]:
-        _require_same_run(ordered[0], each)
+    for one in ordered[1:]:
+        _require_same_run(ordered[0], one)
     elsewhere = tuple(_elsewhere(ordered, accepted=accept_changes))
     counts = _counts(ordered)
     name = store.begin_run(_start(ordered[0].run))
     with store.hold(name), stops_recorded(store, name):
-        origins = ", ".join(each.run.ulid for each in ordered)
+        origins = ", ".join(item.run.ulid for item in ordered)
         store.set_status(name, RunStatus.RUNNING, f"joined from {len(ordered)} shards: {origins}")
         for detail in (*elsewhere, *_memories(ordered)):
             store.set_status(name, RunStatus.RUNNING, detail)
@@ -88,13 +88,15 @@ def _ordered(shards: Sequence[StoredShard]) -> list[StoredShard]:
     """The shards by number, each once."""
     places: dict[int, StoredShard] = {}
     of = shards[0].shard.of
-    for each in shards:
-        if each.shard.of != of:
-            raise UserError(f"{each.place}: shard {each.shard.name} does not fit {shards[0].place}, one of {of} shards")
-        other = places.setdefault(each.shard.index, each)
-        if other is not each:
+    for shard in shards:
+        if shard.shard.of != of:
             raise UserError(
-                f"{each.place}: shard {each.shard.name} is given twice, also as {other.place}; name it once"
+                f"{shard.place}: shard {shard.shard.name} does not fit {shards[0].place}, one of {of} shards"
+            )
+        other = places.setdefault(shard.shard.index, shard)
+        if other is not shard:
+            raise UserError(
+                f"{shard.place}: shard {shard.shard.name} is given twice, also as {other.place}; name it once"
             )
     missing = [f"{index}/{of}" for index in range(1, of + 1) if index not in places]
     if missing:
@@ -137,15 +139,15 @@ def _terms(arm: StoredArm) -> dict[str, Any]:
 def _elsewhere(shards: Sequence[StoredShard], *, accepted: bool) -> Iterator[str]:
     """Differences between the environments of the first shard and the others, a line for each shard."""
     first = shards[0]
-    for each in shards[1:]:
-        changes = list(differences(first.run.environment, each.run.environment))
+    for shard in shards[1:]:
+        changes = list(differences(first.run.environment, shard.run.environment))
         if changes and not accepted:
             raise UserError(
-                f"{each.place}: shard {each.shard.name} ran in another environment than {first.place}: {changes[0]}; "
+                f"{shard.place}: shard {shard.shard.name} ran in another environment than {first.place}: {changes[0]}; "
                 "run it where the others ran, or accept the changes with --accept-changes, which records them"
             )
         if changes:
-            yield f"shard {each.shard.name} ran elsewhere: {'; '.join(changes)}"
+            yield f"shard {shard.shard.name} ran elsewhere: {'; '.join(changes)}"
 
 
 def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
@@ -154,18 +156,18 @@ def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
     Raises:
         UserError: two shards have the same request, or a request is missing.
     """
-    found = [each.store.finished(each.run.ulid) for each in shards]
+    result = [shard.store.finished(shard.run.ulid) for shard in shards]
     owners: dict[RequestKey, StoredShard] = {}
-    for each, keys in zip(shards, found, strict=True):
+    for item, keys in zip(shards, result, strict=True):
         for key in keys:
-            other = owners.setdefault(key, each)
-            if other is not each:
-                raise UserError(f"{each.place}: request {key.name} is in {other.place} too; make the shards again")
+            other = owners.setdefault(key, item)
+            if other is not item:
+                raise UserError(f"{item.place}: request {key.name} is in {other.place} too; make the shards again")
     for arm, total in shards[0].shard.totals.items():
         count = sum(key.arm == arm for key in owners)
         if count != total:
             raise UserError(f"arm {arm}: the shards have {count} requests of {total}; make the shards again")
-    return {arm: [sum(key.arm == arm for key in keys) for keys in found] for arm in shards[0].shard.totals}
+    return {arm: [sum(key.arm == arm for key in keys) for keys in result] for arm in shards[0].shard.totals}
 
 
 def _start(run: StoredRun) -> NewRun:
@@ -195,8 +197,8 @@ def _start(run: StoredRun) -> NewRun:
 
 def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:
     """Events of the shards about engines that remember requests."""
-    for each in shards:
-        yield from (event.detail for event in each.run.events if MEMORY in event.detail)
+    for shard in shards:
+        yield from (event.detail for event in shard.run.events if MEMORY in event.detail)
 
 
 def _copy(
@@ -211,9 +213,9 @@ def _copy(
     progress.planned(totals)
     for arm, total in totals.items():
         progress.arm(arm, total, 0)
-        for each, share in zip(shards, counts[arm], strict=True):
+        for item, share in zip(shards, counts[arm], strict=True):
             for start in range(0, share, PIECE):
-                made = each.store.copies(each.run.ulid, arm, range(start, start + PIECE))
+                made = item.store.copies(item.run.ulid, arm, range(start, start + PIECE))
                 store.add_requests(name, made)
                 for new in made:
                     progress.advance(len(new.generation.tokens))

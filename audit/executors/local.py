@@ -40,15 +40,15 @@ class LocalPool:
     @property
     def processes(self) -> tuple[int, ...]:
         """Numbers of the processes that have work."""
-        return tuple(each.process.pid or 0 for each in self._workers if each.part is not None)
+        return tuple(worker.process.pid or 0 for worker in self._workers if worker.part is not None)
 
     def room(self) -> bool:
         """True if a worker is free or may be started."""
-        return len(self._workers) < self._most or any(each.part is None for each in self._workers)
+        return len(self._workers) < self._most or any(worker.part is None for worker in self._workers)
 
     def submit(self, part: WorkPart) -> None:
         """Give a part to a free worker; start one if all are busy."""
-        worker = next((each for each in self._workers if each.part is None), None) or self._started()
+        worker = next((other for other in self._workers if other.part is None), None) or self._started()
         worker.part = part
         # a process that has died is found by `wait`
         with contextlib.suppress(OSError):
@@ -56,9 +56,9 @@ class LocalPool:
 
     def wait(self) -> PartOutcome:
         """The next answer, or the loss of a part with its worker."""
-        busy = [each for each in self._workers if each.part is not None]
-        ready = connection.wait([*(each.pipe for each in busy), *(each.process.sentinel for each in busy)])
-        worker = next(each for each in busy if each.pipe in ready or each.process.sentinel in ready)
+        busy = [other for other in self._workers if other.part is not None]
+        ready = connection.wait([*(item.pipe for item in busy), *(item.process.sentinel for item in busy)])
+        worker = next(item for item in busy if item.pipe in ready or item.process.sentinel in ready)
         part, worker.part = worker.part, None
         assert part is not None
         try:

@@ -58,23 +58,23 @@ class RayPool:
 
     def room(self) -> bool:
         """True if a worker is free or may be started."""
-        return len(self._workers) < self._most or any(each.part is None for each in self._workers)
+        return len(self._workers) < self._most or any(worker.part is None for worker in self._workers)
 
     def submit(self, part: WorkPart) -> None:
         """Give a part to a free worker; start one if all are busy."""
-        worker = next((each for each in self._workers if each.part is None), None) or self._started()
+        worker = next((other for other in self._workers if other.part is None), None) or self._started()
         worker.part, worker.answer = part, worker.actor.run.remote(part)
 
     def wait(self) -> PartOutcome:
         """The next answer, or the loss of a part with its worker."""
-        busy = [each for each in self._workers if each.part is not None]
+        busy = [other for other in self._workers if other.part is not None]
         while True:
-            ready, _ = self._ray.wait([each.answer for each in busy], num_returns=1, timeout=PAUSE_S)
+            ready, _ = self._ray.wait([item.answer for item in busy], num_returns=1, timeout=PAUSE_S)
             if ready:
-                return self._answer(next(each for each in busy if each.answer == ready[0]))
+                return self._answer(next(item for item in busy if item.answer == ready[0]))
             if processors(self._ray) < len(self._workers):
                 # a node has gone: an actor may wait for a processor, and an idle one has one to give
-                idle = [each for each in self._workers if each.part is None]
+                idle = [other for other in self._workers if other.part is None]
                 for worker in idle[:1]:
                     self._end(worker)
 
@@ -129,10 +129,10 @@ class RayExecutor:
         if ours:
             self._ray.init(log_to_driver=False, logging_level="warning")
         try:
-            found = processors(self._ray)
-            if found < workers:
+            count = processors(self._ray)
+            if count < workers:
                 raise UserError(
-                    f"the Ray cluster has {found} processors, and {workers} workers need one each; "
+                    f"the Ray cluster has {count} processors, and {workers} workers need one each; "
                     "add nodes, or use fewer --workers"
                 )
             pool = RayPool(self._ray, job, workers)

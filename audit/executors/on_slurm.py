@@ -117,21 +117,21 @@ class SlurmPool:
             EngineError: SLURM's controller has been silent for long.
         """
         while True:
-            for name, each in self._jobs.items():
+            for name, item in self._jobs.items():
                 # a client of NFS looks anew after a change of the folder
                 with suppress(OSError):
-                    each.handle.paths.folder.chmod(PRIVATE)
-                if each.handle.paths.result_pickle.exists():
+                    item.handle.paths.folder.chmod(PRIVATE)
+                if item.handle.paths.result_pickle.exists():
                     del self._jobs[name]
-                    return answer(each)
+                    return answer(item)
             now = time.monotonic()
             if now - self._asked_s >= self._pauses.ask:
                 self._asked_s = now
                 self._ask(now)
-            for name, each in self._jobs.items():
-                if each.ended_s is not None and now - each.ended_s >= self._pauses.way:
+            for name, item in self._jobs.items():
+                if item.ended_s is not None and now - item.ended_s >= self._pauses.way:
                     del self._jobs[name]
-                    return PartLost(each.part, f"with {each.state}{_log(each.handle)}")
+                    return PartLost(item.part, f"with {item.state}{_log(item.handle)}")
             time.sleep(self._pauses.look)
 
     def close(self) -> None:
@@ -164,12 +164,12 @@ class SlurmPool:
                 ) from silent
             return
         self._answered_s = now
-        for name, each in self._jobs.items():
+        for name, item in self._jobs.items():
             state = states.get(name)
             if state is not None and state not in ENDED:
-                each.ended_s = None
-            elif each.ended_s is None:
-                each.ended_s, each.state = now, f"state {state}" if state else "an end that SLURM no longer knows"
+                item.ended_s = None
+            elif item.ended_s is None:
+                item.ended_s, item.state = now, f"state {state}" if state else "an end that SLURM no longer knows"
 
 
 class SlurmExecutor:
@@ -233,8 +233,8 @@ def run_part(job: Job, part: WorkPart) -> PartDone | PartFailed:
     """The outcome of a part, in a job."""
     # submitit has set handlers that queue the job again, and keep it alive when SLURM asks it to end
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    for each in (signal.SIGTERM, signal.SIGCONT):
-        signal.signal(each, signal.SIG_DFL)
+    for item in (signal.SIGTERM, signal.SIGCONT):
+        signal.signal(item, signal.SIG_DFL)
     made = prepared_or_failed(job, part)
     return made.run(part) if isinstance(made, SuiteWorker) else made
 

@@ -33,10 +33,10 @@ def parse_shard(text: str) -> Shard:
     Raises:
         UserError: no such shard.
     """
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
-    if found is None:
+    matched = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+    if matched is None:
         raise UserError(f"--shard {text[:40]!r}: write I/N, for example 1/4 to 4/4")
-    index, of = map(int, found.groups())
+    index, of = map(int, matched.groups())
     if not 1 <= of <= MOST:
         raise UserError(f"--shard {text}: the number of shards is from 1 to {MOST}")
     if not 1 <= index <= of:
@@ -82,8 +82,12 @@ def divisible(prepared: PreparedRun, arm: PreparedArm) -> bool:
 def _timed(prepared: PreparedRun) -> set[str]:
     """Arms whose time a check measures: their requests share a machine with nothing but each other."""
     candidates = [arm.planned for arm in prepared.arms if arm.planned.spec is not None]
-    timed = [each for each in candidates if each.spec and any(load(name).claim == "cost" for name in each.spec.checks)]
-    return {name for each in timed for name in (each.name, each.baseline) if name}
+    timed = [
+        candidate
+        for candidate in candidates
+        if candidate.spec and any(load(name).claim == "cost" for name in candidate.spec.checks)
+    ]
+    return {name for item in timed for name in (item.name, item.baseline) if name}
 
 
 def _places(prepared: PreparedRun, of: int) -> Mapping[RequestKey, int]:
@@ -94,7 +98,7 @@ def _places(prepared: PreparedRun, of: int) -> Mapping[RequestKey, int]:
     whole = {arm.planned.name: arm for arm in decoding if arm not in apart}
     loads = [0] * of
     # the largest first, each to the shard with the least; ties by name, so that every machine finds the same
-    for name in sorted(whole, key=lambda each: (-_cost(prepared, whole[each]), each)):
+    for name in sorted(whole, key=lambda item: (-_cost(prepared, whole[item]), item)):
         least = loads.index(min(loads))
         loads[least] += _cost(prepared, whole[name])
         places |= dict.fromkeys(whole[name].requests, least + 1)
@@ -112,5 +116,5 @@ def _followers(prepared: PreparedRun, places: Mapping[RequestKey, int]) -> dict[
 
 def _cost(prepared: PreparedRun, arm: PreparedArm) -> int:
     """The requests that an arm decodes or has read, by their largest length."""
-    readers = [each for each in prepared.arms if each.planned.kind.reads and each.planned.of == arm.planned.name]
-    return arm.planned.sampling.max_new_tokens * sum(len(each.requests) for each in (arm, *readers))
+    readers = [other for other in prepared.arms if other.planned.kind.reads and other.planned.of == arm.planned.name]
+    return arm.planned.sampling.max_new_tokens * sum(len(reader.requests) for reader in (arm, *readers))

@@ -39,16 +39,16 @@ READ: Final = 32
 def decoding_pieces(prepared: PreparedRun, store: Store, run: str, workers: int) -> list[ArmPiece]:
     """The pieces of the arms that decode, the largest first."""
     finished, load = store.finished(run), partial(store.load_arm, run)
-    found: list[ArmPiece] = []
+    pieces: list[ArmPiece] = []
     for arm in prepared.arms:
         if arm.planned.kind.reads:
             continue
         wanted = {request.id for request in remaining(arm, finished, load).requests}
         keys = [key for key, request in arm.requests.items() if request.id in wanted]
         size = _size(arm, len(keys), workers) if divisible(prepared, arm) else len(keys)
-        found += [ArmPiece(arm.planned.name, each) for each in _cut(keys, size)]
+        pieces += [ArmPiece(arm.planned.name, key) for key in _cut(keys, size)]
     lengths = {arm.planned.name: arm.planned.sampling.max_new_tokens for arm in prepared.arms}
-    return sorted(found, key=lambda piece: -len(piece.keys) * lengths[piece.arm])
+    return sorted(pieces, key=lambda piece: -len(piece.keys) * lengths[piece.arm])
 
 
 def reading_pieces(prepared: PreparedRun, store: Store, run: str) -> Iterator[ArmPiece]:
@@ -74,7 +74,7 @@ def parts_of(pieces: Iterable[ArmPiece], jobs: int | None) -> Iterator[WorkPart]
         return
     shares: list[list[ArmPiece]] = [[] for _ in range(jobs)]
     for piece in pieces:
-        min(shares, key=lambda share: sum(len(each.keys) for each in share)).append(piece)
+        min(shares, key=lambda share: sum(len(item.keys) for item in share)).append(piece)
     yield from (WorkPart(number, tuple(share)) for number, share in enumerate(shares) if share)
 
 
@@ -128,7 +128,7 @@ class Spread:
         for new in done.requests:
             by_arm.setdefault(new.arm, []).append(new)
         for name, requests in by_arm.items():
-            arm = next(each for each in self.prepared.arms if each.planned.name == name)
+            arm = next(other for other in self.prepared.arms if other.planned.name == name)
             rest = remaining(arm, finished, partial(store.load_arm, run))
             made = list(_not_stored(requests, rest, finished))
             progress.arm(name, len(arm.requests), sum(key in finished for key in arm.requests))
@@ -175,8 +175,8 @@ def _require_whole_part(prepared: PreparedRun, done: PartDone) -> None:
         CannotDecide: the answer is another one.
     """
     asked = [(key.arm, key.case_id, key.sample) for piece in done.part.pieces for key in piece.keys]
-    found = [(new.arm, new.case_id, new.sample) for new in done.requests]
-    if not _fits(prepared, asked, found):
+    result = [(new.arm, new.case_id, new.sample) for new in done.requests]
+    if not _fits(prepared, asked, result):
         raise CannotDecide(f"a worker answered other requests than {done.part.name}; nothing of its answer was stored")
     arms = {arm.planned.name: arm for arm in prepared.arms}
     for new in done.requests:
@@ -185,11 +185,11 @@ def _require_whole_part(prepared: PreparedRun, done: PartDone) -> None:
             raise CannotDecide(f"a worker answered another request than {key.name}; nothing of its answer was stored")
 
 
-def _fits(prepared: PreparedRun, asked: Iterable[tuple[str, str, int]], found: list[tuple[str, str, int]]) -> bool:
+def _fits(prepared: PreparedRun, asked: Iterable[tuple[str, str, int]], result: list[tuple[str, str, int]]) -> bool:
     """True if the answers are those asked for, each once; an arm that reads may leave out what no pass can follow."""
     optional = {arm.planned.name for arm in prepared.arms if arm.planned.kind.reads}
-    wanted, given = set(asked), set(found)
-    return len(given) == len(found) and given <= wanted and all(arm in optional for arm, *_ in wanted - given)
+    wanted, given = set(asked), set(result)
+    return len(given) == len(result) and given <= wanted and all(arm in optional for arm, *_ in wanted - given)
 
 
 def _not_stored(

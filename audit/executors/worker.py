@@ -43,10 +43,10 @@ class SuiteWorker:
         arm.engine.forget()
         before = arm.engine.memory()
         made = generations(arm, [arm.requests[key] for key in piece.keys], lambda name: self._read(name, piece.read))
-        found = [(keys[each.request.id], each) for each in made]
+        result = [(keys[item.request.id], item) for item in made]
         if before is not None:
             memories.append(memory_line(arm, before))
-        return [NewRequest(key.arm, arm.domains[key.case_id], key.case_id, key.sample, each) for key, each in found]
+        return [NewRequest(key.arm, arm.domains[key.case_id], key.case_id, key.sample, item) for key, item in result]
 
     def _read(self, name: str, emitted: Sequence[NewRequest]) -> ArmRecord:
         return arm_record(self.arms[name], [new.generation for new in emitted])

@@ -107,11 +107,11 @@ def protection(reason: Reason, facts: RunFacts) -> str | None:
     """Why no waiver touches a reason; None if one may."""
     if never_waived(reason.requirement) or reason.about == CLOCK:
         return f"{reason.requirement} can never be waived"
-    found = any(
+    result = any(
         check.verdict is Verdict.FAULT and (check.arm, check.check) == (reason.arm, reason.check)
         for check in facts.checks
     )
-    return f"{reason.check} found a fault, which can never be waived" if found else None
+    return f"{reason.check} found a fault, which can never be waived" if result else None
 
 
 def accepted(waiver: Waiver, facts: RunFacts, policy: Policy, now: datetime) -> Approval | str:

@@ -46,7 +46,7 @@ def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, 
 
 def _models(facts: RunFacts) -> frozenset[tuple[str, str]]:
     """Role and digest of every model."""
-    return frozenset((each.role, each.sha256) for each in used_artifacts(facts) if each.kind not in NO_MODELS)
+    return frozenset((ref.role, ref.sha256) for ref in used_artifacts(facts) if ref.kind not in NO_MODELS)
 
 
 def _bounds(store: Store, facts: RunFacts) -> dict[str, float]:
@@ -65,13 +65,15 @@ def _series(store: Store, watch: StoredWatch, since: datetime) -> WatchedSeries:
     readings, detectors = store.watches.readings(watch.id), Detectors(watch.settings)
     detectors.replay(readings)
     again = {SeriesAlarm(alarm.reading.model, alarm.direction.value, alarm.reading.at) for alarm in detectors.alarms}
-    stored = {SeriesAlarm(each.model, each.alarm, each.at) for each in readings if each.alarm is not None}
+    stored = {
+        SeriesAlarm(reading.model, reading.alarm, reading.at) for reading in readings if reading.alarm is not None
+    }
 
     def recent(at: datetime) -> bool:
         return at >= since
 
     return WatchedSeries(
         watch,
-        tuple(each for each in readings if recent(each.at)),
-        tuple(sorted((each for each in again | stored if recent(each.at)), key=lambda each: each.at)),
+        tuple(reading for reading in readings if recent(reading.at)),
+        tuple(sorted((item for item in again | stored if recent(item.at)), key=lambda item: item.at)),
     )

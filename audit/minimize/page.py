@@ -26,7 +26,7 @@ class PageContent:
     """The inputs of the page."""
 
     start: MinimizeStart
-    found: SearchResult
+    result: SearchResult
     prepared: PreparedRun
     results: Sequence[CheckResult]
 
@@ -53,9 +53,9 @@ def page_of(content: PageContent) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def rows(start: MinimizeStart, found: SearchResult) -> list[TableRow]:
+def rows(start: MinimizeStart, result: SearchResult) -> list[TableRow]:
     """Compare the run's arm with the reproducer."""
-    before, after = start.suite, found.suite
+    before, after = start.suite, result.suite
     count = len(keys_of(before))
     rows = [
         TableRow("requests", str(count), str(len(keys_of(after)))),
@@ -69,7 +69,9 @@ def rows(start: MinimizeStart, found: SearchResult) -> list[TableRow]:
 def _length(case: Case) -> str:
     if case.tokens:
         return f"{len(case.tokens)} token" + ("" if len(case.tokens) == 1 else "s")
-    texts = [case.prompt] if case.prompt is not None else [str(each.get("content") or "") for each in case.messages]
+    texts = (
+        [case.prompt] if case.prompt is not None else [str(message.get("content") or "") for message in case.messages]
+    )
     return f"{sum(map(len, texts))} characters"
 
 
@@ -98,12 +100,12 @@ _SETTINGS: Final[Mapping[str, Callable[[Suite], str]]] = {
 
 def reproduces(results: Sequence[CheckResult]) -> str:
     """State how often the verdict reproduced."""
-    times = sum(each.verdict is Verdict.FAULT for each in results)
+    times = sum(result.verdict is Verdict.FAULT for result in results)
     return f"reproduces {times} of {len(results)} times"
 
 
 def _verdict(content: PageContent) -> list[str]:
-    result = next((each for each in content.results if each.verdict is Verdict.FAULT), content.results[0])
+    result = next((other for other in content.results if other.verdict is Verdict.FAULT), content.results[0])
     lines = [
         f"Check {as_code(content.start.fault.check)}, arm {as_code(content.start.fault.arm)}: "
         f"**{result.verdict.value}**, "
@@ -112,7 +114,8 @@ def _verdict(content: PageContent) -> list[str]:
         f"> {as_it_is(_line(result.summary))}",
     ]
     findings = [
-        f"* {as_code(each.request)} step {each.step}: {as_it_is(_line(each.message))}" for each in result.findings
+        f"* {as_code(finding.request)} step {finding.step}: {as_it_is(_line(finding.message))}"
+        for finding in result.findings
     ]
     return [*lines, "", *findings[:MOST_FINDINGS]]
 
@@ -124,11 +127,11 @@ def _line(text: str) -> str:
 def _sizes(content: PageContent) -> Iterator[str]:
     yield f"| | run {content.start.run.ulid} | here |"
     yield "|---|---|---|"
-    for row in rows(content.start, content.found):
+    for row in rows(content.start, content.result):
         yield f"| {' | '.join(map(as_cell, (row.what, row.before or '-', row.after or '-')))} |"
     yield ""
-    yield f"Found in {content.found.trials} trials, {content.found.tokens} tokens. {minimal(content.found)}"
-    if only_just(content.start, content.found):
+    yield f"Found in {content.result.trials} trials, {content.result.tokens} tokens. {minimal(content.result)}"
+    if only_just(content.start, content.result):
         yield ""
         yield CUT_DOWN
 
@@ -139,23 +142,23 @@ CUT_DOWN: Final = (
 )
 
 
-def only_just(start: MinimizeStart, found: SearchResult) -> bool:
+def only_just(start: MinimizeStart, result: SearchResult) -> bool:
     """True if the verdict depends on the number of tokens."""
-    return start.by_chance or not found.alone
+    return start.by_chance or not result.alone
 
 
-def minimal(found: SearchResult) -> str:
+def minimal(result: SearchResult) -> str:
     """State whether further reductions are possible."""
-    if not found.complete:
+    if not result.complete:
         return "The search reached the limit of trials or tokens; further reductions may be possible."
-    if len(keys_of(found.suite)) > MOST_PROMPTS:
+    if len(keys_of(result.suite)) > MOST_PROMPTS:
         return "No single request or sampling parameter can be left out; the prompts are unchanged."
     return "No single request, part of a prompt or sampling parameter can be left out."
 
 
 def _how(content: PageContent) -> list[str]:
     lines = ["```", "audit run suite.yaml", "```", "", f"From request {as_code(content.start.request)}."]
-    for case in content.found.suite.cases[:MOST_FINDINGS]:
+    for case in content.result.suite.cases[:MOST_FINDINGS]:
         if 0 < len(case.tokens) <= MOST_TOKENS:
             lines.append(f"Prompt of {as_code(case.id)} as token ids: {', '.join(map(str, case.tokens))}.")
     return lines
@@ -167,7 +170,7 @@ def _versions(content: PageContent) -> Iterator[str]:
     yield "|---|---|"
     for model in content.prepared.models:
         yield f"| model {as_code(model.name)} | {as_code(model.source)} sha256:{model.sha256[:16]} |"
-    yield f"| backend | {content.found.suite.backend} |"
+    yield f"| backend | {content.result.suite.backend} |"
     for name, version in here.packages.items():
         yield f"| {as_cell(name)} | {as_cell(version)} |"
     commit = here.code.get("commit")

@@ -41,7 +41,7 @@ class SuiteRuns:
     @property
     def faults(self) -> tuple[CheckResult, ...]:
         """The results with the verdict."""
-        return tuple(each for each in self.results if each.verdict is Verdict.FAULT)
+        return tuple(result for result in self.results if result.verdict is Verdict.FAULT)
 
 
 def require_free(folder: Path) -> None:
@@ -56,7 +56,7 @@ def require_free(folder: Path) -> None:
         raise mistake(str(folder), None, "its parent folder does not exist; create it")
 
 
-def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callable[[str], None]) -> SuiteRuns:
+def write(start: MinimizeStart, result: SearchResult, folder: Path, note: Callable[[str], None]) -> SuiteRuns:
     """Write the folder and run the written suite.
 
     Raises:
@@ -65,10 +65,10 @@ def write(start: MinimizeStart, found: SearchResult, folder: Path, note: Callabl
     """
     head = f"{start.fault.check} finds a fault here, described in {PAGE}. Run it with: audit run {SUITE_FILE}"
     with _appearing(folder) as home:
-        for name, content in files_of(found.suite, head).items():
+        for name, content in files_of(result.suite, head).items():
             (home / name).write_bytes(content)
         checked = _checked(home / SUITE_FILE, start, note)
-        page = PageContent(start, found, checked.prepared, checked.results)
+        page = PageContent(start, result, checked.prepared, checked.results)
         (home / PAGE).write_text(page_of(page), encoding="utf-8")
     return checked
 

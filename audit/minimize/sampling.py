@@ -13,7 +13,7 @@ from audit.minimize.shrink import fewest
 from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
 
-DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
+DEFAULTS: Final[Mapping[str, Any]] = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
 NAMES: Final = tuple(name for name in DEFAULTS if name not in ("seed", "max_new_tokens"))
 """Parameters that shape the distribution or stop a request; other steps reduce lengths, and a seed is no setting."""
 NEUTRAL: Final[Mapping[str, Any]] = {**DEFAULTS, "temperature": 1.0}

@@ -66,60 +66,62 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
         raise UserError(f"{suite.path}: has changed since run {run.ulid}; restore it, or run it again")
     faults = _faults(store, run, suite, check)
     stored = {arm.name: _stored(store, run, arm) for arm in suite.arms if run.arm(arm.name)}
-    every = [key for each in stored.values() for key in each]
+    every = [key for item in stored.values() for key in item]
     asked = [] if request is None else requests_named(run.ulid, every, request)
     fault = _fault(faults, asked)
     if fault is None:
         raise UserError(f"run {run.ulid}: arm {asked[0].arm} has no such fault; there are: {_listed(faults)}")
     keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
-    named = subject.name in {each.request for each in fault.findings}
+    named = subject.name in {finding.request for finding in fault.findings}
     return MinimizeStart(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
 
 
 def _faults(store: Store, run: StoredRun, suite: Suite, check: str | None) -> list[StoredCheck]:
     arms = {arm.name for arm in suite.arms}
-    every = [each for each in store.checks(run.ulid) if each.verdict is Verdict.FAULT and each.arm in arms]
+    every = [other for other in store.checks(run.ulid) if other.verdict is Verdict.FAULT and other.arm in arms]
     if not every:
         raise UserError(f"run {run.ulid} has no fault: there is nothing to minimize")
     if check is None:
         return every
     load(check)
-    faults = [each for each in every if each.check == check]
+    faults = [item for item in every if item.check == check]
     if not faults:
         raise UserError(f"run {run.ulid}: {check} found no fault; there are: {_listed(every)}")
     return faults
 
 
 def _listed(faults: Sequence[StoredCheck]) -> str:
-    return ", ".join(f"{each.check} of {each.arm}" for each in faults)
+    return ", ".join(f"{fault.check} of {fault.arm}" for fault in faults)
 
 
 def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey, int]:
     """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
-    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda each: (each.case_id, each.sample))
-    return {RequestKey(arm.name, each.case_id, each.sample): len(each.trace.header.prompt) for each in every}
+    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda item: (item.case_id, item.sample))
+    return {RequestKey(arm.name, item.case_id, item.sample): len(item.trace.header.prompt) for item in every}
 
 
 def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> StoredCheck | None:
     """The first fault that names a requested request, else the first in its arm."""
     names, arms = {key.name for key in asked}, {key.arm for key in asked}
-    naming = (each for each in faults if names & {finding.request for finding in each.findings})
-    within = (each for each in faults if each.arm in arms or not asked)
+    naming = (fault for fault in faults if names & {finding.request for finding in fault.findings})
+    within = (fault for fault in faults if fault.arm in arms or not asked)
     return next(naming, None) or next(within, None)
 
 
 def _named(fault: StoredCheck, keys: Mapping[RequestKey, int]) -> RequestKey:
     """The first request that the fault names, else the arm's first."""
     by_name = {key.name: key for key in keys}
-    return next((by_name[each.request] for each in fault.findings if each.request in by_name), next(iter(keys)))
+    return next(
+        (by_name[finding.request] for finding in fault.findings if finding.request in by_name), next(iter(keys))
+    )
 
 
 def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suite:
     """The suite of the fault's arm and check, with these requests."""
     arm = next(arm for arm in suite.arms if arm.name == fault.arm)
-    samples = {key.case_id: tuple(each.sample for each in keys if each.case_id == key.case_id) for key in keys}
+    samples = {key.case_id: tuple(other.sample for other in keys if other.case_id == key.case_id) for key in keys}
     models = {"target", arm.proposer.model, *arm.proposer.others}
     whole = replace(
         suite,

@@ -77,7 +77,7 @@ def _row(case: Case) -> dict[str, Any]:
 
 def _model(spec: ModelSpec) -> dict[str, Any]:
     plain = ModelSpec(spec.name, spec.source)
-    given = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec) if each.name != "name"}
+    given = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "name"}
     return {key: value for key, value in given.items() if key == "source" or value != getattr(plain, key)}
 
 
@@ -131,4 +131,4 @@ def _proposer(proposer: ProposerSpec) -> Mapping[str, Any]:
 def _listed(value: Any) -> Any:
     if isinstance(value, ConstraintSpec):
         return value.document()
-    return [_listed(each) for each in value] if isinstance(value, tuple) else value
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value

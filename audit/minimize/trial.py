@@ -91,10 +91,10 @@ class Trials:
         self.count += 1
         fresh = self._by_chance and not again
         self._seeds[key] = (suite.seed + (self.count - 1 if fresh else 0)) % SEEDS
-        self._known[key] = found = self._tried(self.as_tried(suite), InterimLook(self.count) if fresh else None)
-        outcome = "stays" if found else "gone" if self.last_problem is None else f"cannot run ({self.last_problem})"
+        self._known[key] = result = self._tried(self.as_tried(suite), InterimLook(self.count) if fresh else None)
+        outcome = "stays" if result else "gone" if self.last_problem is None else f"cannot run ({self.last_problem})"
         self._note(f"trial {self.count}: {what}: {outcome}")
-        return found
+        return result
 
     def as_tried(self, suite: Suite) -> Suite:
         """The suite with the seed of its trial."""
@@ -121,21 +121,21 @@ class Trials:
         candidate = candidate_of(arms)
         done = {candidate.planned.name: self._ran(candidate, {})}
         if self._alone is not False:
-            found = evaluate(self._check, Evidence(done[candidate.planned.name]), params)
-            if self._alone or found.verdict is Verdict.FAULT:
+            result = evaluate(self._check, Evidence(done[candidate.planned.name]), params)
+            if self._alone or result.verdict is Verdict.FAULT:
                 self._alone = True
-                return found
+                return result
         for arm in arms:
             if arm is not candidate:
                 done[arm.planned.name] = self._ran(arm, done)
-        found = evaluate(self._check, evidence_of(arms, done), params)
-        if found.verdict is Verdict.FAULT:
+        result = evaluate(self._check, evidence_of(arms, done), params)
+        if result.verdict is Verdict.FAULT:
             self._alone = False
-        return found
+        return result
 
     def _ran(self, arm: PreparedArm, done: dict[str, ArmRecord]) -> ArmRecord:
         record = run_arm(arm, done)
-        self.tokens += sum(len(each.tokens) for each in record.requests)
+        self.tokens += sum(len(request.tokens) for request in record.requests)
         return record
 
 

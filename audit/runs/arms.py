@@ -137,9 +137,9 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
         controls += noise
         for arm in arms:
             candidates[arm.name] = dataclasses.replace(
-                _candidate(suite, arm, name, control), noise=tuple(each.name for each in noise)
+                _candidate(suite, arm, name, control), noise=tuple(item.name for item in noise)
             )
-    planned = (each for arm in suite.arms for each in _with_companions(suite, candidates[arm.name]))
+    planned = (other for arm in suite.arms for other in _with_companions(suite, candidates[arm.name]))
     return (*baselines, *controls, *planned)
 
 
@@ -149,7 +149,7 @@ def evidence_for(arm: ArmLinks, listed: Iterable[ArmLinks], record_of: Callable[
         candidate=record_of(arm.name),
         baseline=record_of(arm.baseline) if arm.baseline else None,
         control=record_of(arm.control) if arm.control else None,
-        companions={each.kind: record_of(each.name) for each in listed if each.of == arm.name},
+        companions={item.kind: record_of(item.name) for item in listed if item.of == arm.name},
         noise=tuple(map(record_of, arm.noise)),
     )
 

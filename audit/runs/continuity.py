@@ -51,7 +51,7 @@ def remaining(arm: PreparedArm, finished: frozenset[RequestKey], load_arm: Calla
     if not missing or len(missing) == len(arm.requests) or not starts_again(arm):
         return Remaining(name, missing, {})
     record = load_arm(name)
-    stored = {each.request_id: each.tokens for each in chain(record.requests, record.failed, record.refused)}
+    stored = {request.request_id: request.tokens for request in chain(record.requests, record.failed, record.refused)}
     return Remaining(name, list(arm.requests.values()), stored)
 
 

@@ -27,7 +27,7 @@ def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], A
     assert arm.planned.of is not None
     if not requests:
         return
-    answered = {(each.case_id, each.sample): each for each in done(arm.planned.of).requests}
+    answered = {(other.case_id, other.sample): other for other in done(arm.planned.of).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
     read = reading(arm.planned.kind, arm.engine).read
     for request in requests:

@@ -56,18 +56,18 @@ def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:
         EngineError: the arm cannot continue.
     """
     keys = {request.id: key for key, request in arm.requests.items()}
-    records = [_record(arm, keys[each.request.id], each) for each in made]
-    records.sort(key=lambda each: (each.case_id, each.sample))
-    failed = tuple(each for each in records if each.finish_reason is FinishReason.ERROR)
-    refused = tuple(each for each in records if each.finish_reason is FinishReason.FILTER and not each.tokens)
-    lost = {each.request_id for each in (*failed, *refused)}
-    answered = tuple(each for each in records if each.request_id not in lost)
+    records = [_record(arm, keys[item.request.id], item) for item in made]
+    records.sort(key=lambda item: (item.case_id, item.sample))
+    failed = tuple(record for record in records if record.finish_reason is FinishReason.ERROR)
+    refused = tuple(record for record in records if record.finish_reason is FinishReason.FILTER and not record.tokens)
+    lost = {item.request_id for item in (*failed, *refused)}
+    answered = tuple(record for record in records if record.request_id not in lost)
     planned, level = arm.planned, _level(arm, answered)
     return ArmRecord(planned.name, planned.kind, level, arm.effective, answered, failed, refused)
 
 
 def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
-    return min([arm.level, *(Level(each.trace.header.facts.get("level", Level.L4)) for each in answered)])
+    return min([arm.level, *(Level(item.trace.header.facts.get("level", Level.L4)) for item in answered)])
 
 
 def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:

@@ -87,13 +87,13 @@ def share(number: int) -> float:
 
 def spent(number: int) -> float:
     """The total share of looks 1 to `number`; below 1."""
-    return math.fsum(share(each) for each in range(1, number + 1))
+    return math.fsum(share(index) for index in range(1, number + 1))
 
 
 def stop_rule(record: StoredRun) -> RunStopRule | None:
     """The run's stop rule, or None."""
-    found = next((arm.spec[STOP_RULE] for arm in record.arms if STOP_RULE in arm.spec), None)
-    return None if found is None else RunStopRule(**found)
+    result = next((arm.spec[STOP_RULE] for arm in record.arms if STOP_RULE in arm.spec), None)
+    return None if result is None else RunStopRule(**result)
 
 
 def interim_results(events: Iterable[StoredEvent]) -> tuple[InterimResult, ...]:

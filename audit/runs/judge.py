@@ -64,7 +64,7 @@ def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: 
     A `look` gives its share of the error probabilities, and only the checks that no earlier look decided run.
     """
     listed = tuple(arms)
-    decided = set() if look is None else {(each.arm, each.check) for each in store.checks(run) if _decided(each)}
+    decided = set() if look is None else {(other.arm, other.check) for other in store.checks(run) if _decided(other)}
     going = {}
     for planned in listed:
         if planned.spec is not None:

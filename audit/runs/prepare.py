@@ -214,8 +214,8 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
     """The suite, each model, and the target's tokenizer."""
     suite = prepared.suite
     # name the suite by its path, so that the run can be resumed
-    found = ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)
-    return [found, *model_artifacts(prepared.models)]
+    ref = ArtifactRef("suite", "suite", str(Path(suite.path).resolve()), None, suite.sha256)
+    return [ref, *model_artifacts(prepared.models)]
 
 
 def model_artifacts(models: Iterable[ModelFacts]) -> Iterator[ArtifactRef]:

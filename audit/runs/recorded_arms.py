@@ -37,7 +37,7 @@ class RecordedArms:
 def recorded_arms(run: StoredRun, results: Iterable[StoredCheck], *, counted: bool) -> RecordedArms:
     """The arms of a run with these stored results; `counted` if it counted situations."""
     candidates = run.candidates
-    links = tuple(_links(arm, [each.name for each in candidates]) for arm in run.arms)
+    links = tuple(_links(arm, [candidate.name for candidate in candidates]) for arm in run.arms)
     by_arm: dict[str, list[str]] = {}
     for result in results:
         by_arm.setdefault(result.arm, []).append(result.check)
@@ -57,8 +57,8 @@ def _links(arm: StoredArm, candidates: Iterable[str]) -> ArmLinks:
 
 def _checks(run: StoredRun, arm: StoredArm, stored: Iterable[str], *, counted: bool) -> ArmChecks:
     if JUDGED in arm.spec:
-        found = arm.spec[JUDGED]
-        return ArmChecks(found["checks"], _rule(found["coverage"]))
+        result = arm.spec[JUDGED]
+        return ArmChecks(result["checks"], _rule(result["coverage"]))
     document = run.suite_document
     defaults, own = document.get("checks", {}), _entry(document, arm.name)
     listed = own.get("checks", {})

@@ -84,21 +84,21 @@ def recomputed(store: Store, run: str, announce: Callable[[str], None]) -> Recom
 
 def _last_look(before: Sequence[StoredCheck]) -> InterimLook | None:
     """The last look of a run with interim looks: its share of the error probabilities is spent already."""
-    numbers = [look["number"] for each in before if (look := each.details.get("look"))]
+    numbers = [look["number"] for item in before if (look := item.details.get("look"))]
     return InterimLook(max(numbers)) if numbers else None
 
 
 def _differences(before: Sequence[StoredCheck], now: Sequence[NewCheck]) -> Iterator[Difference]:
-    earlier = {(each.arm, each.check): each for each in before}
-    for each in now:
-        old = earlier.get((each.arm, each.name))
+    earlier = {(item.arm, item.check): item for item in before}
+    for one in now:
+        old = earlier.get((one.arm, one.name))
         if old is None:
-            yield Difference(each.arm, each.name, (f"verdict none -> {each.result.verdict}",), verdict=True)
+            yield Difference(one.arm, one.name, (f"verdict none -> {one.result.verdict}",), verdict=True)
             continue
-        pairs = {name: (_value(getattr(old, name)), _value(getattr(each.result, name))) for name in COMPARED}
+        pairs = {name: (_value(getattr(old, name)), _value(getattr(one.result, name))) for name in COMPARED}
         changes = tuple(f"{name} {_word(a)} -> {_word(b)}" for name, (a, b) in pairs.items() if a != b)
         if changes:
-            yield Difference(each.arm, each.name, changes, verdict=old.verdict is not each.result.verdict)
+            yield Difference(one.arm, one.name, changes, verdict=old.verdict is not one.result.verdict)
 
 
 def _value(value: Any) -> Any:

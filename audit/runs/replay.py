@@ -52,7 +52,7 @@ class RunReplay:
     @property
     def same(self) -> bool:
         """True if every token and every recorded digest came again."""
-        return all((each.same, each.same_digests) == (each.requests, each.digests) for each in self.arms)
+        return all((arm.same, arm.same_digests) == (arm.requests, arm.digests) for arm in self.arms)
 
 
 def replay_run(store: Store, run: StoredRun, announce: Callable[[str], None]) -> RunReplay:
@@ -72,20 +72,20 @@ def replay_run(store: Store, run: StoredRun, announce: Callable[[str], None]) ->
         arms = tuple(_arm(store, run, arm, backend, announce) for arm in chosen)
     except EngineError as error:
         raise UserError(f"run {run.ulid}: {error}") from error
-    names = {each.arm for each in arms}
+    names = {arm.arm for arm in arms}
     return RunReplay(arms, tuple(arm.name for arm in run.arms if arm.name not in names))
 
 
 def _models(run: StoredRun) -> dict[str, ModelSource]:
     """The models that the run recorded, with the loading options of its suite."""
     entries = run.suite_document.get("models", {})
-    found = {}
+    result = {}
     for used in run.artifacts:
         if used.kind in ("target", "draft"):
             entry = entries.get(used.role, {})
             given = {} if isinstance(entry, str) else {key: entry[key] for key in MODEL_KEYS if key in entry}
-            found[used.role] = ModelSource(used.name, revision=used.revision, **given)
-    return found
+            result[used.role] = ModelSource(used.name, revision=used.revision, **given)
+    return result
 
 
 def _require_models(run: StoredRun, backend: Backend) -> None:
@@ -98,7 +98,7 @@ def _require_models(run: StoredRun, backend: Backend) -> None:
 def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announce: Callable[[str], None]) -> ArmReplay:
     announce(arm.name)
     record = store.load_arm(run.ulid, arm.name)
-    before = {each.request_id: each for each in (*record.requests, *record.refused)}
+    before = {request.request_id: request for request in (*record.requests, *record.refused)}
     plan, calls = _plan(arm.spec), list(_calls(before.values()))
     engine = backend.arm(plan)
     # a served arm has neither parameters of its own nor company
@@ -106,8 +106,8 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
         # the neighbours of a mixed batch follow from the arm's own parameters
         engine = with_company(engine, plan, sampling_from_json(arm.spec["sampling"]))
     engine.forget()
-    made = {each.request.id: each for requests in calls for each in engine.generate(requests)}
-    pairs = [(each, made[name]) for name, each in before.items()]
+    made = {generation.request.id: generation for requests in calls for generation in engine.generate(requests)}
+    pairs = [(item, made[name]) for name, item in before.items()]
     counts = [_digests(old.trace, decode(new.trace)) for old, new in pairs]
     different = [(old, new) for old, new in pairs if (old.tokens, old.text) != (new.tokens, new.text)]
     return ArmReplay(
@@ -136,7 +136,7 @@ def _first(different: Sequence[tuple[RequestRecord, Generation]]) -> str | None:
         return None
     old, new = different[0]
     at = agreeing(old.tokens, new.tokens)
-    tokens = [each[at] if at < len(each) else "none" for each in (old.tokens, new.tokens)]
+    tokens = [item[at] if at < len(item) else "none" for item in (old.tokens, new.tokens)]
     return f"{old.request_id}: token {at} was {tokens[0]}, now it is {tokens[1]}"
 
 
@@ -163,8 +163,8 @@ def _plan(spec: Mapping[str, Any]) -> EngineSpec:
 def _stream(document: Mapping[str, Any]) -> StreamSpec:
     return StreamSpec(
         tuple(
-            FilterSpec(each["kind"], Action(each["action"]), Side(each["side"]), each["rules"])
-            for each in document["filters"]
+            FilterSpec(item["kind"], Action(item["action"]), Side(item["side"]), item["rules"])
+            for item in document["filters"]
         )
     )
 
@@ -176,17 +176,17 @@ def _calls(requests: Iterable[RequestRecord]) -> Iterator[list[Request]]:
     """
     calls: dict[str, list[RequestRecord]] = {}
     refused = []
-    for each in requests:
-        facts = each.trace.header.facts
+    for request in requests:
+        facts = request.trace.header.facts
         if "call" in facts:
-            calls.setdefault(facts["call"], []).append(each)
-        elif each.finish_reason is FinishReason.FILTER:
-            refused.append(each)
+            calls.setdefault(facts["call"], []).append(request)
+        elif request.finish_reason is FinishReason.FILTER:
+            refused.append(request)
         else:
-            raise UserError(f"request {each.request_id}: its record does not say in which batch it ran")
+            raise UserError(f"request {request.request_id}: its record does not say in which batch it ran")
     for number, batch in enumerate(calls.values() if calls else [[]]):
-        batch.sort(key=lambda each: (each.trace.header.facts["round"], each.trace.header.facts["row"]))
-        yield [_request(each) for each in (*batch, *(refused if number == 0 else ()))]
+        batch.sort(key=lambda item: (item.trace.header.facts["round"], item.trace.header.facts["row"]))
+        yield [_request(item) for item in (*batch, *(refused if number == 0 else ()))]
 
 
 def _request(record: RequestRecord) -> Request:

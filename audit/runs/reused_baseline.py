@@ -53,7 +53,7 @@ class ReusedRun:
             raise UserError(f"run {self.run.ulid} has no plain arm {name}, it has {known}; {FIX}")
         arm = self.arms[name]
         origin = {"run": self.run.ulid, "record_root": self.run.record_root}
-        headers = {each.request_id: each.trace.header for each in chain(arm.requests, arm.failed, arm.refused)}
+        headers = {request.request_id: request.trace.header for request in chain(arm.requests, arm.failed, arm.refused)}
         return ReusedEngine(live, arm, origin, headers)
 
 
@@ -127,14 +127,14 @@ class ReusedEngine:
         """Yield the earlier answers; requests that failed then fail again."""
         self.require(requests)
         asked = {request.id: request for request in requests}
-        for found in chain(self.arm.requests, self.arm.failed, self.arm.refused):
-            if found.request_id in asked:
-                yield self._again(asked[found.request_id], found)
+        for result in chain(self.arm.requests, self.arm.failed, self.arm.refused):
+            if result.request_id in asked:
+                yield self._again(asked[result.request_id], result)
 
-    def _again(self, request: Request, found: RequestRecord) -> Generation:
-        facts = {**found.trace.header.facts, ORIGIN: self.origin["run"]}
-        trace = encode(replace(found.trace, header=replace(found.trace.header, facts=facts)))
-        return Generation(request, found.tokens, found.finish_reason, trace, found.text, found.latency_us, facts)
+    def _again(self, request: Request, record: RequestRecord) -> Generation:
+        facts = {**record.trace.header.facts, ORIGIN: self.origin["run"]}
+        trace = encode(replace(record.trace, header=replace(record.trace.header, facts=facts)))
+        return Generation(request, record.tokens, record.finish_reason, trace, record.text, record.latency_us, facts)
 
 
 def _difference(then: TraceHeader, now: Request) -> str | None:

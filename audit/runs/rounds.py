@@ -72,16 +72,16 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
         number, arms = last.look + 1, _arms(rounds.prepared, last.open)
     repetitions = repeat_suite(rounds, arms, 0 if last is None else last.repetitions)
     judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.progress, InterimLook(number))
-    found = _interim_look(rounds, number, repetitions)
-    rounds.store.set_status(rounds.run, RunStatus.RUNNING, found.detail())
-    return found
+    result = _interim_look(rounds, number, repetitions)
+    rounds.store.set_status(rounds.run, RunStatus.RUNNING, result.detail())
+    return result
 
 
 def _arms(prepared: PreparedRun, candidates: Sequence[str]) -> tuple[PreparedArm, ...]:
     """The sampled ones of these candidates, with the arms that they are compared with."""
     planned = [arm.planned for arm in prepared.arms if arm.planned.name in candidates]
-    going = [each for each in planned if not each.sampling.greedy]
-    names = {name for each in going for name in (each.name, each.baseline, each.control, *each.noise)}
+    going = [item for item in planned if not item.sampling.greedy]
+    names = {name for item in going for name in (item.name, item.baseline, item.control, *item.noise)}
     return tuple(arm for arm in prepared.arms if arm.planned.name in names or arm.planned.of in names - {None})
 
 
@@ -118,9 +118,9 @@ def _fitting(rounds: Rounds, arms: Sequence[PreparedArm], ahead: range) -> int:
 def _interim_look(rounds: Rounds, number: int, repetitions: int) -> InterimResult:
     checks = rounds.store.checks(rounds.run)
     candidates = [arm.planned.name for arm in rounds.prepared.arms if arm.planned.spec is not None]
-    codes = {name: exit_code(each for each in checks if each.arm == name) for name in candidates}
+    codes = {name: exit_code(check for check in checks if check.arm == name) for name in candidates}
     undecided = tuple(name for name, code in codes.items() if code not in (0, 1))
-    found = InterimResult(
+    result = InterimResult(
         look=number,
         share=share(number),
         spent=spent(number),
@@ -131,24 +131,24 @@ def _interim_look(rounds: Rounds, number: int, repetitions: int) -> InterimResul
         repetitions=repetitions,
         open=_open(checks, undecided),
     )
-    return replace(found, stopped=_reason(rounds, found))
+    return replace(result, stopped=_reason(rounds, result))
 
 
 def _open(checks: Iterable[StoredCheck], undecided: Sequence[str]) -> tuple[str, ...]:
     """The undecided candidates with an inconclusive check; a check that lacks its evidence would lack it again."""
-    inconclusive = {each.arm for each in checks if each.verdict is Verdict.INCONCLUSIVE}
+    inconclusive = {check.arm for check in checks if check.verdict is Verdict.INCONCLUSIVE}
     return tuple(name for name in undecided if name in inconclusive)
 
 
-def _reason(rounds: Rounds, found: InterimResult) -> str | None:
+def _reason(rounds: Rounds, result: InterimResult) -> str | None:
     """The reason to end the run after this look, or None."""
-    if found.exit_code in (0, 1):
-        return PASSED if found.exit_code == 0 else FAILED
-    following = _arms(rounds.prepared, found.open)
+    if result.exit_code in (0, 1):
+        return PASSED if result.exit_code == 0 else FAILED
+    following = _arms(rounds.prepared, result.open)
     if not following:
-        return COPIES if found.open else NO_EVIDENCE
-    most = _most(rounds.prepared.suite, following, found.repetitions)
-    if found.tokens + most > rounds.rule.max_tokens:
+        return COPIES if result.open else NO_EVIDENCE
+    most = _most(rounds.prepared.suite, following, result.repetitions)
+    if result.tokens + most > rounds.rule.max_tokens:
         return f"another round may emit {most} tokens, which would pass the limit of {rounds.rule.max_tokens}"
     return None
 

@@ -37,11 +37,11 @@ class Shard:
 
 def shard_of(run: StoredRun) -> Shard | None:
     """The shard that a run is; None for a whole run."""
-    found: dict[str, Mapping[str, Any]] = {arm.name: arm.spec[SHARD] for arm in run.arms if SHARD in arm.spec}
-    first = next(iter(found.values()), None)
+    mapping: dict[str, Mapping[str, Any]] = {arm.name: arm.spec[SHARD] for arm in run.arms if SHARD in arm.spec}
+    first = next(iter(mapping.values()), None)
     if first is None:
         return None
-    return Shard(first["index"], first["of"], {name: each["requests"] for name, each in found.items()})
+    return Shard(first["index"], first["of"], {name: item["requests"] for name, item in mapping.items()})
 
 
 def require_whole(run: StoredRun) -> None:

@@ -120,15 +120,15 @@ class RunHistory:
 
     def arm(self, planned: Arm) -> StoredArm | None:
         """The arm of that name, if its decoding settings match and it has finished requests."""
-        found = self.same.arm(planned.name) if self.same else None
-        if found is None or not found.counts.requests or not found.counts.output:
+        result = self.same.arm(planned.name) if self.same else None
+        if result is None or not result.counts.requests or not result.counts.output:
             return None
         now = {"verifier": planned.plan.protocol.value, "proposer": planned.plan.proposer, "gamma": planned.plan.gamma}
-        return found if all(found.spec.get(key) == value for key, value in now.items()) else None
+        return result if all(result.spec.get(key) == value for key, value in now.items()) else None
 
     def check(self, arm: str, check: str) -> StoredCheck | None:
         """The last result of a check in that run."""
-        return next((each for each in self.checks if (each.arm, each.check) == (arm, check)), None)
+        return next((other for other in self.checks if (other.arm, other.check) == (arm, check)), None)
 
 
 def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> RunHistory:
@@ -154,7 +154,7 @@ def plan(suite: Suite, past: RunHistory) -> RunPlan:
     rate, rate_from = _rate(past.here)
     arms = plan_arms(suite)
     loads = tuple(_load(suite, arm, past, rate) for arm in arms)
-    tokens = {each.arm: each.tokens for each in loads}
+    tokens = {other.arm: other.tokens for other in loads}
     checks = tuple(_checks(suite, arms, tokens, past))
     total = sum(tokens.values())
     return RunPlan(FORMAT, suite.name, suite.sha256, loads, checks, total, total / rate, rate, rate_from, _code(checks))
@@ -219,8 +219,8 @@ def _missed(arm: Arm, check: Check, past: RunHistory, ratio: float) -> str:
     """The situations that the check would examine too rarely, by the run before; empty if none."""
     assert arm.spec is not None
     floors = arm.spec.coverage
-    rows = [each for each in past.coverage if (each.arm, each.check) == (arm.name, check.name)]
-    expected = {each.situation: round(each.examined * ratio) for each in rows if each.least is not None}
+    rows = [item for item in past.coverage if (item.arm, item.check) == (arm.name, check.name)]
+    expected = {row.situation: round(row.examined * ratio) for row in rows if row.least is not None}
     short = {name: n for name, n in expected.items() if n < floors.floor(name)}
     counts = ", ".join(f"{name} about {n} of {floors.floor(name)}" for name, n in short.items())
     remedies = "; ".join(dict.fromkeys(CATALOGUE[name].remedy for name in short if name in CATALOGUE))
@@ -290,6 +290,6 @@ def _outcome(design: Design, need: SampleSize | None, given: int | None, reason:
 
 def _code(checks: Sequence[PlannedCheck]) -> int:
     """0 if every check with a claim can decide and every arm has one, else 3."""
-    decided = {each.arm for each in checks if each.outcome == "enough"}
-    short = any(each.outcome == "too_little" or each.lacking for each in checks)
-    return 3 if short or {each.arm for each in checks} - decided else 0
+    decided = {check.arm for check in checks if check.outcome == "enough"}
+    short = any(check.outcome == "too_little" or check.lacking for check in checks)
+    return 3 if short or {check.arm for check in checks} - decided else 0

@@ -63,7 +63,7 @@ class Alarms:
     @property
     def count(self) -> int:
         """Arms with an alarm."""
-        return sum(bool(each.alarms) for each in self.results)
+        return sum(bool(result.alarms) for result in self.results)
 
     @property
     def rate(self) -> float:
@@ -88,7 +88,7 @@ class Alarms:
     @property
     def not_uniform(self) -> tuple[Uniformity, ...]:
         """Tests with too many small p-values."""
-        return tuple(each for each in self.uniformity if each.adjusted < UNIFORM_ALPHA)
+        return tuple(item for item in self.uniformity if item.adjusted < UNIFORM_ALPHA)
 
 
 def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
@@ -96,18 +96,18 @@ def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
     listed = battery.names()
     suite = suite_of(arm.scenario, None, arm.seed, tokens, listed)
     settings = battery.recorded(alone(recording_of(suite)))
-    found = battery.results(gather(suite), listed, settings)
-    values = {test: p for name, result in found.items() for test, p in battery.p_values(name, result).items()}
-    return CleanResult(arm, battery.judged(found).faults, values)
+    checks = battery.results(gather(suite), listed, settings)
+    values = {test: p for name, result in checks.items() for test, p in battery.p_values(name, result).items()}
+    return CleanResult(arm, battery.judged(checks).faults, values)
 
 
 def collect(results: Sequence[CleanResult]) -> Alarms:
     """Combine all clean arms and compare each test's p-values with the uniform law."""
-    tests = sorted({name for each in results for name in each.p_values})
-    columns = {name: [each.p_values[name] for each in results if name in each.p_values] for name in tests}
+    tests = sorted({name for result in results for name in result.p_values})
+    columns = {name: [result.p_values[name] for result in results if name in result.p_values] for name in tests}
     tested = {name: values for name, values in columns.items() if len(values) >= MIN_P_VALUES}
-    found = {name: scipy.stats.kstest(values, "uniform", alternative="greater") for name, values in tested.items()}
-    adjusted = holm([float(each.pvalue) for each in found.values()])
+    outcome = {name: scipy.stats.kstest(values, "uniform", alternative="greater") for name, values in tested.items()}
+    adjusted = holm([float(item.pvalue) for item in outcome.values()])
     uniformity = tuple(
         Uniformity(
             test=name,
@@ -117,6 +117,6 @@ def collect(results: Sequence[CleanResult]) -> Alarms:
             adjusted=float(p),
             below=float(np.mean(np.array(tested[name]) <= NOMINAL)),
         )
-        for (name, fit), p in zip(found.items(), adjusted, strict=True)
+        for (name, fit), p in zip(outcome.items(), adjusted, strict=True)
     )
     return Alarms(tuple(results), uniformity)

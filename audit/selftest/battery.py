@@ -60,23 +60,23 @@ def recorded(trusted: Evidence) -> Settings:
 
 def _rate_entry(rate: tuple[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, float]]:
     """Return an empty entry for too few prompts, and for context ranges, which reuse the same prompts."""
-    name, found = rate
+    name, result = rate
     least = 2 if name == "all" else LEAST_PROMPTS
-    if name.startswith("context") or found["prompts"] < least or found["low"] is None or found["high"] is None:
+    if name.startswith("context") or result["prompts"] < least or result["low"] is None or result["high"] is None:
         return name, {}
-    ends = {key: min(1.0, max(0.0, found[key])) for key in ("rate", "low", "high")}
+    ends = {key: min(1.0, max(0.0, result[key])) for key in ("rate", "low", "high")}
     return name, ends | {"confidence": 0.98}
 
 
 def results(evidence: Evidence, listed: Iterable[str], settings: Settings) -> dict[str, CheckResult]:
     """The result of each check with something to test."""
-    found = {name: evaluate(checks.load(name), evidence, settings.get(name, {})) for name in listed}
-    return {name: result for name, result in found.items() if result.verdict is not Verdict.NOT_RUN}
+    outcome = {name: evaluate(checks.load(name), evidence, settings.get(name, {})) for name in listed}
+    return {name: result for name, result in outcome.items() if result.verdict is not Verdict.NOT_RUN}
 
 
-def judged(found: Mapping[str, CheckResult]) -> BatteryResult:
+def judged(mapping: Mapping[str, CheckResult]) -> BatteryResult:
     """Reduce results to verdicts."""
-    return BatteryResult(tuple(found), tuple(name for name, each in found.items() if each.verdict is Verdict.FAULT))
+    return BatteryResult(tuple(mapping), tuple(name for name, item in mapping.items() if item.verdict is Verdict.FAULT))
 
 
 def p_values(name: str, result: CheckResult) -> dict[str, float]:

@@ -17,32 +17,39 @@ def rows(detections: Sequence[DefaultDetection]) -> list[Row]:
     """One row per fault."""
     return [
         (
-            found.fault,
-            faults.load(found.fault).situation,
-            "not recorded" if found.occurred is None else str(found.occurred),
-            str(found.tokens),
-            ", ".join(found.caught_by) or "-",
-            ", ".join(found.undecided) or "-",
-            ", ".join(map(str, sorted(found.codes))),
+            detection.fault,
+            faults.load(detection.fault).situation,
+            "not recorded" if detection.occurred is None else str(detection.occurred),
+            str(detection.tokens),
+            ", ".join(detection.caught_by) or "-",
+            ", ".join(detection.undecided) or "-",
+            ", ".join(map(str, sorted(detection.codes))),
         )
-        for found in detections
+        for detection in detections
     ]
 
 
 def failures(detections: Sequence[DefaultDetection]) -> list[str]:
     """The faults that a default suite does not catch, those that pass apart."""
-    missed = [found for found in detections if not found.caught]
-    passed = [found.fault for found in missed if found.codes.get(0)]
-    undecided = [found.fault for found in missed if not found.codes.get(0)]
-    found = [f"passed: {', '.join(passed)}"] if passed else []
-    return found + ([f"undecided: {', '.join(undecided)}"] if undecided else [])
+    missed = [detection for detection in detections if not detection.caught]
+    passed = [result.fault for result in missed if result.codes.get(0)]
+    undecided = [result.fault for result in missed if not result.codes.get(0)]
+    outcome = [f"passed: {', '.join(passed)}"] if passed else []
+    return outcome + ([f"undecided: {', '.join(undecided)}"] if undecided else [])
 
 
 def document(detections: Sequence[DefaultDetection]) -> dict[str, Any]:
     """All counts as JSON."""
-    return {"detections": [_entry(found) for found in detections], "failures": failures(detections)}
+    return {"detections": [_entry(detection) for detection in detections], "failures": failures(detections)}
 
 
-def _entry(found: DefaultDetection) -> Mapping[str, Any]:
-    counts = {"verdicts": {name: dict(each) for name, each in found.verdicts.items()}, "codes": dict(found.codes)}
-    return asdict(found) | counts | {"situation": faults.load(found.fault).situation, "caught_by": found.caught_by}
+def _entry(detection: DefaultDetection) -> Mapping[str, Any]:
+    counts = {
+        "verdicts": {name: dict(item) for name, item in detection.verdicts.items()},
+        "codes": dict(detection.codes),
+    }
+    return (
+        asdict(detection)
+        | counts
+        | {"situation": faults.load(detection.fault).situation, "caught_by": detection.caught_by}
+    )

@@ -89,11 +89,11 @@ def detect_by_default(name: str, limits: DetectionLimits) -> DefaultDetection:
     fault = faults.load(name)
     heavy = fault.scenario.models != "scripted"
     sizes = [tokens for tokens in SIZES if tokens <= limits.record and not (heavy and tokens > BRIEFLY)]
-    found = _at_size(name, (sizes or [limits.record])[0], limits)
+    detection = _at_size(name, (sizes or [limits.record])[0], limits)
     for tokens in sizes[1:]:
-        if not found.caught:
-            found = _at_size(name, tokens, limits)
-    return found
+        if not detection.caught:
+            detection = _at_size(name, tokens, limits)
+    return detection
 
 
 def _at_size(name: str, tokens: int, limits: DetectionLimits) -> DefaultDetection:

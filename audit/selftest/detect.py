@@ -152,12 +152,12 @@ class Detection:
 def detect(name: str, limits: DetectionLimits) -> Detection:
     """Try sizes until every view has caught the fault or run out of sizes."""
     fault = faults.load(name)
-    found: dict[str, ViewDetection] = {}
+    mapping: dict[str, ViewDetection] = {}
     for tokens in SIZES:
-        open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and not _done(found.get(view))]
+        open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and not _done(mapping.get(view))]
         if open_views:
-            found |= _at_size(fault, tokens, limits, open_views)
-    return Detection(name, {view: found[view] for view in VIEWS if view in found})
+            mapping |= _at_size(fault, tokens, limits, open_views)
+    return Detection(name, {view: mapping[view] for view in VIEWS if view in mapping})
 
 
 def _done(sight: ViewDetection | None) -> bool:
@@ -208,7 +208,7 @@ class CheckDetection:
 
 def catches(detections: Iterable[Detection]) -> frozenset[str]:
     """The checks that caught a seed of any fault in any view."""
-    sights = (sight for each in detections for sight in each.sights.values())
+    sights = (sight for detection in detections for sight in detection.sights.values())
     return frozenset(name for sight in sights for name, count in sight.hits.items() if count)
 
 

@@ -43,35 +43,35 @@ Row = tuple[str, ...]
 
 def failures(outcome: SelfTestResult) -> list[str]:
     """The reasons for failure; empty if the self-test passes."""
-    missed = [each.fault for each in outcome.detections if not each.sights["record"].caught]
-    found = [f"missed: {', '.join(missed)}"] if missed else []
-    idle = [each.check for each in outcome.sought if each.fault is None]
+    missed = [detection.fault for detection in outcome.detections if not detection.sights["record"].caught]
+    result = [f"missed: {', '.join(missed)}"] if missed else []
+    idle = [item.check for item in outcome.sought if item.fault is None]
     if idle:
-        found.append(f"checks that caught nothing: {', '.join(idle)}")
+        result.append(f"checks that caught nothing: {', '.join(idle)}")
     alarms = outcome.alarms
     if alarms.too_many:
-        found.append(f"{alarms.count} of {len(alarms.results)} clean arms raised an alarm, tolerated {TOLERATED:g}")
+        result.append(f"{alarms.count} of {len(alarms.results)} clean arms raised an alarm, tolerated {TOLERATED:g}")
     if alarms.not_uniform:
-        tests = ", ".join(each.test for each in alarms.not_uniform)
-        found.append(f"too many small p-values on clean arms: {tests}")
-    return found
+        tests = ", ".join(item.test for item in alarms.not_uniform)
+        result.append(f"too many small p-values on clean arms: {tests}")
+    return result
 
 
 def detection_rows(outcome: SelfTestResult) -> list[Row]:
     """One row per fault."""
-    return [_row(each) for each in outcome.detections]
+    return [_row(detection) for detection in outcome.detections]
 
 
-def _row(found: Detection) -> Row:
-    record = found.sights["record"]
+def _row(detection: Detection) -> Row:
+    record = detection.sights["record"]
     return (
-        found.fault,
-        faults.load(found.fault).breaks,
+        detection.fault,
+        faults.load(detection.fault).breaks,
         _tokens(record),
         f"{record.seen} of {record.seeds}",
         ", ".join(record.first) or "-",
-        _outside(found, "log-probabilities"),
-        _outside(found, "text"),
+        _outside(detection, "log-probabilities"),
+        _outside(detection, "text"),
     )
 
 
@@ -79,8 +79,8 @@ def _tokens(sight: ViewDetection) -> str:
     return str(sight.tokens) if sight.caught else f"missed at {sight.tokens}"
 
 
-def _outside(found: Detection, view: str) -> str:
-    sight = found.sights[view]
+def _outside(detection: Detection, view: str) -> str:
+    sight = detection.sights[view]
     if sight.caught:
         return f"{sight.tokens}: {', '.join(sight.first)}"
     return f"not at {sight.tokens} ({sight.seen} of {sight.seeds})"
@@ -88,7 +88,7 @@ def _outside(found: Detection, view: str) -> str:
 
 def situation_rows(outcome: SelfTestResult) -> list[Row]:
     """The faults that ran, by the situation that they need."""
-    caught = {each.fault: each.sights["record"].caught for each in outcome.detections}
+    caught = {detection.fault: detection.sights["record"].caught for detection in outcome.detections}
     rows: list[Row] = []
     for situation, names in by_situation(caught).items():
         missed = [name for name in names if not caught[name]]
@@ -99,10 +99,10 @@ def situation_rows(outcome: SelfTestResult) -> list[Row]:
 def family_rows(alarms: Alarms) -> list[Row]:
     """Alarms by family and sampling, then in total."""
     rows: list[Row] = []
-    for name in dict.fromkeys((each.arm.family, each.arm.sampling) for each in alarms.results):
-        chosen = [each for each in alarms.results if (each.arm.family, each.arm.sampling) == name]
-        named = sorted({check for each in chosen for check in each.alarms})
-        rows.append((", ".join(name), str(len(chosen)), str(sum(bool(each.alarms) for each in chosen)), _list(named)))
+    for name in dict.fromkeys((result.arm.family, result.arm.sampling) for result in alarms.results):
+        chosen = [result for result in alarms.results if (result.arm.family, result.arm.sampling) == name]
+        named = sorted({check for item in chosen for check in item.alarms})
+        rows.append((", ".join(name), str(len(chosen)), str(sum(bool(item.alarms) for item in chosen)), _list(named)))
     return [*rows, ("all", str(len(alarms.results)), str(alarms.count), "")]
 
 
@@ -113,12 +113,12 @@ def _list(names: Sequence[str]) -> str:
 def uniform_rows(alarms: Alarms) -> list[Row]:
     """The worst test of every check."""
     rows: list[Row] = []
-    for check in dict.fromkeys(each.test.partition(":")[0] for each in alarms.uniformity):
-        tests = [each for each in alarms.uniformity if each.test.partition(":")[0] == check]
-        worst = min(tests, key=lambda each: each.p)
+    for check in dict.fromkeys(item.test.partition(":")[0] for item in alarms.uniformity):
+        tests = [item for item in alarms.uniformity if item.test.partition(":")[0] == check]
+        worst = min(tests, key=lambda item: item.p)
         numbers = (f"{worst.excess:.3f}", f"{worst.adjusted:.2g}", f"{worst.below:.4f}")
         title = worst.test.partition(": ")[2] or "the check's own"
-        rows.append((check, str(len(tests)), str(sum(each.n for each in tests)), title, *numbers))
+        rows.append((check, str(len(tests)), str(sum(test.n for test in tests)), title, *numbers))
     return rows
 
 
@@ -138,26 +138,28 @@ def document(outcome: SelfTestResult) -> dict[str, Any]:
     return {
         "seeds": list(range(plan.limits.seeds)),
         "power": POWER,
-        "detections": [_detection(each) for each in outcome.detections],
-        "sought": [asdict(each) for each in outcome.sought],
+        "detections": [_detection(detection) for detection in outcome.detections],
+        "sought": [asdict(item) for item in outcome.sought],
         "clean": {
             "arms": len(alarms.results),
             "tokens": plan.clean_tokens,
             "first_seed": FIRST_CLEAN_SEED,
-            "alarms": [asdict(each.arm) | {"checks": list(each.alarms)} for each in alarms.results if each.alarms],
+            "alarms": [
+                asdict(result.arm) | {"checks": list(result.alarms)} for result in alarms.results if result.alarms
+            ],
             "rate": alarms.rate,
             "rate_bounds": [alarms.low, alarms.high],
-            "uniformity": [asdict(each) for each in alarms.uniformity],
+            "uniformity": [asdict(item) for item in alarms.uniformity],
         },
         "failures": failures(outcome),
     }
 
 
-def _detection(found: Detection) -> dict[str, Any]:
-    fault = faults.load(found.fault)
-    views = {view: asdict(sight) | {"hits": dict(sight.hits)} for view, sight in found.sights.items()}
+def _detection(detection: Detection) -> dict[str, Any]:
+    fault = faults.load(detection.fault)
+    views = {view: asdict(sight) | {"hits": dict(sight.hits)} for view, sight in detection.sights.items()}
     origin = {"breaks": fault.breaks, "situation": fault.situation, "upstream": fault.upstream}
-    return {"fault": found.fault, **origin, "views": views}
+    return {"fault": detection.fault, **origin, "views": views}
 
 
 def page(outcome: SelfTestResult) -> str:
@@ -200,7 +202,7 @@ def page(outcome: SelfTestResult) -> str:
 def _verdict(failed: Sequence[str]) -> str:
     if not failed:
         return "The self-test passes.\n"
-    return "The self-test fails:\n\n" + "\n".join(f"* {each}" for each in failed) + "\n"
+    return "The self-test fails:\n\n" + "\n".join(f"* {item}" for item in failed) + "\n"
 
 
 def _sought(outcome: SelfTestResult) -> list[str]:
@@ -208,8 +210,8 @@ def _sought(outcome: SelfTestResult) -> list[str]:
     if not outcome.sought:
         return []
     rows = [
-        (each.check, f"`{each.fault}`" if each.fault else "none", str(each.tokens), f"{each.seen} of {each.seeds}")
-        for each in outcome.sought
+        (item.check, f"`{item.fault}`" if item.fault else "none", str(item.tokens), f"{item.seen} of {item.seeds}")
+        for item in outcome.sought
     ]
     intro = (
         "Another check was faster on every fault above. Each of these checks was run by itself on faults of its own "
@@ -220,14 +222,14 @@ def _sought(outcome: SelfTestResult) -> list[str]:
 
 def _page_rows(outcome: SelfTestResult) -> list[Row]:
     rows: list[Row] = []
-    for found in outcome.detections:
-        row, sight = _row(found), found.sights["record"]
+    for detection in outcome.detections:
+        row, sight = _row(detection), detection.sights["record"]
         also = _list([f"{name} {sight.hits[name]}" for name in sight.others])
-        upstream = faults.load(found.fault).upstream
+        upstream = faults.load(detection.fault).upstream
         rows.append((f"`{row[0]}`", row[1], upstream, *row[2:5], also, _list(sight.missed), *row[5:]))
     return rows
 
 
 def _table(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    lines = [f"| {' | '.join(each)} |" for each in (columns, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"

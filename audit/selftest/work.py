@@ -69,16 +69,16 @@ def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
     detections: dict[str, Detection] = {}
     results: list[CleanResult] = []
     with _workers(plan.jobs) as spread:
-        for found in spread(_detect, [_Fault(name, plan.limits) for name in plan.faults]):
-            detections[found.fault] = found
-            announce(_line(found, len(detections), len(plan.faults)))
+        for outcome in spread(_detect, [_Fault(name, plan.limits) for name in plan.faults]):
+            detections[outcome.fault] = outcome
+            announce(_line(outcome, len(detections), len(plan.faults)))
         idle = battery.uncaught(catches(detections.values())) if plan.complete else ()
-        sought = {each.check: each for each in spread(_seek, [_Idle(name, plan.limits) for name in idle])}
+        sought = {item.check: item for item in spread(_seek, [_Idle(name, plan.limits) for name in idle])}
         for result in spread(_clean, [_Clean(arm, plan.clean_tokens) for arm in clean_arms(plan.clean)]):
             results.append(result)
             if len(results) % 100 == 0:
                 announce(f"{len(results)} of {plan.clean} clean arms")
-    results.sort(key=lambda each: each.arm.seed)
+    results.sort(key=lambda item: item.arm.seed)
     return SelfTestResult(
         plan, tuple(detections[name] for name in plan.faults), collect(results), tuple(sought[name] for name in idle)
     )
@@ -88,16 +88,16 @@ def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple
     """Run the faults of a plan in default suites; `announce` receives a line per fault."""
     detections: dict[str, DefaultDetection] = {}
     with _workers(plan.jobs) as spread:
-        for found in spread(_detect_by_default, [_Fault(name, plan.limits) for name in plan.faults]):
-            detections[found.fault] = found
-            by = ", ".join(found.caught_by) or "-"
-            announce(f"[{len(detections)}/{len(plan.faults)}] {found.fault}: {found.tokens} {by}")
+        for result in spread(_detect_by_default, [_Fault(name, plan.limits) for name in plan.faults]):
+            detections[result.fault] = result
+            by = ", ".join(result.caught_by) or "-"
+            announce(f"[{len(detections)}/{len(plan.faults)}] {result.fault}: {result.tokens} {by}")
     return tuple(detections[name] for name in plan.faults)
 
 
-def _line(found: Detection, done: int, of: int) -> str:
-    views = (f"{view} {each.tokens if each.caught else '-'}" for view, each in found.sights.items())
-    return f"[{done}/{of}] {found.fault}: {', '.join(views)}"
+def _line(detection: Detection, done: int, of: int) -> str:
+    views = (f"{view} {item.tokens if item.caught else '-'}" for view, item in detection.sights.items())
+    return f"[{done}/{of}] {detection.fault}: {', '.join(views)}"
 
 
 def _detect(piece: _Fault) -> Detection:

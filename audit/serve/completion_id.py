@@ -41,5 +41,5 @@ def place_of(name: str) -> RecordPlace:
 
 def run_of(name: str) -> str | None:
     """The run of a completion's id, with or without `#CHOICE`; None for another name."""
-    found = PATTERN.fullmatch(name.partition("#")[0])
-    return found[1] if found else None
+    matched = PATTERN.fullmatch(name.partition("#")[0])
+    return matched[1] if matched else None

@@ -164,10 +164,10 @@ class AnswerForm:
         }
 
     def _extra(self, ends: Sequence[ChoiceEnd]) -> dict[str, Any]:
-        found: dict[str, Any] = {"system_fingerprint": self._model.fingerprint}
+        mapping: dict[str, Any] = {"system_fingerprint": self._model.fingerprint}
         if len(ends) == 1 and any(ends[0].drafts.drafted):
-            found["metrics"] = {"speculative_decoding": _drafts(ends[0].drafts)}
-        return found
+            mapping["metrics"] = {"speculative_decoding": _drafts(ends[0].drafts)}
+        return mapping
 
 
 def _drafts(account: DraftAccount) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class BodyFields:
 
 def token_ids(value: Any) -> bool:
     """True for a list of token ids."""
-    return isinstance(value, Sequence) and all(type(each) is int and 0 <= each < 2**31 for each in value)
+    return isinstance(value, Sequence) and all(type(item) is int and 0 <= item < 2**31 for item in value)
 
 
 def _wrong(name: str, wanted: str) -> ApiRefusal:
@@ -132,7 +132,7 @@ def messages_of(given: Any) -> tuple[Mapping[str, Any], ...]:
     """The messages; raises ApiRefusal."""
     if not isinstance(given, list) or not given:
         raise invalid("messages: not a list of at least one message", "messages")
-    return tuple(_message(each, f"messages[{at}]") for at, each in enumerate(given))
+    return tuple(_message(item, f"messages[{at}]") for at, item in enumerate(given))
 
 
 def _message(given: Any, where: str) -> Mapping[str, Any]:
@@ -144,7 +144,7 @@ def _message(given: Any, where: str) -> Mapping[str, Any]:
     if calls:
         if not isinstance(calls, list):
             raise invalid(f"{where}: tool_calls is no list", where)
-        made["tool_calls"] = [_call(each, where) for each in calls]
+        made["tool_calls"] = [_call(call, where) for call in calls]
     for name in ("name", "tool_call_id"):
         if isinstance(given.get(name), str):
             made[name] = given[name]
@@ -158,7 +158,7 @@ def _content(given: Any, where: str) -> str:
     if isinstance(given, str):
         return given
     parts = given if isinstance(given, list) else [None]
-    texts = [each.get("text") if isinstance(each, Mapping) and each.get("type") == "text" else None for each in parts]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
     known = [text for text in texts if isinstance(text, str)]
     if len(known) < len(parts):
         raise invalid(f"{where}: content is neither a text nor a list of parts of type text", where, "unsupported")

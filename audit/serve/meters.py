@@ -84,7 +84,7 @@ class ServeMeters:
         return page
 
     def _of_drafts(self) -> _Drafts:
-        found = _Drafts(
+        result = _Drafts(
             self._counter("spec_decode_num_drafts", "Steps with a draft."),
             self._counter("spec_decode_num_draft_tokens", "Drafted tokens."),
             self._counter("spec_decode_num_accepted_tokens", "Accepted drafted tokens."),
@@ -92,10 +92,10 @@ class ServeMeters:
         )
         # a reader subtracts two pages, so every place is there from the beginning
         for place in range(self._gamma):
-            found.by_place.labels(*self._labels, str(place))
-        for counter in (found.drafts, found.drafted, found.accepted):
+            result.by_place.labels(*self._labels, str(place))
+        for counter in (result.drafts, result.drafted, result.accepted):
             counter.labels(*self._labels)
-        return found
+        return result
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"vllm:{name}", meaning, LABELS, registry=self._registry)

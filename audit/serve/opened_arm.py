@@ -104,7 +104,7 @@ def wish_of_models(
         "rows": rows,
         "record": level.value,
     }
-    listed = {name: each.source for name, each in models.items()}
+    listed = {name: item.source for name, item in models.items()}
     document = {"backend": backend, "models": listed, SUITE: served}
     return ServeWish(ARM, backend, models, plan, document)
 

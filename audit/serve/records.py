@@ -116,12 +116,12 @@ class RunRecords:
     def _gathered(self) -> tuple[list[NewRequest], bool]:
         """Waits for a request, and takes what else is there; False at the end."""
         batch: list[NewRequest] = []
-        found = self._ended.get()
-        while found is not None:
-            batch.append(found)
+        result = self._ended.get()
+        while result is not None:
+            batch.append(result)
             if len(batch) == AT_ONCE or self._ended.empty():
                 return batch, True
-            found = self._ended.get()
+            result = self._ended.get()
         return batch, False
 
 

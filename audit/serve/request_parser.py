@@ -200,9 +200,9 @@ def _prompts(given: Any) -> tuple[Prompt | TokenPrompt, ...]:
     if isinstance(given, list) and given:
         if token_ids(given):
             return (tuple(given),)
-        if all(isinstance(each, str) for each in given):
-            return tuple(Prompt(text=each) for each in given)
-        if all(isinstance(each, list) and each and token_ids(each) for each in given):
+        if all(isinstance(item, str) for item in given):
+            return tuple(Prompt(text=item) for item in given)
+        if all(isinstance(item, list) and item and token_ids(item) for item in given):
             return tuple(map(tuple, given))
     raise invalid("prompt: not a text, a list of token ids, or a list of either", "prompt")
 

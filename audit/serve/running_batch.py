@@ -27,7 +27,7 @@ from engine.decode.arrivals import CommittedStep, Withdrawal
 
 def scores_of(step: CommittedStep, top: int) -> tuple[TokenScore, ...]:
     """The scores of a step's tokens, with the `top` likeliest of each row, the likeliest first."""
-    return tuple(_score(step.rows.logits[each.row], each.token, top) for each in step.outcome.emitted)
+    return tuple(_score(step.rows.logits[item.row], item.token, top) for item in step.outcome.emitted)
 
 
 def _score(logits: NDArray[np.floating[Any]], token: int, top: int) -> TokenScore:
@@ -38,8 +38,8 @@ def _score(logits: NDArray[np.floating[Any]], token: int, top: int) -> TokenScor
         return TokenScore(token, float(logs[token]))
     best = np.argpartition(-logs, min(top, len(logs)) - 1)[:top]
     # ties go to the lower id, as in decoding
-    ordered = sorted(best.tolist(), key=lambda each: (-logs[each], each))
-    return TokenScore(token, float(logs[token]), tuple((each, float(logs[each])) for each in ordered))
+    ordered = sorted(best.tolist(), key=lambda item: (-logs[item], item))
+    return TokenScore(token, float(logs[token]), tuple((item, float(logs[item])) for item in ordered))
 
 
 GONE: Final = Withdrawal("http", "the client disconnected")
@@ -195,7 +195,7 @@ class RunningBatch:
         drafted, accepted = len(step.proposal.tree), step.outcome.n_accepted
         ticket.drafts.drafted.append(drafted)
         ticket.drafts.accepted.append(accepted)
-        tokens = tuple(each.token for each in step.outcome.emitted)
+        tokens = tuple(item.token for item in step.outcome.emitted)
         now = time.perf_counter()
         since = ticket.created if not ticket.tokens else ticket.last
         self._meters.stepped(len(tokens), now - since, drafted, accepted, first=not ticket.tokens)

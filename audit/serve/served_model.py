@@ -77,10 +77,10 @@ class ServedModel:
         """The tokens of a prompt; raises EngineError."""
         if isinstance(prompt, tuple):
             return prompt
-        found = self.engine.encode(prompt)
-        if not found:
+        result = self.engine.encode(prompt)
+        if not result:
             raise InvalidRequest("the prompt has no tokens")
-        return found
+        return result
 
     def _length(self, prompt: tuple[int, ...], asked: int | None) -> int:
         room = self.limits.context - len(prompt)

@@ -138,22 +138,22 @@ def certify(
 
 
 def observe(
-    level: int, confidence: float, scores: tuple[PredictableScore, ...], found: WitnessEstimate | None = None
+    level: int, confidence: float, scores: tuple[PredictableScore, ...], estimate: WitnessEstimate | None = None
 ) -> Observation:
     """The weaker claims. All `scores` share one error probability; the `found` witness has its own.
 
     Raises ValueError on scores that need more than `level`, and on a witness without rows of p.
     """
-    too_deep = [each.name for each in scores if each.level > level]
-    if too_deep or (found is not None and level < 2):
+    too_deep = [score.name for score in scores if score.level > level]
+    if too_deep or (estimate is not None and level < 2):
         raise ValueError(f"level {level} does not show {too_deep[0] if too_deep else 'a witness: it has no rows of p'}")
-    spent = 0.0 if found is None else 1.0 - found.confidence
+    spent = 0.0 if estimate is None else 1.0 - estimate.confidence
     left = 1.0 - confidence - spent
     if left < (_SLACK if scores else -_SLACK):
         raise ValueError(f"the witness at {1.0 - spent} leaves no error probability at confidence {confidence}")
-    directions = tuple(_direction(each, 1.0 - left / len(scores)) for each in scores)
-    n = max([0 if found is None else found.n, *(each.n for each in directions)])
-    return Observation(level, n, confidence, 0.0 if found is None else found.low, directions)
+    directions = tuple(_direction(score, 1.0 - left / len(scores)) for score in scores)
+    n = max([0 if estimate is None else estimate.n, *(direction.n for direction in directions)])
+    return Observation(level, n, confidence, 0.0 if estimate is None else estimate.low, directions)
 
 
 @dataclass(frozen=True, slots=True)

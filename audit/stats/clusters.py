@@ -65,9 +65,9 @@ def ratio_interval(
     """
     top, below = _ratio_sums(numerator, denominator, cluster)
     estimate = float(top.sum() / below.sum())
-    found = jackknife_interval(estimate, left_out_ratios(top, below), len(numerator), confidence)
+    interval = jackknife_interval(estimate, left_out_ratios(top, below), len(numerator), confidence)
     alone = _jackknife_se(estimate, left_out_ratios(numerator, denominator))
-    return replace(found, design_effect=_variance_ratio(found.se, alone))
+    return replace(interval, design_effect=_variance_ratio(interval.se, alone))
 
 
 def mean_interval(values: Floats, cluster: NDArray[np.int64], confidence: float = 0.99) -> ClusterInterval:
@@ -125,9 +125,9 @@ def speed_up(own: Timings, baseline: Timings, confidence: float = 0.99) -> Clust
     mine, other = ours.sum(axis=0), theirs.sum(axis=0)
     logarithm = float(np.log(mine[0] / mine[1]) - np.log(other[0] / other[1]))
     left_out = np.log(left_out_ratios(ours[:, 0], ours[:, 1])) - np.log(left_out_ratios(theirs[:, 0], theirs[:, 1]))
-    found = jackknife_interval(logarithm, left_out, len(own.tokens), confidence)
-    bounds = np.exp([found.estimate, found.low, found.high])
-    return replace(found, estimate=float(bounds[0]), low=float(bounds[1]), high=float(bounds[2]))
+    interval = jackknife_interval(logarithm, left_out, len(own.tokens), confidence)
+    bounds = np.exp([interval.estimate, interval.low, interval.high])
+    return replace(interval, estimate=float(bounds[0]), low=float(bounds[1]), high=float(bounds[2]))
 
 
 def jackknife_interval(estimate: float, left_out: Floats, n: int, confidence: float = 0.99) -> ClusterInterval:
@@ -148,16 +148,16 @@ def mean_of_strata(strata: Sequence[ClusterInterval], confidence: float = 0.99) 
     """
     if not strata:
         raise ValueError("a mean of strata needs one")
-    variances = np.array([each.se for each in strata]) ** 2 / len(strata) ** 2
-    clusters = np.array([each.clusters for each in strata])
+    variances = np.array([item.se for item in strata]) ** 2 / len(strata) ** 2
+    clusters = np.array([item.clusters for item in strata])
     se, half = float(np.sqrt(variances.sum())), 0.0
     if not np.isfinite(se) or clusters.min() < 2:
         half = np.inf
     elif se > 0:
         freedom = float(variances.sum() ** 2 / np.sum(variances**2 / (clusters - 1)))
         half = float(t_ppf(0.5 + confidence / 2.0, freedom)) * se
-    estimate = float(np.mean([each.estimate for each in strata]))
-    count = sum(each.n for each in strata)
+    estimate = float(np.mean([item.estimate for item in strata]))
+    count = sum(item.n for item in strata)
     return ClusterInterval(estimate, estimate - half, estimate + half, se, int(clusters.sum()), count, np.nan)
 
 

@@ -63,15 +63,15 @@ def beta_ppf(share: Numbers, a: Numbers, b: Numbers) -> Numbers:
 def binomial_cdf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     """Of successes in independent trials, for whole counts."""
     inside = np.clip(count, 0, np.subtract(trials, 1))
-    found = scipy.special.betainc(np.subtract(trials, inside), np.add(inside, 1), np.subtract(1.0, chance))
-    return np.where(np.less(count, 0), 0.0, np.where(np.greater_equal(count, trials), 1.0, found))
+    result = scipy.special.betainc(np.subtract(trials, inside), np.add(inside, 1), np.subtract(1.0, chance))
+    return np.where(np.less(count, 0), 0.0, np.where(np.greater_equal(count, trials), 1.0, result))
 
 
 def binomial_sf(count: Numbers, trials: Numbers, chance: Numbers) -> Numbers:
     """P(successes > count) in independent trials, for whole counts."""
     inside = np.clip(count, 0, np.subtract(trials, 1))
-    found = scipy.special.betainc(np.add(inside, 1), np.subtract(trials, inside), chance)
-    return np.where(np.less(count, 0), 1.0, np.where(np.greater_equal(count, trials), 0.0, found))
+    result = scipy.special.betainc(np.add(inside, 1), np.subtract(trials, inside), chance)
+    return np.where(np.less(count, 0), 1.0, np.where(np.greater_equal(count, trials), 0.0, result))
 
 
 def poisson_sf(count: Numbers, mean: Numbers) -> Numbers:

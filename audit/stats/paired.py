@@ -84,7 +84,7 @@ def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:
     end = 1.0 - 1e-12
     if tango_score(pairs, end) > -critical:
         return 1.0
-    return float(scipy.optimize.brentq(lambda each: tango_score(pairs, each) + critical, loss, end, xtol=1e-12))
+    return float(scipy.optimize.brentq(lambda item: tango_score(pairs, item) + critical, loss, end, xtol=1e-12))
 
 
 def tango_lower(pairs: PairCounts, confidence: float = 0.99) -> float:

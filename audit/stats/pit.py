@@ -125,7 +125,7 @@ def smooth_test_of(sums: SmoothSums, generator: np.random.Generator, replicates:
     simulated = n < EXACT_BELOW and p < _SCREEN
     if simulated:
         p = _simulated_p(statistic, n, generator, replicates)
-    return SmoothTest(n, statistic, p, tuple(float(each) for each in components), simulated)
+    return SmoothTest(n, statistic, p, tuple(float(component) for component in components), simulated)
 
 
 def _simulated_p(statistic: float, n: int, generator: np.random.Generator, replicates: int) -> float:

@@ -70,12 +70,12 @@ class Divergences:
 
 def codes(text: str) -> list[int]:
     """The characters of a text as numbers, for engines without tokens."""
-    return [ord(each) for each in text]
+    return [ord(item) for item in text]
 
 
 def padded(sequences: Sequence[Sequence[int]]) -> Ints:
     """[N, L] with `PAD` behind the end of each of N sequences; ids are 0 or more."""
-    longest = max((len(each) for each in sequences), default=0)
+    longest = max((len(other) for other in sequences), default=0)
     tokens = np.full((len(sequences), longest), PAD, dtype=np.int64)
     for row, sequence in zip(tokens, sequences, strict=True):
         row[: len(sequence)] = sequence

@@ -182,8 +182,8 @@ class Store:
         coverage: Sequence[SituationCount] = (),
     ) -> None:
         """Record a check's result and what it examined; it supersedes an earlier one of the same arm and check."""
-        found = NewCheck(arm, check, claim, level, result, tuple(coverage))
-        self._write(lambda session: writer.add_check(session, run, found))
+        outcome = NewCheck(arm, check, claim, level, result, tuple(coverage))
+        self._write(lambda session: writer.add_check(session, run, outcome))
 
     def add_judgement(self, run: str, judgement: NewJudgement) -> None:
         """Record a later judgement in one transaction; its results supersede those before it, which stay on record."""

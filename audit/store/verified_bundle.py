@@ -47,23 +47,23 @@ def opened(path: Path, key: PublicKey | None = None) -> Iterator[OpenBundle]:
     Raises:
         UserError: the bundle is refused.
     """
-    with unpacked(path) as found, Store.open(found.url, create=False) as store:
-        manifest = found.manifest
+    with unpacked(path) as result, Store.open(result.url, create=False) as store:
+        manifest = result.manifest
         broken = store.broken_places(manifest.run)
         run = store.load_run(manifest.run)
         if run.record_root != manifest.record_root:
             raise refusal(path, "manifest.json", "its record root is not the run's")
-        shown = None if found.proof is None else _inclusion(found, key, f"{path}: {LOG}")
+        shown = None if result.proof is None else _inclusion(result, key, f"{path}: {LOG}")
         if shown is not None:
-            broken += tuple(IntegrityViolation("log", each) for each in shown.broken)
+            broken += tuple(IntegrityViolation("log", item) for item in shown.broken)
         yield OpenBundle(store, manifest.run, manifest.record_root, broken, shown)
 
 
-def _inclusion(found: Unpacked, key: PublicKey | None, place: str) -> BundleInclusion:
-    engine = open_readonly(parse_url(found.url))
+def _inclusion(result: Unpacked, key: PublicKey | None, place: str) -> BundleInclusion:
+    engine = open_readonly(parse_url(result.url))
     try:
         with Session(engine) as session:
-            return compared(session, find_run(session, found.manifest.run), found.proof, key, place)
+            return compared(session, find_run(session, result.manifest.run), result.proof, key, place)
     finally:
         engine.dispose()
 

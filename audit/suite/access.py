@@ -54,11 +54,11 @@ def require_allowed(suite: Suite, allowed: Allowances) -> None:
         UserError: something is not allowed.
     """
     # files and models of the hub need no allowance
-    refused = [each for each in _once(tuple(_settings(suite))) if not allowed.allows(each)]
+    refused = [item for item in _once(tuple(_settings(suite))) if not allowed.allows(item)]
     if not refused:
         return
-    acts = " and ".join(f"{WORDS[each.kind]} {each.name} ({each.key})" for each in refused)
-    options = " ".join(f"{OPTIONS[each.kind]} {_argument(each)}" for each in refused)
+    acts = " and ".join(f"{WORDS[item.kind]} {item.name} ({item.key})" for item in refused)
+    options = " ".join(f"{OPTIONS[item.kind]} {_argument(item)}" for item in refused)
     raise UserError(f"{suite.path}: it would {acts}; if it may, add {options}, or allow it in {config_file()}")
 
 
@@ -109,9 +109,9 @@ def _named(suite: Suite) -> Iterator[tuple[str, str]]:
             if "rules" in entry:
                 yield f"{place}[{index}].rules", entry["rules"]
     for arm in suite.arms:
-        for each in arm.stream.filters if arm.stream else ():
-            if isinstance(each.document.get(MODEL), str):
-                yield f"the filter {each.kind} of arm {arm.name}", each.document[MODEL]
+        for other in arm.stream.filters if arm.stream else ():
+            if isinstance(other.document.get(MODEL), str):
+                yield f"the filter {other.kind} of arm {arm.name}", other.document[MODEL]
 
 
 def _own_filters(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -66,7 +66,7 @@ class Allowances:
 
     def _allows_host(self, name: str) -> bool:
         host = name.rpartition(":")[0]
-        return is_loopback(host) or not {name, host}.isdisjoint(each.lower() for each in self.hosts)
+        return is_loopback(host) or not {name, host}.isdisjoint(other.lower() for other in self.hosts)
 
 
 NOTHING: Final = Allowances()

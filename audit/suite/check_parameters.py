@@ -28,12 +28,12 @@ def parameters_of(document: Document, place: Place, name: str, values: Mapping[s
             raise document.error((*place, key), problem)
     for wrong in wrong_parameters(values, check.defaults):
         raise document.error((*place, wrong.key), f"{name}: {wrong.problem}")
-    found = as_declared(values, check.defaults)
+    mapping = as_declared(values, check.defaults)
     try:
-        check.accept({**check.defaults, **found})
+        check.accept({**check.defaults, **mapping})
     except UserError as error:
         raise document.error(place, str(error)) from error
-    return found
+    return mapping
 
 
 def _same_type(value: object, default: object) -> bool:

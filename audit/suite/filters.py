@@ -44,7 +44,7 @@ class FiltersParser:
             raise self._document.error((*arm, "stream"), "filters read the stream; write stream: true, or filters: []")
         if not wanted:
             return None
-        return StreamSpec(tuple(self._filter((*place, index), each) for index, each in enumerate(listed)))
+        return StreamSpec(tuple(self._filter((*place, index), item) for index, item in enumerate(listed)))
 
     def _filter(self, place: Place, entry: Mapping[str, Any]) -> FilterSpec:
         kind = entry["kind"]
@@ -73,8 +73,8 @@ class FiltersParser:
         if path is None or not path.is_file():
             problem = f"no rule file {quoted(str(path or name))}; write a path from here, or suites:PATH"
             raise self._document.error(place, problem)
-        found = read_yaml(path)
-        if not isinstance(found.data, Mapping):
-            raise found.error((), "rules are a mapping; see docs/filters")
-        self.digests[str(path)] = hashlib.sha256(found.raw).digest()
-        return found.data
+        document = read_yaml(path)
+        if not isinstance(document.data, Mapping):
+            raise document.error((), "rules are a mapping; see docs/filters")
+        self.digests[str(path)] = hashlib.sha256(document.raw).digest()
+        return document.data

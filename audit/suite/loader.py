@@ -47,7 +47,9 @@ MOST_REQUESTS: Final = 200_000
 """Of one arm; a run keeps them in memory."""
 PACKAGED: Final = "suites:"
 
-SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {each.name: each.default for each in dataclasses.fields(SamplingParams)}
+SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {
+    field.name: field.default for field in dataclasses.fields(SamplingParams)
+}
 
 Parameters = dict[str, dict[str, Any]]
 
@@ -116,7 +118,7 @@ class _Loader:
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
         prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
-        cases = tuple(case for each in prompts for case in each.cases)
+        cases = tuple(case for prompt in prompts for case in prompt.cases)
         self._defaults, self._offers = each_case(cases, ours=self._kind.ours), offers_tools(cases)
         self._require_requests(cases)
         arms = [
@@ -138,7 +140,7 @@ class _Loader:
             models=models,
             cases=cases,
             arms=tuple(arms),
-            sha256=_digest(self._document.raw, [each.digest for each in prompts], self._filters.digests),
+            sha256=_digest(self._document.raw, [prompt.digest for prompt in prompts], self._filters.digests),
             document=data,
             mixed=self._mixed(data.get("mixed")),
         )

@@ -29,8 +29,8 @@ def cells(vary: Mapping[str, Sequence[Any]], *, pairs: bool) -> Iterator[MatrixC
     """
     yield MatrixCell("", {})
     single = {key: [_cell(key, index, value) for index, value in enumerate(values)] for key, values in vary.items()}
-    for found in single.values():
-        yield from found
+    for result in single.values():
+        yield from result
     for first, second in combinations(single, 2) if pairs else ():
         yield from (
             MatrixCell(one.suffix + two.suffix, {**one.sampling, **two.sampling})

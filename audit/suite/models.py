@@ -84,7 +84,7 @@ class ModelsParser:
 
     def _bundled(self, place: Place, source: str) -> str:
         home = Path(str(files("engine"))) / "bundled"
-        known = [f"{BUNDLED}{each.parent.name}" for each in home.glob("*/config.json")]
+        known = [f"{BUNDLED}{path.parent.name}" for path in home.glob("*/config.json")]
         if source not in known:
             problem = f"no bundled model {quoted(source)}; {suggestion(source, known)}"
             raise self._document.error(place, problem)

@@ -69,8 +69,8 @@ def each_case(cases: Sequence[Case], *, ours: bool) -> dict[str, Any]:
     """The sampling parameter that makes arms take each case's own grammar; nothing if no case has one. The built-in
     engine (`ours`) has one for each case that demands a call.
     """
-    found = any(case.structured or (ours and demands_call(case)) for case in cases)
-    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if found else {}
+    result = any(case.structured or (ours and demands_call(case)) for case in cases)
+    return {KEY: {LIBRARY: DEFAULT_LIBRARY}} if result else {}
 
 
 Problems = Callable[[ConstraintSpec], Iterator[str]]
@@ -97,7 +97,7 @@ def require_grammars(document: Document, arms: Sequence[CandidateSpec], backend:
 
 
 def require_case_grammars(
-    document: Document, arms: Sequence[CandidateSpec], found: Mapping[Workload, WorkloadCases], backend: str
+    document: Document, arms: Sequence[CandidateSpec], mapping: Mapping[Workload, WorkloadCases], backend: str
 ) -> None:
     """Raise where a workload's case has a grammar that the arms cannot have.
 
@@ -106,9 +106,9 @@ def require_case_grammars(
             the line. An arm has a grammar for all cases, and the tool choice of a case makes another one.
     """
     ours, problems = REGISTRY[backend].ours, problems_of(document, arms, backend)
-    for workload, cases in found.items():
+    for workload, cases in mapping.items():
         for line, case in zip(cases.lines, cases.cases, strict=True):
-            for problem in (each for spec in _specs(case, ours=ours) for each in problems(spec)):
+            for problem in (other for spec in _specs(case, ours=ours) for other in problems(spec)):
                 raise mistake(str(workload.path), line, problem)
             if ours and demands_call(case):
                 _require_no_other(document, arms, case)
@@ -143,7 +143,7 @@ def problems_of(document: Document, arms: Sequence[CandidateSpec], backend: str)
             problem for library in libraries for problem in _problems(dataclasses.replace(spec, library=library))
         )
     shared = document.data.get("engine", {})
-    settings = [each for arm in wanting for each in (shared, {**shared, **arm.engine})]
+    settings = [item for arm in wanting for item in (shared, {**shared, **arm.engine})]
 
     def problems(spec: ConstraintSpec) -> Iterator[str]:
         yield from _schema_problems(spec)

@@ -42,8 +42,8 @@ def unreachable(suite: Suite) -> tuple[Unreachable, ...]:
     # other engines compose their batches themselves, whatever a suite asks
     batch = (*_rows(suite), *_mixture(suite)) if REGISTRY[suite.backend].ours else ()
     every = (*batch, *_lengths(suite), *_prompts(suite), *_drafts(suite))
-    asked = (replace(each, situations=tuple(filter(partial(_asked, suite), each.situations))) for each in every)
-    return tuple(each for each in asked if each.situations)
+    asked = (replace(item, situations=tuple(filter(partial(_asked, suite), item.situations))) for item in every)
+    return tuple(item for item in asked if item.situations)
 
 
 def _asked(suite: Suite, situation: str) -> bool:
@@ -53,7 +53,7 @@ def _asked(suite: Suite, situation: str) -> bool:
 
 def warnings(suite: Suite) -> tuple[str, ...]:
     """Unreachable situations, a line each."""
-    return tuple(f"{suite.path}: warning: {each.line()}" for each in unreachable(suite))
+    return tuple(f"{suite.path}: warning: {other.line()}" for other in unreachable(suite))
 
 
 def requests_of(suite: Suite, arm: CandidateSpec) -> int:
@@ -136,7 +136,7 @@ def _tokens(suite: Suite, case: Case) -> int:
         return len(case.tokens)
     text = case.prompt
     if text is None:
-        text = " ".join(str(each.get("content") or "") for each in case.messages)
+        text = " ".join(str(message.get("content") or "") for message in case.messages)
     if suite.backend == "scripted":
         return max(1, len(text))
     tools = len(json.dumps(case.tools).encode()) if case.tools else 0

@@ -23,11 +23,11 @@ def parse_gammas(text: str) -> tuple[int, ...]:
 
 
 def _part(text: str, part: str) -> range:
-    found = PART.fullmatch(part)
-    if found is None:
+    matched = PART.fullmatch(part)
+    if matched is None:
         raise _mistake(text, f"{quoted(part)} is no draft length; write 1..8 or 1,2,4")
-    low = int(found[1])
-    high = int(found[2] or low)
+    low = int(matched[1])
+    high = int(matched[2] or low)
     if low > high:
         raise _mistake(text, f"{part} runs backwards; write {high}..{low}")
     if low < 1 or high > MOST:

@@ -80,7 +80,7 @@ def recommendation(choice: Recommendation) -> str:
     """One sentence with the recommendation and its evidence."""
     interval, gamma = choice.confirmed, choice.gamma
     again = f"measured again, gamma {gamma} is {interval.median:.2f} times plain decoding ({_span(interval, 2)})"
-    others = ", ".join(str(each) for each in choice.alike)
+    others = ", ".join(str(item) for item in choice.alike)
     ties = f"; not distinguishable from it: gamma {others}" if others else ""
     leads = {
         Advice.SPECULATE: f"recommended: gamma {gamma}",
@@ -120,7 +120,7 @@ def _engine(arm: ArmSweep) -> str:
 def document(sweep: Sweep) -> dict[str, Any]:
     """The sweep as JSON types; rates in tokens per second, NaN becomes null."""
     suite = {"name": sweep.suite.name, "sha256": sweep.suite.sha256, "cases": sweep.cases}
-    found = {
+    result = {
         "format": FORMAT,
         "suite": suite,
         "rounds": sweep.rounds,
@@ -129,7 +129,7 @@ def document(sweep: Sweep) -> dict[str, Any]:
         "hardware": sweep.hardware,
         "arms": [_arm(arm) for arm in sweep.arms],
     }
-    content: dict[str, Any] = jsonable(found)
+    content: dict[str, Any] = jsonable(result)
     return content
 
 

@@ -257,20 +257,20 @@ def _generate(arm: PreparedArm) -> Callable[[], tuple[Generation, ...]]:
 
 
 def _sample(timed: TimedJob[tuple[Generation, ...]]) -> TimedRun:
-    traces = [trace.decode(each.trace) for each in timed.result]
-    tokens = sum(len(each.tokens) for each in timed.result)
+    traces = [trace.decode(item.trace) for item in timed.result]
+    tokens = sum(len(item.tokens) for item in timed.result)
     return TimedRun(tokens / timed.seconds, step_times(traces), acceptance(traces))
 
 
 def _rates(samples: Sequence[TimedRun]) -> list[float]:
-    return [each.rate for each in samples]
+    return [sample.rate for sample in samples]
 
 
 def point_of(gamma: int, samples: Samples) -> SweepPoint:
     """One draft length's figures; costs are medians over rounds, relative to plain decoding in the same round."""
     own, plain = samples[str(gamma)], samples[PLAIN]
-    found = [costs(each.times, other.times, gamma) for each, other in zip(own, plain, strict=True)]
-    typical = Costs(float(np.median([each.rho for each in found])), float(np.median([each.sigma for each in found])))
+    result = [costs(item.times, other.times, gamma) for item, other in zip(own, plain, strict=True)]
+    typical = Costs(float(np.median([item.rho for item in result])), float(np.median([item.sigma for item in result])))
     return SweepPoint(
         gamma=gamma,
         acceptance=own[0].acceptance,

@@ -25,11 +25,11 @@ ARMS: Final = "SELECT name, MAX(kind) FROM arm GROUP BY name ORDER BY MAX(id) DE
 
 def complete_runs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The runs of the store that begin with the text, newest first, and `latest`."""
-    found = [
+    result = [
         CompletionItem(run, help=f"{suite}, {str(at)[:16]}") for run, suite, at in _rows(context, RUNS, incomplete)
     ]
     newest = [CompletionItem("latest", help="the newest run")] if "latest".startswith(incomplete) else []
-    return newest + found
+    return newest + result
 
 
 def complete_arms(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -75,8 +75,8 @@ def _rows(context: click.Context, query: str, *values: str) -> list[Sequence[Any
 
     try:
         url = parse_url(str(context.params.get("store") or default_url()))
-        found = _sqlite(url.database or "", query, values) if is_sqlite(url) else _postgres(url, query, values)
-        return list(found)
+        result = _sqlite(url.database or "", query, values) if is_sqlite(url) else _postgres(url, query, values)
+        return list(result)
     except Exception:  # a shell's completion must print nothing, whatever is wrong with the store
         return []
 

@@ -103,46 +103,48 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
     except Interrupted as stopped:
         note(f"audit: {stopped}")
         return CANNOT_DECIDE
-    found = results(store, outcome.run)
-    shard = shard_of(found.run)
+    checks = results(store, outcome.run)
+    shard = shard_of(checks.run)
     if shard is not None:
-        print_shard(found, shard)
+        print_shard(checks, shard)
         return 0
-    pieces = pieces_of(found.run).text
+    pieces = pieces_of(checks.run).text
     if pieces is not None:
         store.add_pieces(outcome.run, pieces)
-    print_results(found)
-    step = next_step(found.run, found.checks, store.url)
+    print_results(checks)
+    step = next_step(checks.run, checks.checks, store.url)
     if step is not None:
         echo(f"next: {cell(step)}")
     path = results_file or data_folder() / "runs" / outcome.run / "results.json"
-    write_results(found, path)
+    write_results(checks, path)
     note(f"store {store.url}", f"results {path}")
     return outcome.exit_code
 
 
-def print_shard(found: Results, shard: Shard) -> None:
+def print_shard(result: Results, shard: Shard) -> None:
     """Print the arms of a shard, its id, and what follows."""
-    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults_of(found.run.arms)))
-    total = sum(arm.counts.requests for arm in found.run.arms)
+    echo_rows(ARMS, marked(arm_rows(result.run.arms), faults_of(result.run.arms)))
+    total = sum(arm.counts.requests for arm in result.run.arms)
     echo(
-        "", f"shard {shard.name}: {total} of {sum(shard.totals.values())} requests, not judged", f"run {found.run.ulid}"
+        "",
+        f"shard {shard.name}: {total} of {sum(shard.totals.values())} requests, not judged",
+        f"run {result.run.ulid}",
     )
-    echo(f"next: audit export {found.run.ulid} --out shard-{shard.index}.zip, then join all {shard.of}: audit join")
+    echo(f"next: audit export {result.run.ulid} --out shard-{shard.index}.zip, then join all {shard.of}: audit join")
 
 
-def print_results(found: Results) -> None:
+def print_results(result: Results) -> None:
     """Print the tables of a run, its conclusion and its id."""
-    faults = faults_of(found.run.arms)
-    echo_rows(ARMS, marked(arm_rows(found.run.arms), faults))
+    faults = faults_of(result.run.arms)
+    echo_rows(ARMS, marked(arm_rows(result.run.arms), faults))
     echo("")
-    echo_rows(VERDICTS, marked(verdict_rows(found.checks), faults))
-    lines = [*finding_lines(found.checks), *defect_lines(found.run.arms, found.checks)]
-    lines += [*lossy_lines(found.run.arms), *account_lines(found.run.arms)]
-    lines += coverage_lines(found.coverage)
+    echo_rows(VERDICTS, marked(verdict_rows(result.checks), faults))
+    lines = [*finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
+    lines += [*lossy_lines(result.run.arms), *account_lines(result.run.arms)]
+    lines += coverage_lines(result.coverage)
     if lines:
         echo("", *lines)
-    word, colon, rest = conclusion(found.run.exit_code).partition(":")
+    word, colon, rest = conclusion(result.run.exit_code).partition(":")
     echo("")
     echo_painted([Painted(word, OUTCOME_COLOURS.get(word)), Painted(colon + rest)])
-    echo(*look_lines(found.run, found.checks), f"run {found.run.ulid}")
+    echo(*look_lines(result.run, result.checks), f"run {result.run.ulid}")

@@ -37,8 +37,8 @@ def as_cell(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    found = match[0]
-    return ENTITIES.get(found) or f"{found[:-1]}\\{found[-1]}"
+    result = match[0]
+    return ENTITIES.get(result) or f"{result[:-1]}\\{result[-1]}"
 
 
 def as_code(text: str) -> str:

@@ -53,18 +53,18 @@ def parquet_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> byte
 
 def _typed(values: Sequence[Any]) -> tuple[str, list[Any]]:
     """The name of a column's type in pyarrow, and the column's values in that type."""
-    found = {type(value) for value in values if value is not None}
-    if found == {bool}:
+    result = {type(value) for value in values if value is not None}
+    if result == {bool}:
         return "bool_", list(values)
-    if found == {int} and all(value in INT64 for value in values if value is not None):
+    if result == {int} and all(value in INT64 for value in values if value is not None):
         return "int64", list(values)
-    if found and found <= {int, float, Decimal} and found != {int}:
+    if result and result <= {int, float, Decimal} and result != {int}:
         return "float64", [None if value is None else float(value) for value in values]
-    if found and found <= {bytes, memoryview, bytearray}:
+    if result and result <= {bytes, memoryview, bytearray}:
         return "binary", [None if value is None else bytes(value) for value in values]
-    if found == {datetime}:
+    if result == {datetime}:
         return "timestamp", [None if value is None else value.astimezone(UTC) for value in values]
-    if found == {str}:
+    if result == {str}:
         moments = [None if value is None else _moment(value) for value in values]
         if all((moment is None) == (value is None) for moment, value in zip(moments, values, strict=True)):
             return "timestamp", moments

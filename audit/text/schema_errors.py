@@ -50,11 +50,11 @@ def check_value(document: Document, part: Place, value: object, schema: Mapping[
     from jsonschema import Draft202012Validator
 
     errors = [(error, (*part, *_place(error))) for error in Draft202012Validator(schema).iter_errors(value)]
-    found = [
+    result = [
         (document.line(place), -len(error.absolute_path), str(error.validator), error, place) for error, place in errors
     ]
-    if found:
-        _, _, _, error, place = min(found, key=lambda item: item[:3])
+    if result:
+        _, _, _, error, place = min(result, key=lambda item: item[:3])
         raise document.error(place, sentence(error, part))
 
 

@@ -80,8 +80,8 @@ def request(state: ViewState, request: Request) -> ViewPage:
         source = state.run(reading, _whole(store, request)).source
         run = source.results.run
         key = named(run, request.query_params.get("name", ""))
-        found = findings_by_request(source.results.checks).get(key.name, ())
-        one = explored(_record(store, run, key), recorded_pieces(store, run), found, name=key.name)
+        result = findings_by_request(source.results.checks).get(key.name, ())
+        one = explored(_record(store, run, key), recorded_pieces(store, run), result, name=key.name)
     return ViewPage("request.html", {"run": run, "here": "request", "key": key, "one": one})
 
 

@@ -82,11 +82,11 @@ class Detectors:
         gap = reading.gap or self._unfit(reading, unit)
         if gap is not None or not detectors.plans or unit is None:
             return replace(reading, gap=gap)
-        found = self._extend(detectors, [reading], unit)
+        result = self._extend(detectors, [reading], unit)
         evidence = {direction.value: state.log_evidence for direction, state in detectors.states.items()}
         # an alarm restarts its detector at 0, whose logarithm no database keeps
         kept = {name: value if math.isfinite(value) else None for name, value in evidence.items()}
-        return replace(reading, fall=kept.get("fall"), rise=kept.get("rise"), alarm=found[0].value if found else None)
+        return replace(reading, fall=kept.get("fall"), rise=kept.get("rise"), alarm=result[0].value if result else None)
 
     def log_evidence(self, model: str, direction: ChangeDirection) -> float | None:
         """Log evidence of a detector; None if it does not run. It alarms at `log_limit`."""
@@ -128,15 +128,15 @@ class Detectors:
         detectors.looks.extend(readings)
         columns = ((reading.drafted or 0, reading.accepted or 0, reading.seconds or 0.0) for reading in readings)
         looks = Looks(*np.array(list(columns), dtype=np.float64).T)
-        found = []
+        result = []
         for direction, plan in detectors.plans.items():
             before = detectors.states[direction]
             after = extended(before, replace(plan, unit=unit), looks)
             detectors.states[direction] = after
             new = after.alarms[len(before.alarms) :]
-            found += [direction] if new else []
+            result += [direction] if new else []
             self.alarms += [
                 NamedAlarm(direction, plan.reference, detectors.looks[alarm.look], detectors.looks[alarm.since], alarm)
                 for alarm in new
             ]
-        return found
+        return result

@@ -31,8 +31,8 @@ class Look:
     @property
     def read(self) -> bool:
         """True if the page counts drafts, or has gauges of them, for some model."""
-        counted = (json.loads(each.counters) for each in self.readings if each.counters is not None)
-        return any(each["drafted"] is not None or each["length"] is not None for each in counted)
+        counted = (json.loads(other.counters) for other in self.readings if other.counters is not None)
+        return any(item["drafted"] is not None or item["length"] is not None for item in counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,15 @@ class Follower:
 
     def _keep(self, readings: Sequence[WatchReading]) -> None:
         """Keep the last counters of each series, and the digests of answers that are seen for the first time."""
-        for each in readings:
+        for other in readings:
             # the whole traffic goes on after the canary; behind one without counters it begins anew
-            series = each.model, None if each.answers is not None else each.label
-            if each.counters is not None:
-                self._before[series] = _Before(each.at, each.counters)
-            elif each.answers is not None:
+            series = other.model, None if other.answers is not None else other.label
+            if other.counters is not None:
+                self._before[series] = _Before(other.at, other.counters)
+            elif other.answers is not None:
                 self._before.pop(series, None)
-            if each.answers is not None:
-                for request, answer in json.loads(each.answers).items():
+            if other.answers is not None:
+                for request, answer in json.loads(other.answers).items():
                     self._first.setdefault(request, answer)
 
     def _read(self, model: str, label: str | None, at: datetime, now: ServerCounters) -> WatchReading:

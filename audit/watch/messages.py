@@ -94,8 +94,8 @@ def reading_document(reading: WatchReading) -> dict[str, Any]:
 
 def days(readings: Sequence[WatchReading]) -> Iterator[tuple[Any, ...]]:
     """Rows of `DAYS`: a line per day and model, oldest first."""
-    ordered = sorted(readings, key=lambda each: (each.at.date(), _series(each)))
-    for (day, series), group in groupby(ordered, key=lambda each: (each.at.date(), _series(each))):
+    ordered = sorted(readings, key=lambda item: (item.at.date(), _series(item)))
+    for (day, series), group in groupby(ordered, key=lambda item: (item.at.date(), _series(item))):
         yield (day.isoformat(), series, *_sums(list(group)))
 
 
@@ -154,14 +154,14 @@ def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: De
 
 def _parts(watch: StoredWatch, readings: Sequence[WatchReading]) -> Iterator[str]:
     """Gauges of the parts of the traffic, which have the model's names and a label."""
-    labelled = [each for each in readings if each.label is not None]
+    labelled = [reading for reading in readings if reading.label is not None]
     for name, words in PART_GAUGES.items():
-        values = [(each, _part(each)[name]) for each in labelled]
-        known = [(each, value) for each, value in values if value is not None]
+        values = [(item, _part(item)[name]) for item in labelled]
+        known = [(item, value) for item, value in values if value is not None]
         if known:
             yield from (f"# HELP specaudit_watch_{name} {words}", f"# TYPE specaudit_watch_{name} gauge")
-        for each, value in known:
-            yield f"specaudit_watch_{name}{_labels(watch, each.model, each.label)} {value!r}"
+        for one, value in known:
+            yield f"specaudit_watch_{name}{_labels(watch, one.model, one.label)} {value!r}"
 
 
 def _part(reading: WatchReading) -> dict[str, float | None]:

@@ -83,7 +83,7 @@ class _WrittenCall:
 def _around(text: str, call: ParsedCall, opens: Sequence[str], closes: Sequence[str]) -> _WrittenCall | None:
     """Where a call stands, and the texts before its name, between name and arguments, and after the arguments."""
     name, key = text.find(call.name), text.find(next(iter(call.arguments)))
-    begin = max((text.rfind(each, 0, max(name, 0)) for each in opens), default=-1)
+    begin = max((text.rfind(other, 0, max(name, 0)) for other in opens), default=-1)
     arguments = text.rfind("{", 0, max(key, 0))
     if not 0 <= begin < name < arguments:
         return None
@@ -91,7 +91,7 @@ def _around(text: str, call: ParsedCall, opens: Sequence[str], closes: Sequence[
         value, after = json.JSONDecoder().raw_decode(text, arguments)
     except ValueError:
         return None
-    ends = [found + len(each) for each in closes if (found := text.find(each, after)) >= 0]
+    ends = [runs + len(close) for close in closes if (runs := text.find(close, after)) >= 0]
     if value != call.arguments or not ends:
         return None
     named = name + len(call.name)

@@ -114,9 +114,9 @@ class Declaration:
 def levels(steps: Mapping[RecordLevel, tuple[int, frozenset[Part]]]) -> Mapping[RecordLevel, Shown]:
     """Record levels in their order, each with its evidence level and what it adds to the level before."""
     parts: frozenset[Part] = frozenset()
-    found = {}
+    result = {}
     for record in RecordLevel:
         level, more = steps[record]
         parts |= more
-        found[record] = Shown(level, parts)
-    return found
+        result[record] = Shown(level, parts)
+    return result

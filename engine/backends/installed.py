@@ -19,20 +19,20 @@ def installed(file: str) -> dict[str, Any]:
     """
     here = Path(file).resolve()
     for name in sorted(set(metadata.packages_distributions().get(here.parent.name, ()))):
-        found = metadata.distribution(name)
-        record = found.read_text("RECORD")
-        if Path(str(found.locate_file(f"{here.parent.name}/{here.name}"))).resolve() == here:
+        result = metadata.distribution(name)
+        record = result.read_text("RECORD")
+        if Path(str(result.locate_file(f"{here.parent.name}/{here.name}"))).resolve() == here:
             digest = hashlib.sha256(record.encode()).hexdigest() if record else None
-            return {"distribution": name, "version": found.version, "record_sha256": digest}
+            return {"distribution": name, "version": result.version, "record_sha256": digest}
     return {"distribution": None, "version": None, "record_sha256": None}
 
 
 def versions(names: Sequence[str]) -> dict[str, str | None]:
     """The versions of distributions; None for one that is not installed."""
-    found: dict[str, str | None] = {}
+    mapping: dict[str, str | None] = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            mapping[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            mapping[name] = None
+    return mapping

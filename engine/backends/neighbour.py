@@ -46,7 +46,7 @@ class Beside:
 
     def among(self, requests: Sequence[Request]) -> list[Request]:
         """Each request after its neighbour."""
-        return [each for own in requests for each in (_neighbour(own, self.sampling, own.prompt), own)]
+        return [item for own in requests for item in (_neighbour(own, self.sampling, own.prompt), own)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Mixed:
         """A neighbour comes first, so that it takes row 0; the others follow at even distances."""
         count = min(len(requests), max(-(-len(requests) // EVERY), -(-2 * LEAST // (self.rows - 1))))
         starts = {index * len(requests) // count for index in range(count)}
-        prompts = sorted({each.prompt for each in requests}, key=lambda prompt: (len(prompt), prompt))
+        prompts = sorted({request.prompt for request in requests}, key=lambda prompt: (len(prompt), prompt))
         mixed: list[Request] = []
         for index, own in enumerate(requests):
             if index in starts:
@@ -119,10 +119,10 @@ class NeighbourEngine:
 
     def effective_config(self) -> Effective:
         """The backend's configuration and the neighbours' parameters."""
-        found = self.engine.effective_config()
+        effective = self.engine.effective_config()
         for key, value in self.company.facts().items():
-            found = found.with_fact(key, value)
-        return found
+            effective = effective.with_fact(key, value)
+        return effective
 
     def starts(self) -> str | None:
         """The backend's; None if it has no processes of its own."""
@@ -148,7 +148,7 @@ class NeighbourEngine:
         """Run both and yield the arm's own generations."""
         if not requests:
             return
-        own = {each.id for each in requests}
+        own = {request.id for request in requests}
         for generation in self.engine.generate(self.company.among(requests)):
             if generation.request.id in own:
                 yield generation

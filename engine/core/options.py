@@ -81,18 +81,18 @@ class NumberListOption:
     """A setting that takes one number or more, written as text: "2,2,1"."""
 
     default: str
-    each: ScalarOption
+    option: ScalarOption
     """The type of every number."""
 
     @property
     def wants(self) -> str:
         """The form, by the default, and what each number must be."""
-        return f'numbers such as "{self.default}", each {self.each.wants}'
+        return f'numbers such as "{self.default}", each {self.option.wants}'
 
     def takes(self, value: object) -> bool:
         """Whether `value` is such a text."""
         try:
-            return isinstance(value, str) and all(self.each.takes(number) for number in numbers(value))
+            return isinstance(value, str) and all(self.option.takes(number) for number in numbers(value))
         except ValueError:
             return False
 

@@ -133,10 +133,10 @@ def _texts(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _list(entry: Mapping[str, Any], key: str) -> Sequence[Any]:
-    found = entry.get(key)
-    _require(isinstance(found, list | tuple) and len(found) > 0, f"has no {key}; write a list")
-    assert isinstance(found, list | tuple)
-    return found
+    result = entry.get(key)
+    _require(isinstance(result, list | tuple) and len(result) > 0, f"has no {key}; write a list")
+    assert isinstance(result, list | tuple)
+    return result
 
 
 def _only(entry: Mapping[str, Any], keys: Sequence[str], where: str) -> None:

@@ -51,10 +51,10 @@ def path_tokens(tree: Tree, node: int) -> tuple[int, ...]:
 
 def depths(tree: Tree) -> tuple[int, ...]:
     """Distance of each node from the root: 1 for its children."""
-    found: list[int] = []
+    result: list[int] = []
     for parent in tree.parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return tuple(found)
+        result.append(1 if parent == ROOT else result[parent] + 1)
+    return tuple(result)
 
 
 def ancestors(tree: Tree) -> NDArray[np.bool_]:
@@ -76,11 +76,11 @@ def side_by_side(tree: Tree, other: Tree) -> Tree:
 def orders(tree: Tree) -> tuple[int, ...]:
     """For each node, the number of earlier nodes at the same depth: 0 everywhere in a chain."""
     seen: dict[int, int] = {}
-    found: list[int] = []
+    result: list[int] = []
     for depth in depths(tree):
-        found.append(seen.get(depth, 0))
-        seen[depth] = found[-1] + 1
-    return tuple(found)
+        result.append(seen.get(depth, 0))
+        seen[depth] = result[-1] + 1
+    return tuple(result)
 
 
 def prune(tree: Tree, kept: Sequence[int]) -> Tree:

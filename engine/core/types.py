@@ -278,7 +278,7 @@ class StepOutcome:
     @property
     def n_accepted(self) -> int:
         """Number of drafted tokens kept."""
-        return sum(1 for each in self.emitted if each.role is Role.ACCEPTED)
+        return sum(1 for item in self.emitted if item.role is Role.ACCEPTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,5 +83,5 @@ class UnlikeRounds:
 
     def since(self, first: int) -> list[list[int]]:
         """First and last round of every stretch of unlike rounds from round `first` on, in order."""
-        late = list(takewhile(lambda each: each.stop > first, reversed(self._ranges)))
-        return [[max(each.start, first), each.stop - 1] for each in reversed(late)]
+        late = list(takewhile(lambda item: item.stop > first, reversed(self._ranges)))
+        return [[max(item.start, first), item.stop - 1] for item in reversed(late)]

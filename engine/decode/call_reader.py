@@ -60,8 +60,8 @@ class CallReader:
 
     def _settled(self, text: str) -> str:
         """The text up to a stop string, which may have ended the answer, or up to where one may have begun."""
-        found = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
-        return settled(text, self._stops) if found is None else text[:found]
+        result = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+        return settled(text, self._stops) if result is None else text[:result]
 
     def finish(self, text: str, count: int) -> ParsedCalls:
         """The calls of the answer's whole `text`, made of `count` tokens."""
@@ -75,9 +75,9 @@ class CallReader:
 
     def facts(self, text: str, count: int) -> dict[str, Any]:
         """The rest of the record's fact `tools`, at the end of the answer."""
-        found = calls_to_json(self.finish(text, count))
+        mapping = calls_to_json(self.finish(text, count))
         spans = [[span.first, span.end] for span in self._spans]
-        return {"parser": parser_name(), "template": dict(self._template), **found, "spans": spans}
+        return {"parser": parser_name(), "template": dict(self._template), **mapping, "spans": spans}
 
     def _feed(self, text: str, end: int) -> None:
         """Read on to the end of a text, whose last token is number `end` from 1."""

@@ -301,7 +301,7 @@ class Loop:
         cut = state.stops.cut(state.generated, self._verifier.verify(proposal, rows, state.numbers))
         if state.stream is not None:
             cut = state.stream.commit(state.generated, proposal, cut)
-        path = [each.node for each in cut.verdict.examined if each.accepted]
+        path = [item.node for item in cut.verdict.examined if item.accepted]
         self._parts.keep(self._cache, state.row, len(state.history), path)
         if state.recorder is not None:
             record = _step_record(state, proposal, cut.verdict, rows, timing)
@@ -316,10 +316,10 @@ class Loop:
         self, row: int, proposal: Proposal, verdict: StepOutcome, forward: Forward, rows: TargetRows
     ) -> TargetOutputs:
         """The outputs of a step's forward that one row's proposer reads."""
-        decided = rows.logits[[each.row for each in verdict.emitted]] if self._proposer.facts.decided else None
+        decided = rows.logits[[item.row for item in verdict.emitted]] if self._proposer.facts.decided else None
         if not (self._want.hidden or len(proposal.lookahead_tokens)):
             return NOTHING_READ if decided is None else TargetOutputs(decided=decided)
-        kept = [0, *(1 + each.node for each in verdict.examined if each.accepted)]
+        kept = [0, *(1 + item.node for item in verdict.examined if item.accepted)]
         first = 1 + len(proposal.tree)
         assert forward.logits is not None
         looked_ahead = forward.logits[row, first : first + len(proposal.lookahead_tokens)]
@@ -332,7 +332,7 @@ def _step_record(
     state: RowState, proposal: Proposal, verdict: StepOutcome, rows: TargetRows, timing: Timing
 ) -> StepRecord:
     """Copies of the deciding rows, because the model may reuse its buffers."""
-    decided = [each.row for each in verdict.emitted]
+    decided = [item.row for item in verdict.emitted]
     spared = [row for row in range(len(rows.logits)) if row not in decided] if verdict.joint else []
     plain = state.request.sampling.plain_scores
     return StepRecord(

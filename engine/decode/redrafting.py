@@ -79,17 +79,17 @@ def _recorded(trace: Trace, view: StepView) -> RecordedStep:
 def _consistent(step: RecordedStep) -> bool:
     """True if the decision names nodes and rows that exist, and the accepted tokens are those of a path."""
     size, outcome = len(step.tree), step.outcome
-    path = [each.node for each in outcome.examined if each.accepted]
-    nodes = [each.node for each in outcome.examined]
+    path = [item.node for item in outcome.examined if item.accepted]
+    nodes = [item.node for item in outcome.examined]
     parents = [-1, *path]
-    exist = all(0 <= node < size for node in nodes) and all(0 <= each.row <= size for each in outcome.emitted)
+    exist = all(0 <= node < size for node in nodes) and all(0 <= item.row <= size for item in outcome.emitted)
     ordered = all(-1 <= parent < node for node, parent in enumerate(step.tree.parents))
     return (
         bool(outcome.emitted)
         and exist
         and ordered
         and all(step.tree.parents[node] == parent for node, parent in zip(path, parents, strict=False))
-        and [step.tree.tokens[node] for node in path] == [each.token for each in outcome.emitted[: len(path)]]
+        and [step.tree.tokens[node] for node in path] == [item.token for item in outcome.emitted[: len(path)]]
     )
 
 
@@ -189,7 +189,7 @@ class Redrafter:
         """The request's record with the drafts made anew and the recorded decisions; None without steps."""
         if not steps:
             return None
-        length = sum(len(each.outcome.emitted) for each in steps)
+        length = sum(len(step.outcome.emitted) for step in steps)
         followed = _Followed(self.proposer, steps)
         parts = replace(
             self.parts,

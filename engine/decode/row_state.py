@@ -71,7 +71,7 @@ class RowState:
 
     def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""
-        self.history.extend(each.token for each in cut.verdict.emitted)
+        self.history.extend(item.token for item in cut.verdict.emitted)
         if self.calls is not None:
             self.calls.step(self.generated, len(cut.verdict.emitted))
         self.step += 1

@@ -120,7 +120,7 @@ class _StepFilter:
 
     def _moved(self, decision: FilterDecision) -> FilterDecision:
         move = self._before
-        marks = tuple(Mark(each.start + move, each.end + move, each.category) for each in decision.marks)
+        marks = tuple(Mark(mark.start + move, mark.end + move, mark.category) for mark in decision.marks)
         return FilterDecision(decision.action, decision.clear + move, marks)
 
 

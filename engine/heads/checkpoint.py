@@ -75,7 +75,7 @@ def take(tensors: Mapping[str, Tensor], slots: Sequence[TensorSpec], where: str)
     unexpected = sorted(name for name in tensors if name not in known)
     if unexpected:
         raise ModelError(f"{where}: unexpected tensor {unexpected[0]!r}; is this another layout's checkpoint?")
-    found = {}
+    result = {}
     for slot in slots:
         tensor = tensors.get(slot.published)
         if tensor is None and slot.optional:
@@ -86,5 +86,5 @@ def take(tensors: Mapping[str, Tensor], slots: Sequence[TensorSpec], where: str)
             raise ModelError(
                 f"{where}: tensor {slot.published!r} has shape {tuple(tensor.shape)} instead of {slot.shape}"
             )
-        found[slot.name] = tensor
-    return found
+        result[slot.name] = tensor
+    return result

@@ -101,8 +101,8 @@ class BlockDecoder:
         return self._numerics.norm(self._tensors[name], self._config.eps, width)
 
     def _fused(self, prefix: str, *names: str) -> Matrix:
-        biases = [self._tensors[f"{prefix}{each}.bias"] for each in names if f"{prefix}{each}.bias" in self._tensors]
-        weight = torch.cat([self._tensors[f"{prefix}{each}.weight"] for each in names])
+        biases = [self._tensors[f"{prefix}{name}.bias"] for name in names if f"{prefix}{name}.bias" in self._tensors]
+        weight = torch.cat([self._tensors[f"{prefix}{name}.weight"] for name in names])
         return self._numerics.matrix(Affine(weight, torch.cat(biases) if biases else None))
 
     def _prepare(self, prefix: str) -> _BlockLayer:

@@ -289,9 +289,9 @@ def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
         ModelError: a tokenizer is missing, or names the first difference.
     """
     where = f"{draft.source} cannot draft for {target.source}"
-    for each in (target, draft):
-        if each.tokenizer is None:
-            raise ModelError(f"{where}: {each.source} has no tokenizer files; add tokenizer.json")
+    for item in (target, draft):
+        if item.tokenizer is None:
+            raise ModelError(f"{where}: {item.source} has no tokenizer files; add tokenizer.json")
     difference = _vocabulary_difference(target.tokenizer, draft.tokenizer) or _merge_difference(
         target.tokenizer, draft.tokenizer
     )
@@ -300,7 +300,7 @@ def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
 
 
 def _vocabulary_difference(target: Any, draft: Any) -> str | None:
-    ours, theirs = ({id_: token for token, id_ in each.get_vocab().items()} for each in (target, draft))
+    ours, theirs = ({id_: token for token, id_ in item.get_vocab().items()} for item in (target, draft))
     for id_ in sorted(ours.keys() | theirs.keys()):
         if ours.get(id_) != theirs.get(id_):
             return f"token {id_} is {ours.get(id_)!r} in the target and {theirs.get(id_)!r} in the draft"
@@ -310,7 +310,7 @@ def _vocabulary_difference(target: Any, draft: Any) -> str | None:
 def _merge_difference(target: Any, draft: Any) -> str | None:
     ours, theirs = _merges(target), _merges(draft)
     for rank in range(max(len(ours), len(theirs))):
-        a, b = (each[rank] if rank < len(each) else None for each in (ours, theirs))
+        a, b = (item[rank] if rank < len(item) else None for item in (ours, theirs))
         if a != b:
             return f"merge {rank} is {a!r} in the target and {b!r} in the draft"
     return None

@@ -83,7 +83,7 @@ class PayingProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """The inner proposals under the budgets that pay."""
-        shorter = [self._shortened(each) for each in contexts]
+        shorter = [self._shortened(context) for context in contexts]
         proposals = self._inner.propose(shorter)
         self._drafted = {
             context.row: len(proposal.tree)

@@ -36,8 +36,8 @@ class LevelRates:
 
     def takes(self, value: object) -> bool:
         """Whether `value` is such a text."""
-        each = NumberListOption(self.default, RATE)
-        return isinstance(value, str) and all(each.takes(level) for level in value.split("/"))
+        option = NumberListOption(self.default, RATE)
+        return isinstance(value, str) and all(option.takes(level) for level in value.split("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,11 @@ class TreeShape:
     def ranks(self) -> tuple[int, ...]:
         """Of each node, how many of its siblings are tried before it."""
         seen: dict[int, int] = {}
-        found: list[int] = []
+        result: list[int] = []
         for parent in self.parents:
-            found.append(seen.get(parent, 0))
-            seen[parent] = found[-1] + 1
-        return tuple(found)
+            result.append(seen.get(parent, 0))
+            seen[parent] = result[-1] + 1
+        return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,10 @@ def choose_shape(rates: Rates, costs: PlanningCosts, sizes: Iterable[int], depth
     _require(bool(wanted and limits), "planning needs at least one size and one depth")
     _require(min(wanted[0], limits[0]) >= 0, f"size and depth must be 0 or more, not {wanted[0]} and {limits[0]}")
     tables = {depth: _tabulate(rates, wanted[-1], depth) for depth in limits}
-    found = (_read(tables[depth], size, depth) for size in wanted for depth in limits)
-    candidates = [ChosenShape(each, costs.step_us(each.shape)) for each in found if each is not None]
+    result = (_read(tables[depth], size, depth) for size in wanted for depth in limits)
+    candidates = [ChosenShape(item, costs.step_us(item.shape)) for item in result if item is not None]
     _require(bool(candidates), f"no tree of {wanted[0]} drafted nodes or more fits into depth {limits[-1]}")
-    return max(candidates, key=lambda each: each.tokens_per_second)
+    return max(candidates, key=lambda item: item.tokens_per_second)
 
 
 def _require(holds: bool, message: str) -> None:

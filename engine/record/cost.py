@@ -40,12 +40,12 @@ def step_times(traces: Iterable[Trace]) -> StepTimes:
 
     A step of b requests appears in b traces, so each occurrence counts 1 / b.
     """
-    kept = [each for each in traces if each.steps]
+    kept = [trace for trace in traces if trace.steps]
     if not kept:
         return StepTimes(float("nan"), float("nan"))
-    share = np.concatenate([1.0 / each.batch for each in kept])
-    draft = np.concatenate([each.draft_us for each in kept])
-    verify = np.concatenate([each.verify_us for each in kept])
+    share = np.concatenate([1.0 / item.batch for item in kept])
+    draft = np.concatenate([item.draft_us for item in kept])
+    verify = np.concatenate([item.verify_us for item in kept])
     return StepTimes(float(np.average(draft, weights=share)), float(np.average(verify, weights=share)))
 
 

@@ -97,8 +97,8 @@ class Effective:
 
         An engine is foreign if the document states requested settings.
         """
-        found = {name: _READ[key](document[key]) for key, name in _FIELDS.items() if key in document}
-        stated = {name: value for name, value in found.items() if value is not None}
+        result = {name: _READ[key](document[key]) for key, name in _FIELDS.items() if key in document}
+        stated = {name: value for name, value in result.items() if value is not None}
         decoder = LoopOwner.FOREIGN if REQUESTED in document else LoopOwner.OWN
         read = cls(decoder=decoder, **stated)
         written = read._written()
@@ -143,16 +143,16 @@ def stated(decoder: LoopOwner, document: Mapping[str, Any]) -> Effective:
         ValueError: the document lacks a key that every arm has, has a value of another type, or states requested
             settings of our own engine or none of a foreign one.
     """
-    found = Effective.from_json(document)
+    statement = Effective.from_json(document)
     missing = [key for key in REQUIRED if key not in document]
     if missing:
         raise ValueError(f"the effective configuration lacks {', '.join(missing)}")
-    if found.decoder is not decoder:
+    if statement.decoder is not decoder:
         raise ValueError(f"the effective configuration of an {decoder} engine has the form of one that is not")
-    strange = [key for key in _FIELDS if key in found.facts]
+    strange = [key for key in _FIELDS if key in statement.facts]
     if strange:
-        raise ValueError(f"{strange[0]} of the effective configuration is {found.facts[strange[0]]!r}")
-    return found
+        raise ValueError(f"{strange[0]} of the effective configuration is {statement.facts[strange[0]]!r}")
+    return statement
 
 
 REQUIRED: Final = ("backend", "protocol", "lossless", "gamma", "rows", "record")
@@ -215,7 +215,7 @@ def _same(written: JSON, given: Any) -> bool:
     """True if two values are the same JSON document: equal and of equal types, unlike 1, 1.0 and true."""
     if isinstance(given, Mapping):
         same = isinstance(written, Mapping) and list(written) == list(given)
-        return same and all(_same(cast("Mapping[str, JSON]", written)[key], each) for key, each in given.items())
+        return same and all(_same(cast("Mapping[str, JSON]", written)[key], item) for key, item in given.items())
     if isinstance(given, list | tuple):
         listed = isinstance(written, list | tuple) and len(written) == len(given)
         return listed and all(map(_same, cast("Sequence[JSON]", written), given))

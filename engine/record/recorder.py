@@ -58,7 +58,7 @@ class Recorder:
     def trace(self, reason: FinishReason) -> Trace:
         """The trace of all steps."""
         self._close()
-        versions = {each.number: each for kept in self._kept for each in kept.versions}
+        versions = {version.number: version for kept in self._kept for version in kept.versions}
         known = tuple(versions[number] for number in sorted(versions))
         whole = to_trace(replace(self.header, finish_reason=reason, draft_versions=known), self._kept)
         if self._keeper is None:

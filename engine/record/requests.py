@@ -32,8 +32,8 @@ class RequestAccount:
 
 def account_of(facts: Mapping[str, Any]) -> RequestAccount:
     """The account in a record; an empty one if the request had no settings."""
-    found = facts.get(KEY, {})
-    return RequestAccount(found.get("requested", {}), found.get("effective", {}))
+    result = facts.get(KEY, {})
+    return RequestAccount(result.get("requested", {}), result.get("effective", {}))
 
 
 def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:

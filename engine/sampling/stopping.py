@@ -91,14 +91,14 @@ def trim(verdict: StepOutcome, count: int) -> StepOutcome:
     if count == len(verdict.emitted):
         return verdict
     if verdict.joint:
-        cut = tuple(replace(each, accepted=each.accepted and each.node < count) for each in verdict.examined)
+        cut = tuple(replace(item, accepted=item.accepted and item.node < count) for item in verdict.examined)
         return StepOutcome(verdict.emitted[:count], cut, joint=True)
     # an accepted token was examined exactly once as accepted; rejected siblings came before it
     left, examined = count, []
-    for each in verdict.examined:
+    for one in verdict.examined:
         if left == 0:
             break
-        examined.append(each)
-        left -= each.accepted
+        examined.append(one)
+        left -= one.accepted
     # a recovered token is always the last one, so no residual is left
     return StepOutcome(verdict.emitted[:count], tuple(examined))

@@ -103,8 +103,8 @@ def plain_laws(logits: NDArray[np.floating[Any]], params: SamplingParams) -> Flo
 
 def _fill_laws(laws: Floats, scores: Floats, params: SamplingParams) -> None:
     largest = scores.max(axis=1)
-    for each in largest[~np.isfinite(largest)]:
-        _require_finite(float(each))
+    for item in largest[~np.isfinite(largest)]:
+        _require_finite(float(item))
     if params.greedy:
         laws[:] = 0.0
         laws[np.arange(len(laws)), scores.argmax(axis=1)] = 1.0
@@ -141,9 +141,9 @@ def penalise(
         penalty = params.repetition_penalty
         scores[seen] = np.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
     if params.presence_penalty or params.frequency_penalty:
-        found = Counter(history[n_prompt:])
-        tokens = np.fromiter(found.keys(), dtype=np.int64)
-        counts = np.fromiter(found.values(), dtype=np.int64)
+        counter = Counter(history[n_prompt:])
+        tokens = np.fromiter(counter.keys(), dtype=np.int64)
+        counts = np.fromiter(counter.values(), dtype=np.int64)
         scores[tokens] -= params.presence_penalty + params.frequency_penalty * counts
     return scores
 

@@ -61,9 +61,9 @@ class SegmentFilter:
     def _end(self, text: str, start: int) -> int | None:
         """The end of the segment that begins at `start`; None if it may go on."""
         limit = start + LONGEST
-        found = self._border.search(text, start, limit)
-        if found is not None:
-            return found.end()
+        matched = self._border.search(text, start, limit)
+        if matched is not None:
+            return matched.end()
         if len(text) < limit:
             return None
         blank = max(text.rfind(" ", start, limit), text.rfind("\t", start, limit))

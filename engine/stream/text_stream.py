@@ -42,17 +42,17 @@ class StreamRules:
 
     def facts(self) -> list[dict[str, Any]]:
         """The identity of each filter, as JSON values."""
-        return [asdict(each.facts) for each in self.filters]
+        return [asdict(other.facts) for other in self.filters]
 
     def refusal(self, prompt: str) -> list[Decided]:
         """Decisions of the filters of prompts on one; any decision refuses it."""
-        found = []
+        result = []
         for index, rules in enumerate(self.filters):
             if rules.facts.side is Side.PROMPT:
                 judging = rules.open()
                 marks = (*judging.feed(prompt).marks, *judging.finish().marks)
-                found += [_decided(index, rules.facts, mark, -1) for mark in marks]
-        return found
+                result += [_decided(index, rules.facts, mark, -1) for mark in marks]
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class TextStream:
 
     def __post_init__(self) -> None:
         listed = enumerate(self.rules.filters)
-        self._judges = [_Judge(i, each.facts, each.open()) for i, each in listed if each.facts.side is Side.OUTPUT]
+        self._judges = [_Judge(i, item.facts, item.open()) for i, item in listed if item.facts.side is Side.OUTPUT]
 
     @property
     def text(self) -> str:
         """Everything that left."""
-        return "".join(each.text for each in self.chunks)
+        return "".join(chunk.text for chunk in self.chunks)
 
     def commit(self, generated: Sequence[int], proposal: Proposal, cut: TruncatedOutcome) -> TruncatedOutcome:
         """Read a step's committed tokens, cut at the one with which a filter ends the response, if one does.
@@ -139,7 +139,7 @@ class TextStream:
         self.closed = True
         if self.end is not None:
             # what was found behind the end concerns no text that exists
-            self.decisions = [each for each in self.decisions if each.start <= self.end]
+            self.decisions = [decision for decision in self.decisions if decision.start <= self.end]
 
     def _note(self, judge: _Judge, decision: FilterDecision, token: int) -> None:
         judge.clear = decision.clear
@@ -153,7 +153,7 @@ class TextStream:
         limit = min([len(self.raw), *(judge.clear for judge in self._judges)])
         if self.closed:
             limit = len(self.raw) if self.end is None else self.end
-        spans = [Span(each.start, each.end) for each in self.decisions if each.action is Action.REDACT]
+        spans = [Span(decision.start, decision.end) for decision in self.decisions if decision.action is Action.REDACT]
         piece = redact(self.raw[:limit], spans, self._left, inside=self._inside)
         if piece.text:
             self.chunks.append(TextChunk(tokens, piece.text))
@@ -162,7 +162,7 @@ class TextStream:
     def facts(self) -> dict[str, Any]:
         """The stream as facts of a trace's header."""
         return stream_facts(self.rules, self.decisions) | {
-            "chunks": [[each.tokens, each.text] for each in self.chunks],
+            "chunks": [[chunk.tokens, chunk.text] for chunk in self.chunks],
             "read": len(self.raw),
         }
 
@@ -171,7 +171,7 @@ def stream_facts(rules: StreamRules, decisions: Sequence[Decided]) -> dict[str, 
     """The filters and what they decided; without chunks, for a request that was refused."""
     return {
         "filters": rules.facts(),
-        "decisions": [asdict(each) for each in decisions],
+        "decisions": [asdict(decision) for decision in decisions],
         "chunks": [],
         "read": 0,
     }

@@ -65,11 +65,11 @@ def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
         "model.norm.weight": torch.ones_like(target.weights.norm),
         "lm_head.weight": target.weights.head * target.weights.norm,
     }
-    for at, found in layers.items():
-        tensors |= _filled(layer_slots(config, at, "", LayerForm()), found)
+    for at, result in layers.items():
+        tensors |= _filled(layer_slots(config, at, "", LayerForm()), result)
     tensors |= _filled(mimo_slots(config, 1), _module(head, target.weights.norm))
     return CheckpointFolder(
-        _document(config, target), {name: each.contiguous().clone() for name, each in tensors.items()}
+        _document(config, target), {name: item.contiguous().clone() for name, item in tensors.items()}
     )
 
 
@@ -82,9 +82,9 @@ def _require_qwen2(target: LeanModel, what: str) -> None:
         f"head_dim {config.head_dim} at {config.heads} heads": config.head_dim * config.heads != config.hidden,
         "final norm weights of 0": not bool(target.weights.norm.all()),
     }
-    found = next((name for name, is_so in unlike.items() if is_so), None)
-    if found is not None:
-        raise ModelError(f"{what} has {found}, which MiMo's layout has no place for; use a llama or qwen2 without")
+    result = next((name for name, is_so in unlike.items() if is_so), None)
+    if result is not None:
+        raise ModelError(f"{what} has {result}, which MiMo's layout has no place for; use a llama or qwen2 without")
 
 
 def _require_module(target: LeanConfig, head: HeadCheckpoint, module: LeanConfig) -> None:
@@ -108,31 +108,31 @@ def _require_module(target: LeanConfig, head: HeadCheckpoint, module: LeanConfig
 def _layer(layer: LayerWeights, config: LeanConfig) -> dict[str, Tensor]:
     """The tensors of a layer, taken apart again."""
     sizes = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
-    found = {
+    result = {
         "input_layernorm.weight": layer.attention_norm,
         "post_attention_layernorm.weight": layer.ffn_norm,
         "self_attn.o_proj.weight": layer.out.weight,
         "mlp.down_proj.weight": layer.down.weight,
     }
-    found |= _apart(layer.qkv, [f"self_attn.{name}_proj" for name in "qkv"], sizes)
-    return found | _apart(layer.gate_up, ["mlp.gate_proj", "mlp.up_proj"], [config.ffn] * 2)
+    result |= _apart(layer.qkv, [f"self_attn.{name}_proj" for name in "qkv"], sizes)
+    return result | _apart(layer.gate_up, ["mlp.gate_proj", "mlp.up_proj"], [config.ffn] * 2)
 
 
 def _apart(fused: Affine, names: Sequence[str], sizes: Sequence[int]) -> dict[str, Tensor]:
-    found = {f"{name}.weight": part for name, part in zip(names, torch.split(fused.weight, list(sizes)), strict=True)}
+    result = {f"{name}.weight": part for name, part in zip(names, torch.split(fused.weight, list(sizes)), strict=True)}
     if fused.bias is not None:
-        found |= {f"{name}.bias": part for name, part in zip(names, torch.split(fused.bias, list(sizes)), strict=True)}
-    return found
+        result |= {f"{name}.bias": part for name, part in zip(names, torch.split(fused.bias, list(sizes)), strict=True)}
+    return result
 
 
 def _module(head: HeadCheckpoint, norm: Tensor) -> dict[str, Tensor]:
     """The module's tensors by our names, for states without the final norm's weights `norm` [H]."""
-    found = {name: tensor.float() for name, tensor in head.tensors.items()}
+    result = {name: tensor.float() for name, tensor in head.tensors.items()}
     constant = norm.square().mean().sqrt()
-    found["modules.0.hidden_norm"] = found["modules.0.hidden_norm"] * norm / constant
-    found["modules.0.norm"] = found["modules.0.norm"] / norm
-    found["modules.0.project"] = swapped(found["modules.0.project"])
-    return found
+    result["modules.0.hidden_norm"] = result["modules.0.hidden_norm"] * norm / constant
+    result["modules.0.norm"] = result["modules.0.norm"] / norm
+    result["modules.0.project"] = swapped(result["modules.0.project"])
+    return result
 
 
 def _filled(slots: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -144,7 +144,7 @@ def _filled(slots: Sequence[TensorSpec], tensors: Mapping[str, Tensor]) -> dict[
             filled[slot.published] = torch.zeros(slot.shape)
             continue
         room = [(0, wanted - size) for size, wanted in zip(tensor.shape, slot.shape, strict=True)]
-        filled[slot.published] = F.pad(tensor, [each for pair in reversed(room) for each in pair])
+        filled[slot.published] = F.pad(tensor, [item for pair in reversed(room) for item in pair])
     return filled
 
 
@@ -175,10 +175,10 @@ def export(target: str, head: str, out: Path) -> None:
     Raises:
         ModelError: a source that cannot be loaded, or as `combined`.
     """
-    loaded, found = load_model(target), load_head(head)
-    if found is None:
+    loaded, result = load_model(target), load_head(head)
+    if result is None:
         raise ModelError(f"{head}: a model that runs alone; give an MTP module")
-    folder = combined(_lean(loaded), found.head)
+    folder = combined(_lean(loaded), result.head)
     out.mkdir(parents=True, exist_ok=True)
     if loaded.tokenizer is not None:
         loaded.tokenizer.save_pretrained(out)

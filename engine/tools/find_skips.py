@@ -64,7 +64,7 @@ class SkipSetBench:
     def __init__(self, model: TargetModel, sequences: Sequence[Sequence[int]], budget: int) -> None:
         if not model.divisible:
             raise InvalidRequest("the target runs whole only; a skip set needs loader: lean")
-        lengths = [len(each) for each in sequences]
+        lengths = [len(sequence) for sequence in sequences]
         if min(lengths, default=0) < 1 or 2 * max(lengths) > model.context:
             raise InvalidRequest(
                 f"a skip set is measured on sequences of 1 to {model.context // 2} tokens: half of the context"
@@ -103,7 +103,7 @@ class SkipSetBench:
     def _trial(self, skips: SkipSet, agreed: int, positions: int) -> SkipTrial:
         rho = share_run(skips, self.layers)
         speeds = {gamma: speedup(agreed / positions, gamma, rho) for gamma in range(1, MOST_GAMMA + 1)}
-        gamma = max(speeds, key=lambda each: speeds[each])
+        gamma = max(speeds, key=lambda item: speeds[item])
         return SkipTrial(skips, agreed, positions, gamma, speeds[gamma])
 
 
@@ -145,7 +145,7 @@ def search(bench: SkipSetBench, least: int = 0) -> SkipTrial:
     improved = True
     while improved:
         improved = False
-        near = (each for each in neighbours(best.skips, bench.layers) if len(each) >= least)
+        near = (neighbour for neighbour in neighbours(best.skips, bench.layers) if len(neighbour) >= least)
         for trial in bench.measured(near):
             if trial.speed > best.speed:
                 best, improved = trial, True
@@ -158,7 +158,7 @@ def _grown(bench: SkipSetBench, least: int) -> SkipTrial:
     here = bench.measure(SkipSet())
     best = None if least else here
     while best is None or here.promise > best.speed:
-        larger = (each for each in neighbours(here.skips, bench.layers) if len(each) > len(here.skips))
+        larger = (neighbour for neighbour in neighbours(here.skips, bench.layers) if len(neighbour) > len(here.skips))
         trials = list(bench.measured(larger))
         if not trials:
             break
@@ -173,15 +173,15 @@ def _grown(bench: SkipSetBench, least: int) -> SkipTrial:
 def neighbours(skips: SkipSet, layers: int) -> Iterator[SkipSet]:
     """The sets with one sublayer more, one less, or one exchanged, in this order."""
     everything = [(kind, index) for kind in ("attention", "ffn") for index in range(layers)]
-    inside = [each for each in everything if each[1] in getattr(skips, each[0])]
-    outside = [each for each in everything if each not in inside]
+    inside = [item for item in everything if item[1] in getattr(skips, item[0])]
+    outside = [item for item in everything if item not in inside]
     for new in outside:
         yield _set([*inside, new])
     for old in inside:
-        yield _set([each for each in inside if each != old])
+        yield _set([item for item in inside if item != old])
     for old in inside:
         for new in outside:
-            yield _set([new, *(each for each in inside if each != old)])
+            yield _set([new, *(item for item in inside if item != old)])
 
 
 def _set(sublayers: Sequence[tuple[str, int]]) -> SkipSet:
@@ -205,15 +205,15 @@ def windows(tokens: Sequence[int], count: int, length: int) -> list[list[int]]:
     return [list(tokens[start : start + length]) for start in range(0, count * stride, stride)]
 
 
-def report(found: SkipTrial, layers: int) -> str:
+def report(trial: SkipTrial, layers: int) -> str:
     """The found set as the proposer's options, with its expected speed-up."""
-    options = ", ".join(f'{key}: "{value}"' for key, value in found.skips.options().items())
-    skipped = f"{len(found.skips)} of {2 * layers} sublayers skipped"
+    options = ", ".join(f'{key}: "{value}"' for key, value in trial.skips.options().items())
+    skipped = f"{len(trial.skips)} of {2 * layers} sublayers skipped"
     measured = (
-        f"{found.agreed} of {found.positions} argmaxes agree; {skipped}; "
-        f"expected speed-up {found.speed:.2f} at gamma {found.gamma}"
+        f"{trial.agreed} of {trial.positions} argmaxes agree; {skipped}; "
+        f"expected speed-up {trial.speed:.2f} at gamma {trial.gamma}"
     )
-    return f"options: {{{options}}}\n{measured}" if len(found.skips) else f"no set is expected to pay\n{measured}"
+    return f"options: {{{options}}}\n{measured}" if len(trial.skips) else f"no set is expected to pay\n{measured}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,10 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise InvalidRequest(f"{given.target}: no tokenizer; add tokenizer.json to its folder")
         tokens = loaded.tokenizer(given.data.read_text(encoding="utf-8"), verbose=False)["input_ids"]
         bench = SkipSetBench(loaded.model, windows(tokens, given.sequences, given.length), given.budget)
-        found = search(bench, given.least)
+        matched = search(bench, given.least)
     except (EngineError, OSError) as error:
         parser.error(str(error))
-    print(report(found, bench.layers))
+    print(report(matched, bench.layers))
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, 
         InvalidRequest: a probe without levels, or requests too short for any step with the whole tree.
     """
     shape = probe_shape(width, depth)
-    traces = [decode(each.trace) for each in drafting(shape).generate(requests)]
+    traces = [decode(generation.trace) for generation in drafting(shape).generate(requests)]
     trials = trials_of(traces, width, depth)
     if not trials.tried.any():
         raise InvalidRequest(f"no step had room for {depth} levels of {width} children; allow more new tokens")
@@ -127,13 +127,13 @@ def trials_of(traces: Iterable[Trace], width: int, depth: int) -> AcceptanceTria
 
 def _decided(step: StepView, shape: TreeShape) -> Iterator[tuple[int, int | None]]:
     """Every node whose children were tried, with the child that was accepted, if one was."""
-    found: dict[int, int | None] = {}
+    mapping: dict[int, int | None] = {}
     trace = step.trace
     for place in range(step.examined.start, step.examined.stop):
         node = int(trace.examined_node[place])
         parent = shape.parents[node]
-        found[parent] = node if trace.examined_accepted[place] else found.get(parent)
-    yield from found.items()
+        mapping[parent] = node if trace.examined_accepted[place] else mapping.get(parent)
+    yield from mapping.items()
 
 
 def _levels(shape: TreeShape) -> list[int]:
@@ -166,9 +166,9 @@ def measure_times(drafting: Drafting, requests: Sequence[Request], grid: CostGri
             for generation in engine.generate(requests):
                 _add_times(times[shape], decode(generation.trace), len(shape))
     return tuple(
-        ShapeTiming(shape, float(np.median(each.draft)), float(np.median(each.verify)), len(each.draft))
-        for shape, each in times.items()
-        if each.draft
+        ShapeTiming(shape, float(np.median(item.draft)), float(np.median(item.verify)), len(item.draft))
+        for shape, item in times.items()
+        if item.draft
     )
 
 
@@ -187,12 +187,12 @@ def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:
     Raises:
         InvalidRequest: no shape that drafts, or plain decoding was not timed.
     """
-    drafting = [each for each in timed if len(each.shape)]
+    drafting = [item for item in timed if len(item.shape)]
     if not drafting or len(drafting) == len(timed):
         raise InvalidRequest("costs need times of plain decoding and of at least one tree")
-    level, node = _fit([(each.shape.depth, len(each.shape), each.draft_us) for each in drafting])
-    tokens = sorted({len(each.shape) + 1 for each in timed})
-    verify = [float(np.mean([each.verify_us for each in timed if len(each.shape) + 1 == count])) for count in tokens]
+    level, node = _fit([(item.shape.depth, len(item.shape), item.draft_us) for item in drafting])
+    tokens = sorted({len(item.shape) + 1 for item in timed})
+    verify = [float(np.mean([item.verify_us for item in timed if len(item.shape) + 1 == count])) for count in tokens]
     return PlanningCosts(level, tuple(tokens), tuple(verify), node)
 
 

@@ -82,7 +82,7 @@ class TreePlan:
 
 def rates_by_level(estimates: Sequence[Sequence[Estimate]]) -> tuple[tuple[float, ...], ...]:
     """The rates alone."""
-    return tuple(tuple(each.rate for each in level) for level in estimates)
+    return tuple(tuple(item.rate for item in level) for level in estimates)
 
 
 def rates_text(rates: Sequence[Sequence[float]]) -> str:
@@ -132,9 +132,9 @@ def report(plan: TreePlan) -> str:
     if not plan.chosen.parents:
         head = ["no tree is expected to pay"]
     lines = [
-        f"{each.name}: {len(each.parents)} nodes, {each.expected_tokens:.3f} tokens per step, "
-        f"{each.step_us:.0f} us, speed-up {each.speedup:.2f}"
-        for each in (plan.chosen, *plan.rivals)
+        f"{rival.name}: {len(rival.parents)} nodes, {rival.expected_tokens:.3f} tokens per step, "
+        f"{rival.step_us:.0f} us, speed-up {rival.speedup:.2f}"
+        for rival in (plan.chosen, *plan.rivals)
     ]
     levels = [
         f"level {level}, {count} trials: {_estimates(rates)}"
@@ -144,7 +144,7 @@ def report(plan: TreePlan) -> str:
 
 
 def _estimates(rates: Sequence[Estimate]) -> str:
-    return ", ".join(f"{each.rate:.3f} +- {each.error:.3f}" for each in rates)
+    return ", ".join(f"{rate.rate:.3f} +- {rate.error:.3f}" for rate in rates)
 
 
 def drafting_with(backend: Backend, rows: int) -> Drafting:
@@ -165,15 +165,15 @@ def read_requests(path: Path, engine: Engine, sampling: SamplingParams) -> list[
     Raises:
         InvalidRequest: an invalid line, named by its number, or an empty file.
     """
-    found = []
+    result = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
             name = f"{path.name}:{number}"
             prompt = _prompt(line, f"{path}:{number}")
-            found.append(Request(name, engine.encode(prompt), sampling, stream_of(name)))
-    if not found:
+            result.append(Request(name, engine.encode(prompt), sampling, stream_of(name)))
+    if not result:
         raise InvalidRequest(f"{path}: no prompts; write one JSON object per line")
-    return found
+    return result
 
 
 def _prompt(line: str, place: str) -> Prompt:

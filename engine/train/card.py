@@ -75,7 +75,7 @@ PAIRS = (
 def write_cards(sources: CardSources, pair: ModelPair) -> None:
     """Write `card.json` into each model's folder."""
     trained = {"target": pair.target, "draft": pair.draft}
-    backend = open_models({name: ModelSource(str(sources.family / each.folder)) for name, each in trained.items()})
+    backend = open_models({name: ModelSource(str(sources.family / item.folder)) for name, item in trained.items()})
     manifest = json.loads((sources.work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
     measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(backend)
     for facts in backend.models():
@@ -122,16 +122,16 @@ def _drafted(backend: NativeBackend, protocol: Protocol, temperature: float) -> 
 
 def by_domain(engine: Engine, temperature: float) -> dict[str, Any]:
     """Acceptance and tokens per forward of an arm on the prompts of each domain."""
-    found = {}
+    result = {}
     for domain, rows in prompt_rows(PROMPTS).items():
-        figures = acceptance(decode(each.trace) for each in _generate(engine, rows, temperature))
-        found[domain] = {
+        figures = acceptance(decode(item.trace) for item in _generate(engine, rows, temperature))
+        result[domain] = {
             "draft_acceptance_rate": round(figures.draft_acceptance_rate, 4),
             "tokens_per_forward": round(figures.tokens_per_forward, 4),
             "drafted": figures.drafted,
             "accepted": figures.accepted,
         }
-    return found
+    return result
 
 
 def _generate(engine: Engine, rows: list[dict[str, Any]], temperature: float) -> list[Generation]:
@@ -149,7 +149,7 @@ def _samples(backend: NativeBackend) -> dict[str, list[dict[str, str]]]:
     engine = backend.arm(EngineSpec(Protocol.GREEDY, level=RecordLevel.TOKENS))
     samples = {}
     for domain, rows in prompt_rows(3).items():
-        texts = {each.request.id: each.text for each in _generate(engine, rows, 0.0)}
+        texts = {item.request.id: item.text for item in _generate(engine, rows, 0.0)}
         samples[domain] = [
             {"prompt": str(row.get("prompt") or row["messages"][0]["content"]), "output": texts[row["id"]]}
             for row in rows

@@ -122,15 +122,15 @@ def build(recipe: CorpusRecipe, folder: Path) -> None:
     held_code, code = code[: recipe.held_out_files], code[recipe.held_out_files :]
     spoken = dialogues(recipe.dialogues, rng)
     held = dialogues(recipe.held_out_dialogues, random.Random(recipe.seed + 1))
-    texts = [each.text() for each in spoken]
+    texts = [item.text() for item in spoken]
     sample = ["".join(code)[:BPE_SAMPLE], "".join(texts)[:BPE_SAMPLE]]
     tokenizer = train_tokenizer(sample, recipe.vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder / "tokenizer")
     streams = {"code": encode(tokenizer, code), "dialogue": encode(tokenizer, texts)}
     streams["held_code"] = encode(tokenizer, held_code)
-    for domain in sorted({each.domain for each in held}):
-        streams[f"held_{domain}"] = encode(tokenizer, [each.text() for each in held if each.domain == domain])
+    for domain in sorted({item.domain for item in held}):
+        streams[f"held_{domain}"] = encode(tokenizer, [item.text() for item in held if item.domain == domain])
     for key, tokens in streams.items():
         np.save(folder / f"{key}.npy", tokens)
     manifest = {"recipe": asdict(recipe), "python": platform.python_version(), "streams": _describe(streams)}

@@ -91,7 +91,7 @@ def tool_call(rng: Rng) -> Dialogue:
         result = {"status": rng.choice(("ok", "ok", "failed")), "id": rng.randint(100, 999)}
         messages.append({"role": "tool", "content": json.dumps(result)})
         messages.append(assistant(f"The call to {name} ended with status {result['status']} and id {result['id']}."))
-    return Dialogue("tools", tuple(messages), tuple(tool_schema(each) for each in offered))
+    return Dialogue("tools", tuple(messages), tuple(tool_schema(item) for item in offered))
 
 
 def person(rng: Rng) -> dict[str, Any]:

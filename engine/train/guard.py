@@ -82,13 +82,13 @@ def train(
 
 def scores(network: Any, tokenizer: Any, batch: Sequence[LabelledSentence]) -> torch.Tensor:
     """Logits [sentences, labels]."""
-    tokens = tokenizer([each.text for each in batch], return_tensors="pt", padding=True)
+    tokens = tokenizer([item.text for item in batch], return_tensors="pt", padding=True)
     logits: torch.Tensor = network(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).logits
     return logits.float()
 
 
 def _indices(batch: Sequence[LabelledSentence]) -> torch.Tensor:
-    return torch.tensor([LABELS.index(each.label) for each in batch])
+    return torch.tensor([LABELS.index(item.label) for item in batch])
 
 
 @torch.inference_mode()
@@ -98,11 +98,11 @@ def measured(folder: Path, recipe: GuardRecipe = GUARD) -> dict[str, float]:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     unseen = sentences(recipe.held_out, recipe.training.seed + 1, held_out=True)
     chosen = [LABELS[index] for index in scores(network, tokenizer, unseen).argmax(-1).tolist()]
-    pairs = [(found, each.label) for found, each in zip(chosen, unseen, strict=True)]
-    harmful = [found != SAFE for found, label in pairs if label != SAFE]
-    safe = [found != SAFE for found, label in pairs if label == SAFE]
+    pairs = [(result, item.label) for result, item in zip(chosen, unseen, strict=True)]
+    harmful = [result != SAFE for result, label in pairs if label != SAFE]
+    safe = [result != SAFE for result, label in pairs if label == SAFE]
     rates: Mapping[str, Sequence[bool]] = {
-        "right": [found == label for found, label in pairs],
+        "right": [result == label for result, label in pairs],
         "harmful_marked": harmful,
         "safe_marked": safe,
     }

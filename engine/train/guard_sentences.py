@@ -107,14 +107,14 @@ def sentences(count: int, seed: int, *, held_out: bool = False) -> list[Labelled
     """`count` sentences: harmful deeds, harmless deeds, and sentences of the family's dialogues, a third each."""
     rng, listed = random.Random(seed), deeds(held_out=held_out)
     harmful = sorted(set(listed) - {SAFE})
-    found = []
+    result = []
     for index in range(count):
         if index % 3 == 2:
-            found.append(LabelledSentence(_of_dialogue(rng), SAFE))
+            result.append(LabelledSentence(_of_dialogue(rng), SAFE))
         else:
             label = rng.choice(harmful) if index % 3 else SAFE
-            found.append(LabelledSentence(_framed(rng.choice(listed[label]), rng), label))
-    return found
+            result.append(LabelledSentence(_framed(rng.choice(listed[label]), rng), label))
+    return result
 
 
 def _framed(deed: str, rng: random.Random) -> str:

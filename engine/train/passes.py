@@ -18,12 +18,12 @@ from engine.train.corpus import Corpus
 
 def held_out_windows(corpus: Corpus, window: int, windows: int = 3) -> dict[str, Tensor]:
     """By domain its first windows [n, window]; a domain shorter than one window is left out."""
-    found = {}
+    result = {}
     for domain, tokens in corpus.held_out.items():
         count = min(windows, len(tokens) // window)
         if count:
-            found[domain] = torch.from_numpy(tokens[: count * window].reshape(count, window).astype(np.int64))
-    return found
+            result[domain] = torch.from_numpy(tokens[: count * window].reshape(count, window).astype(np.int64))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class PositionLogits:
 def weighted_loss(passes: Iterable[PositionLogits], weights: Sequence[float]) -> Tensor:
     """The sum of the passes' losses, each times its weight."""
     total = torch.zeros(())
-    for weight, each in zip(weights, passes, strict=True):
-        total = total + each.loss(weight)
+    for weight, item in zip(weights, passes, strict=True):
+        total = total + item.loss(weight)
     return total
 
 
@@ -69,5 +69,7 @@ def agreements(
 
     `passes` makes those of windows [rows, window]; domains count equally.
     """
-    domains = [[each.agreement() for each in passes(tokens)] for tokens in held_out_windows(corpus, window).values()]
-    return {f"position {i + 1}": sum(found) / len(found) for i, found in enumerate(zip(*domains, strict=True))}
+    domains = [
+        [logits.agreement() for logits in passes(tokens)] for tokens in held_out_windows(corpus, window).values()
+    ]
+    return {f"position {i + 1}": sum(result) / len(result) for i, result in enumerate(zip(*domains, strict=True))}

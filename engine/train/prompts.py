@@ -74,7 +74,7 @@ def code_row(index: int, rng: Rng) -> dict[str, Any]:
 def long_row(index: int, rng: Rng) -> dict[str, Any]:
     """A prompt row of many turns, the last of which asks for something new."""
     messages: list[Mapping[str, Any]] = []
-    while sum(len(each["content"]) for each in messages) < LONG_CHARACTERS:
+    while sum(len(message["content"]) for message in messages) < LONG_CHARACTERS:
         messages += rng.choice((story, question, json_object, repeat_text))(rng).messages
     asked = rng.choice((question, json_object, repeat_words))(rng).messages[0]
     return {"id": f"long-{index:03d}", "messages": [*messages, asked]}
@@ -105,7 +105,7 @@ def context_rows() -> list[dict[str, Any]]:
 
 def _context_row(index: int, size: int, rng: Rng) -> dict[str, Any]:
     messages: list[Mapping[str, Any]] = []
-    while size and (left := size - sum(len(each["content"]) for each in messages)) > 0:
+    while size and (left := size - sum(len(message["content"]) for message in messages)) > 0:
         asked, answer = rng.choice((story, question, json_object, repeat_text))(rng).messages[:2]
         spoken = str(answer["content"])
         # the last answer ends where the size is reached, at a word
@@ -195,6 +195,6 @@ def write_prompts(folder: Path, count: int) -> None:
         "contexts": context_rows(),
         "structured": structured_rows(STRUCTURED),
     }
-    for domain, found in {**prompt_rows(count), **more}.items():
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+    for domain, result in {**prompt_rows(count), **more}.items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in result)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")

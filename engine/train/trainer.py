@@ -178,7 +178,7 @@ def run(job: TrainingJob) -> None:
     """Train to the recipe's last step; parameters without gradients stay unchanged."""
     module, recipe = job.module, job.recipe
     optimiser = torch.optim.AdamW(
-        (each for each in module.parameters() if each.requires_grad),
+        (parameter for parameter in module.parameters() if parameter.requires_grad),
         lr=recipe.learning_rate,
         betas=(0.9, 0.95),
         weight_decay=recipe.weight_decay,

@@ -78,18 +78,18 @@ class BlockVerifier:
 
 def prefixes_of(proposal: Proposal, rows: TargetRows) -> list[DraftPrefix]:
     """The gamma + 1 prefixes of a drafted chain, the empty one first."""
-    gamma, weight, found = len(proposal.tree), 1.0, []
+    gamma, weight, result = len(proposal.tree), 1.0, []
     for i in range(gamma + 1):
         if i:
             token = proposal.tree.tokens[i - 1]
             weight = min(1.0, weight * float(rows[i - 1].p[token]) / q_of(proposal, i - 1))
         if i == gamma:
-            found.append(DraftPrefix(weight, weight, 1.0, rows[i].p))
+            result.append(DraftPrefix(weight, weight, 1.0, rows[i].p))
             break
         left = np.maximum(weight * rows[i].p - _q_row(proposal, i, len(rows[i].p)), 0.0)
         over = float(left.sum())
-        found.append(DraftPrefix(weight, over, over + 1.0 - weight, left))
-    return found
+        result.append(DraftPrefix(weight, over, over + 1.0 - weight, left))
+    return result
 
 
 def _q_row(proposal: Proposal, node: int, vocabulary: int) -> Floats:

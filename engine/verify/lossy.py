@@ -198,7 +198,7 @@ def _walk(
         examined.append(Examined(node, _p_of(proposal, rows, node), q_of(proposal, node), u, accepted))
         if not accepted:
             break
-    kept = [each.node for each in examined if each.accepted]
+    kept = [item.node for item in examined if item.accepted]
     end = len(kept) - 1
     left = left_of(len(kept)) if len(kept) < len(examined) else None
     last = _last(proposal, rows, end, rows[end + 1].p if left is None else left, randomness)

@@ -55,12 +55,12 @@ def faults_of(reading: RequestReading) -> list[Violation]:
     if reading.shape_fault is not None:
         return [Violation(0, reading.shape_fault)]
     trace = request.trace
-    found = [*reading.structure_faults, *length_faults(trace, declared(arm.effective)), *text_faults(request)]
+    result = [*reading.structure_faults, *length_faults(trace, declared(arm.effective)), *text_faults(request)]
     if trace.header.lossless:
-        found.extend(mask_faults(trace))
+        result.extend(mask_faults(trace))
     # another engine computes p in its own precision: check honoured compares that p with the row
-    found.extend(_recorded_faults(request, arm.level, arm.ours))
-    return sorted(found, key=lambda each: each.step)
+    result.extend(_recorded_faults(request, arm.level, arm.ours))
+    return sorted(result, key=lambda item: item.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,14 @@ class _Accounting:
             return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
         findings = [
             *_repeated(arm),
-            *(Finding(name, each.step, each.message) for name, found in self._found.items() for each in found),
+            *(Finding(name, item.step, item.message) for name, outcome in self._found.items() for item in outcome),
         ]
         return _result(arm, self._params, tokens, findings)
 
 
 def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]) -> CheckResult:
     lengths = declared(arm.effective)
-    broken = len({each.request for each in findings})
+    broken = len({finding.request for finding in findings})
     requests = len(arm.requests)
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED,
@@ -145,7 +145,7 @@ def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: Decl
         return f"{len(findings)} contradictions; first in {first.request}, step {first.step}: {first.message}"
     text = f"{len(arm.requests)} requests with {tokens} tokens, no contradiction"
     unknown = [] if lengths.gamma is not None else ["the draft length is not known"]
-    silent = arm.level < Level.L1 or any(each.trace.header.level is RecordLevel.TOKENS for each in arm.requests)
+    silent = arm.level < Level.L1 or any(request.trace.header.level is RecordLevel.TOKENS for request in arm.requests)
     unknown += ["probabilities are not recorded"] if silent else []
     return "; ".join([text, *unknown])
 

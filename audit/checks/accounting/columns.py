@@ -54,8 +54,8 @@ def strange_tops(trace: Trace) -> Flags:
         ids = np.sort(trace.top_id, axis=1)
         wrong = rising | np.any(ids[:, 1:] == ids[:, :-1], axis=1) | ~(trace.top_lse >= scaled[:, 0] - TOLERANCE)
         if trace.header.lossless:
-            found = trace.top_id == token[:, None]
-            rank = np.where(found.any(axis=1), found.argmax(axis=1), scores.shape[1])
+            result = trace.top_id == token[:, None]
+            rank = np.where(result.any(axis=1), result.argmax(axis=1), scores.shape[1])
             wrong |= _outside(trace, rank, np.asarray(logs))
     return np.asarray(wrong)
 

@@ -117,8 +117,8 @@ def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
         if not falling or len(set(ids.tolist())) < len(ids) or not lse >= scaled[0] - TOLERANCE:
             yield Violation(step, f"token {token}: the recorded largest scores contradict each other")
         elif trace.header.lossless:
-            found = np.flatnonzero(ids == token)
-            rank = int(found[0]) if len(found) else len(ids)
+            result = np.flatnonzero(ids == token)
+            rank = int(result[0]) if len(result) else len(ids)
             for message in _outside(trace, at, rank, np.asarray(scaled - lse), ours):
                 yield Violation(step, f"token {token}: {message}")
 

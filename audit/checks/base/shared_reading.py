@@ -47,23 +47,23 @@ def evaluate_together(
     asked: Mapping[str, AskedCheck], evidence: Evidence, read: Reader = read_here
 ) -> Iterator[tuple[str, CheckResult]]:
     """The results by name, in order: those of `audit.checks.base.interface.evaluate`, bit for bit."""
-    excuses = {name: excuse(each.check, evidence) for name, each in asked.items()}
-    shared = {name: each for name, each in asked.items() if excuses[name] is None and each.check.by_request is not None}
+    excuses = {name: excuse(item.check, evidence) for name, item in asked.items()}
+    shared = {name: item for name, item in asked.items() if excuses[name] is None and item.check.by_request is not None}
     deciding = {
-        name: half.begin(evidence, {**each.check.defaults, **each.overrides})
-        for (name, each), half in zip(shared.items(), halves_of([each.check for each in shared.values()]), strict=True)
+        name: half.begin(evidence, {**item.check.defaults, **item.overrides})
+        for (name, item), half in zip(shared.items(), halves_of([item.check for item in shared.values()]), strict=True)
     }
     if deciding:
         # closed at once if a check raises, because other processes may be reading
-        with closing(read(evidence.candidate, [each.check for each in shared.values()])) as parts:
+        with closing(read(evidence.candidate, [item.check for item in shared.values()])) as parts:
             for several in parts:
                 for half, part in zip(deciding.values(), several, strict=True):
                     half.add(part)
-    for name, each in asked.items():
+    for name, one in asked.items():
         reason = excuses[name]
         if reason is not None:
             yield name, not_run(reason)
         elif name in deciding:
             yield name, deciding[name].result()
         else:
-            yield name, each.check.run(evidence, {**each.check.defaults, **each.overrides})
+            yield name, one.check.run(evidence, {**one.check.defaults, **one.overrides})

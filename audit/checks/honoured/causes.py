@@ -72,16 +72,16 @@ def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
 def cause(wrong: Sequence[TokenComparison]) -> str:
     """The hypothesis that explains the rows, in words."""
     seen = [wrong[i] for i in np.unique(np.linspace(0, len(wrong) - 1, LOOKED_AT).astype(int))]
-    if any(each.row is None for each in seen):
+    if any(item.row is None for item in seen):
         return "the rows are not recorded; record: full tells which parameter"
     for hypothesis in hypotheses(seen[0].sampling):
-        if np.mean([_explains(each, hypothesis) for each in seen]) >= EXPLAINED:
+        if np.mean([_explains(item, hypothesis) for item in seen]) >= EXPLAINED:
             return hypothesis.name
-    if np.mean([min(each.said, 1.0 - each.said) < CLOSE for each in seen]) >= DEGENERATE:
+    if np.mean([min(item.said, 1.0 - item.said) < CLOSE for item in seen]) >= DEGENERATE:
         return "all mass on one token, as at a temperature near 0"
     return "no parameter that was left out explains them: the values in effect are none that the request has"
 
 
-def _explains(each: TokenComparison, hypothesis: Hypothesis) -> bool:
-    value = each.under(hypothesis.sampling)
-    return value is not None and abs(value - each.said) <= CLOSE
+def _explains(comparison: TokenComparison, hypothesis: Hypothesis) -> bool:
+    value = comparison.under(hypothesis.sampling)
+    return value is not None and abs(value - comparison.said) <= CLOSE

@@ -100,9 +100,9 @@ def _kinds(evidence: Evidence, tolerance: float) -> tuple[RowKind, ...]:
     counts, wrong = dict.fromkeys(KINDS, 0), {name: list[TokenComparison]() for name in KINDS}
     for request in evidence.candidate.requests:
         for name, drafted in zip(KINDS, (True, False), strict=True):
-            found = compared_rows(request, drafted=drafted, tolerance=tolerance)
-            counts[name] += found.n
-            wrong[name] += found.wrong
+            rows = compared_rows(request, drafted=drafted, tolerance=tolerance)
+            counts[name] += rows.n
+            wrong[name] += rows.wrong
     return tuple(RowKind(name, counts[name], tuple(wrong[name])) for name in KINDS)
 
 
@@ -121,12 +121,12 @@ def _summary(kinds: Sequence[RowKind], reasons: dict[str, str], bound: float) ->
 def _findings(kinds: Sequence[RowKind], verdict: Verdict) -> tuple[Finding, ...]:
     if verdict is not Verdict.FAULT:
         return ()
-    every = (Finding(each.request, each.step, each.message(kind.name)) for kind in kinds for each in kind.wrong)
+    every = (Finding(item.request, item.step, item.message(kind.name)) for kind in kinds for item in kind.wrong)
     return tuple(every)[:MAX_FINDINGS]
 
 
 def _detail(kind: RowKind, reasons: dict[str, str]) -> dict[str, Any]:
-    largest = max((abs(each.said - each.asked) for each in kind.wrong), default=0.0)
+    largest = max((abs(item.said - item.asked) for item in kind.wrong), default=0.0)
     return {
         "rows": kind.name,
         "n": kind.n,

@@ -65,20 +65,20 @@ def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) ->
     trace = request.trace
     if trace.header.level not in (RecordLevel.TOPK, RecordLevel.FULL) or shape_fault(trace) is not None:
         return RequestRows(0, ())
-    found = places(trace)
+    result = places(trace)
     of_draft = np.isin(trace.role, [Role.ACCEPTED, Role.RECOVERED])
-    every = [each for at in np.flatnonzero(of_draft == drafted) for each in _at(request, found, int(at))]
-    return RequestRows(len(every), tuple(each for each in every if abs(each.said - each.asked) > tolerance))
+    every = [comparison for at in np.flatnonzero(of_draft == drafted) for comparison in _at(request, result, int(at))]
+    return RequestRows(len(every), tuple(item for item in every if abs(item.said - item.asked) > tolerance))
 
 
-def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenComparison]:
+def _at(request: RequestRecord, result: DraftPlaces, at: int) -> Iterator[TokenComparison]:
     """Compare the emitted token of a row, and the drafted token if it differs."""
     trace = request.trace
     if trace.header.level is RecordLevel.TOPK:
         if len(trace.row_p) and not np.isnan(trace.p[at]):
-            yield _lumped(request, found, at)
+            yield _lumped(request, result, at)
         return
-    reported = tuple(_reported(trace, found, at))
+    reported = tuple(_reported(trace, result, at))
     if not reported:
         return
     header = trace.header
@@ -88,7 +88,7 @@ def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenCo
     for token, said in reported:
         yield TokenComparison(
             request=request.request_id,
-            step=int(found.step[at]),
+            step=int(result.step[at]),
             token=token,
             said=said,
             asked=float(p[token]),
@@ -101,21 +101,21 @@ def _at(request: RequestRecord, found: DraftPlaces, at: int) -> Iterator[TokenCo
         )
 
 
-def _reported(trace: Trace, found: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
+def _reported(trace: Trace, result: DraftPlaces, at: int) -> Iterator[tuple[int, float]]:
     """Tokens of a row with the probabilities that the engine reported."""
-    emitted, node = int(trace.token[at]), int(found.examined[at])
+    emitted, node = int(trace.token[at]), int(result.examined[at])
     if not np.isnan(trace.p[at]):
         yield emitted, float(trace.p[at])
-    token = int(found.drafted[at])
+    token = int(result.drafted[at])
     if node != NO_NODE and token not in (NO_NODE, emitted) and not np.isnan(trace.examined_p[node]):
         yield token, float(trace.examined_p[node])
 
 
-def _lumped(request: RequestRecord, found: DraftPlaces, at: int) -> TokenComparison:
+def _lumped(request: RequestRecord, result: DraftPlaces, at: int) -> TokenComparison:
     trace = request.trace
     return TokenComparison(
         request=request.request_id,
-        step=int(found.step[at]),
+        step=int(result.step[at]),
         token=int(trace.token[at]),
         said=float(trace.p[at]),
         asked=float(trace.row_p[at]),

@@ -98,7 +98,7 @@ class _Law:
 
 def _result(law: LawSums, generator: np.random.Generator, params: Params) -> CheckResult:
     components = battery(law, generator)
-    adjusted = holm([each.p for each in components])
+    adjusted = holm([component.p for component in components])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
     findings = [*law.impossible, *(_finding(components[i], adjusted[i]) for i in rejected)]
     leak = leak_of(law.towards_draft(), law.n, law.known > 0, float(params["confidence"]))
@@ -189,20 +189,21 @@ def _details(
         "tokens_with_known_q": law.known,
         "impossible_tokens": len(law.impossible),
         "alternatives": [
-            {"name": each.name, "log_e": each.log_e, "share": each.share} for each in ranking(law.process)
+            {"name": alternative.name, "log_e": alternative.log_e, "share": alternative.share}
+            for alternative in ranking(law.process)
         ],
         "components": [
             {
-                "name": each.name,
-                "stratum": each.stratum,
-                "n": each.n,
-                "statistic": each.statistic,
-                "p": each.p,
+                "name": item.name,
+                "stratum": item.stratum,
+                "n": item.n,
+                "statistic": item.statistic,
+                "p": item.p,
                 "p_adjusted": float(p),
-                "effect": each.effect,
-                "unit": each.unit,
+                "effect": item.effect,
+                "unit": item.unit,
             }
-            for each, p in zip(components, adjusted, strict=True)
+            for item, p in zip(components, adjusted, strict=True)
         ],
     }
 

@@ -84,37 +84,39 @@ class BucketVerdict:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     arm = evidence.candidate
-    kinds = {kind for each in arm.requests for kind in kinds_of(each.trace.header.protocol, all_greedy(arm.requests))}
+    kinds = {
+        kind for request in arm.requests for kind in kinds_of(request.trace.header.protocol, all_greedy(arm.requests))
+    }
     reason = None if Kind.EQUALITY in kinds else unreadable(arm, cells=True) or shared_numbers(arm)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     maximum, reached = maximum_of(arm, int(params["maximum"])), longest(arm.requests)
     every = buckets_up_to(max(maximum or 0, reached))
-    shortest = min(len(each.trace.header.prompt) for each in arm.requests)
-    found = tuple(each for each in every if each.high > shortest)
-    measured = _measured(evidence, found, kinds, float(params["confidence"]))
+    shortest = min(len(request.trace.header.prompt) for request in arm.requests)
+    result = tuple(item for item in every if item.high > shortest)
+    measured = _measured(evidence, result, kinds, float(params["confidence"]))
     departures = _departures(measured, float(params["alpha"]))
-    judged = [_judged(each, measured, departures, evidence, params) for each in found]
+    judged = [_judged(item, measured, departures, evidence, params) for item in result]
     return _result(judged, measured, _too_short(maximum, reached, params), params)
 
 
 Measured = Mapping[Bucket, tuple[Measure, ...]]
 
 
-def _measured(evidence: Evidence, found: Sequence[Bucket], kinds: set[Kind], confidence: float) -> Measured:
+def _measured(evidence: Evidence, buckets: Sequence[Bucket], kinds: set[Kind], confidence: float) -> Measured:
     requests, made = evidence.candidate.requests, []
     if Kind.EQUALITY in kinds:
-        made.append(equality(evidence, found, confidence))
+        made.append(equality(evidence, buckets, confidence))
     if Kind.LAW in kinds:
-        made.append(law(requests, found, confidence, np.random.default_rng(seed_of(requests))))
+        made.append(law(requests, buckets, confidence, np.random.default_rng(seed_of(requests))))
     if Kind.ACCEPTANCE in kinds:
-        made.append(acceptance(requests, found, confidence))
-    return {bucket: tuple(each[bucket] for each in made) for bucket in found}
+        made.append(acceptance(requests, buckets, confidence))
+    return {bucket: tuple(item[bucket] for item in made) for bucket in buckets}
 
 
 def _departures(measured: Measured, alpha: float) -> dict[Bucket, list[Finding]]:
     """The rejected tests of each bucket, adjusted over all buckets."""
-    tests = [(bucket, test) for bucket, measures in measured.items() for each in measures for test in each.tests]
+    tests = [(bucket, test) for bucket, measures in measured.items() for measure in measures for test in measure.tests]
     adjusted = holm([test.p for _, test in tests])
     rejected: dict[Bucket, list[Finding]] = {bucket: [] for bucket in measured}
     for (bucket, test), p in zip(tests, adjusted, strict=True):
@@ -133,7 +135,7 @@ def _judged(
 ) -> BucketVerdict:
     measures = measured[bucket]
     tokens = sum(int(bucket.has(contexts_of(request)).sum()) for request in evidence.candidate.requests)
-    findings = (*(one for each in measures for one in each.findings), *departures[bucket])
+    findings = (*(one for measure in measures for one in measure.findings), *departures[bucket])
     lacks = next(_lacking(measures, params), None)
     return BucketVerdict(bucket, measures, tokens, findings, lacks)
 
@@ -141,16 +143,16 @@ def _judged(
 def _lacking(measures: Sequence[Measure], params: Params) -> Iterator[str]:
     """Why a bucket is undecided."""
     margin, least = float(params["margin"]), int(params["min_tokens"])
-    for each in measures:
-        needed = 1 if each.kind is Kind.ACCEPTANCE else least
-        if each.n < needed:
-            what = "decisions" if each.kind is Kind.ACCEPTANCE else "tokens"
-            yield f"{each.n} {what} for {each.kind}, {needed} are needed"
-        elif each.unclear:
-            yield f"{each.unclear} differences that no control attributes"
-        elif each.bound is None or each.bound > margin:
-            bound = "unknown" if each.bound is None else f"{each.bound:.2g}"
-            yield f"{each.kind} has the bound {bound}, above {margin:g}"
+    for measure in measures:
+        needed = 1 if measure.kind is Kind.ACCEPTANCE else least
+        if measure.n < needed:
+            what = "decisions" if measure.kind is Kind.ACCEPTANCE else "tokens"
+            yield f"{measure.n} {what} for {measure.kind}, {needed} are needed"
+        elif measure.unclear:
+            yield f"{measure.unclear} differences that no control attributes"
+        elif measure.bound is None or measure.bound > margin:
+            bound = "unknown" if measure.bound is None else f"{measure.bound:.2g}"
+            yield f"{measure.kind} has the bound {bound}, above {margin:g}"
 
 
 def _too_short(maximum: int | None, reached: int, params: Params) -> str | None:
@@ -162,13 +164,13 @@ def _too_short(maximum: int | None, reached: int, params: Params) -> str | None:
 
 
 def _result(judged: Sequence[BucketVerdict], measured: Measured, short: str | None, params: Params) -> CheckResult:
-    findings = [one for each in judged for one in each.findings]
-    open_ones = [each for each in judged if each.verdict is Verdict.INCONCLUSIVE]
+    findings = [one for item in judged for one in item.findings]
+    open_ones = [item for item in judged if item.verdict is Verdict.INCONCLUSIVE]
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if open_ones or short else Verdict.CERTIFIED
-    every = [each for measures in measured.values() for each in measures]
-    bounds = [each.bound for each in every if each.bound is not None]
-    effects = [abs(each.effect) for each in every if each.effect is not None]
-    tokens = sum(each.tokens for each in judged)
+    every = [measure for measures in measured.values() for measure in measures]
+    bounds = [item.bound for item in every if item.bound is not None]
+    effects = [abs(item.effect) for item in every if item.effect is not None]
+    tokens = sum(item.tokens for item in judged)
     return CheckResult(
         verdict=verdict,
         summary=_summary(judged, short, tokens),
@@ -178,33 +180,33 @@ def _result(judged: Sequence[BucketVerdict], measured: Measured, short: str | No
         bound=max(bounds, default=None),
         margin=float(params["margin"]),
         findings=tuple(findings[:MAX_FINDINGS]),
-        details={"buckets": [_row(each) for each in judged]},
+        details={"buckets": [_row(item) for item in judged]},
     )
 
 
 def _summary(judged: Sequence[BucketVerdict], short: str | None, tokens: int) -> str:
-    faulty = [each.bucket.name for each in judged if each.findings]
-    open_ones = [f"{each.bucket.name}: {each.lacks}" for each in judged if each.verdict is Verdict.INCONCLUSIVE]
+    faulty = [item.bucket.name for item in judged if item.findings]
+    open_ones = [f"{item.bucket.name}: {item.lacks}" for item in judged if item.verdict is Verdict.INCONCLUSIVE]
     if faulty:
-        clean = [each.bucket.name for each in judged if each.verdict is Verdict.CERTIFIED]
+        clean = [item.bucket.name for item in judged if item.verdict is Verdict.CERTIFIED]
         beside = f"; as they should be at {', '.join(clean)}" if clean else ""
-        first = next(each.findings[0].message for each in judged if each.findings)
+        first = next(item.findings[0].message for item in judged if item.findings)
         return f"wrong at contexts of {', '.join(faulty)} tokens{beside}; {first}"
     if open_ones or short:
         return f"no departure in {tokens} tokens; undecided: {'; '.join([*open_ones, *([short] if short else [])])}"
-    return f"no departure in {tokens} tokens at contexts of {', '.join(each.bucket.name for each in judged)}"
+    return f"no departure in {tokens} tokens at contexts of {', '.join(item.bucket.name for item in judged)}"
 
 
-def _row(each: BucketVerdict) -> dict[str, Any]:
+def _row(verdict: BucketVerdict) -> dict[str, Any]:
     measures = {
         str(one.kind): {"n": one.n, "effect": one.effect, "bound": one.bound, "unclear": one.unclear}
-        for one in each.measures
+        for one in verdict.measures
     }
     return {
-        "context": each.bucket.name,
-        "verdict": str(each.verdict),
-        "tokens": each.tokens,
-        "lacks": each.lacks,
+        "context": verdict.bucket.name,
+        "verdict": str(verdict.verdict),
+        "tokens": verdict.tokens,
+        "lacks": verdict.lacks,
         **measures,
     }
 
@@ -219,8 +221,8 @@ def _plan(params: Params, design: Design) -> SampleSize:
 
 def _examines(evidence: Evidence) -> Examined:
     compares = any(
-        Kind.EQUALITY in kinds_of(each.trace.header.protocol, each.trace.header.sampling.greedy)
-        for each in evidence.candidate.requests
+        Kind.EQUALITY in kinds_of(request.trace.header.protocol, request.trace.header.sampling.greedy)
+        for request in evidence.candidate.requests
     )
     return until_parted(evidence) if compares else examine_all(evidence)
 

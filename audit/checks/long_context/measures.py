@@ -58,28 +58,28 @@ class Measure:
 Measures = Mapping[Bucket, Measure]
 
 
-def equality(evidence: Evidence, found: Sequence[Bucket], confidence: float) -> Measures:
+def equality(evidence: Evidence, buckets: Sequence[Bucket], confidence: float) -> Measures:
     """Real divergences from the baseline by the context in which they begin; the evidence must have a baseline."""
     assert evidence.baseline is not None
     pairs = pair_arms(evidence.candidate, evidence.baseline).pairs
     contexts = [contexts_of(pair.candidate)[: compared(pair)] for pair in pairs]
-    counts = {each: sum(int(each.has(part).sum()) for part in contexts) for each in found}
-    real: dict[Bucket, list[Finding]] = {each: [] for each in found}
-    unclear = dict.fromkeys(found, 0)
-    parted = [each for each in map(divergence, pairs) if each is not None]
+    counts = {item: sum(int(item.has(part).sum()) for part in contexts) for item in buckets}
+    real: dict[Bucket, list[Finding]] = {item: [] for item in buckets}
+    unclear = dict.fromkeys(buckets, 0)
+    parted = [pair for pair in map(divergence, pairs) if pair is not None]
     instrument = _instrument(evidence)
     noise = measure_noise(evidence.baseline, evidence.controls, instrument.margins) if parted else None
-    for each in parted:
+    for member in parted:
         assert noise is not None
-        judged = triage(each, noise, instrument, {})
-        at = len(each.pair.candidate.trace.header.prompt) + each.index
-        bucket = next((one for one in found if one.low <= at < one.high), found[-1])
+        judged = triage(member, noise, instrument, {})
+        at = len(member.pair.candidate.trace.header.prompt) + member.index
+        bucket = next((one for one in buckets if one.low <= at < one.high), buckets[-1])
         if judged.kind == "real":
             finding = judged.finding(noise, instrument.unit)
             real[bucket].append(dataclasses.replace(finding, message=f"at context {at}: {finding.message}"))
         elif judged.kind != "numerical":
             unclear[bucket] += 1
-    return {each: _equality(counts[each], tuple(real[each]), unclear[each], confidence) for each in found}
+    return {item: _equality(counts[item], tuple(real[item]), unclear[item], confidence) for item in buckets}
 
 
 def _equality(tokens: int, real: tuple[Finding, ...], unclear: int, confidence: float) -> Measure:
@@ -100,17 +100,17 @@ def all_greedy(requests: Sequence[RequestRecord]) -> bool:
 
 
 def law(
-    requests: Sequence[RequestRecord], found: Sequence[Bucket], confidence: float, generator: np.random.Generator
+    requests: Sequence[RequestRecord], buckets: Sequence[Bucket], confidence: float, generator: np.random.Generator
 ) -> Measures:
     """Tokens against p by the context of each."""
     evidence = tabulate(requests, generator)
     contexts = np.concatenate([contexts_of(request) for request in requests])
     measures = {}
-    for each in found:
-        table = _part(evidence.table, each.has(contexts))
-        tests = tuple(token_tests(table, each.name, generator))
+    for item in buckets:
+        table = _part(evidence.table, item.has(contexts))
+        tests = tuple(token_tests(table, item.name, generator))
         leak = estimate_leak(table, confidence) if tests else None
-        measures[each] = Measure(
+        measures[item] = Measure(
             Kind.LAW,
             len(table.depth),
             None if leak is None else leak.effect,
@@ -133,17 +133,19 @@ class _Drafted:
     chance: Floats
 
 
-def acceptance(requests: Sequence[RequestRecord], found: Sequence[Bucket], confidence: float) -> Measures:
+def acceptance(requests: Sequence[RequestRecord], buckets: Sequence[Bucket], confidence: float) -> Measures:
     """Accepted tokens against the probability that p, q and the rule give, by the context of each."""
     parts = [_drafted(request) for request in requests]
     contexts, accepted, chance = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("contexts", "accepted", "chance")
     )
-    return {each: _acceptance(each.name, accepted[at], chance[at], confidence) for each, at in _places(found, contexts)}
+    return {
+        item: _acceptance(item.name, accepted[at], chance[at], confidence) for item, at in _places(buckets, contexts)
+    }
 
 
-def _places(found: Sequence[Bucket], contexts: NDArray[np.int64]) -> list[tuple[Bucket, NDArray[np.bool_]]]:
-    return [(each, each.has(contexts)) for each in found]
+def _places(buckets: Sequence[Bucket], contexts: NDArray[np.int64]) -> list[tuple[Bucket, NDArray[np.bool_]]]:
+    return [(item, item.has(contexts)) for item in buckets]
 
 
 def _drafted(request: RequestRecord) -> _Drafted:

@@ -145,7 +145,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     generator = np.random.default_rng(seed_of(arm.requests))
     kept = kept_tokens(arm.requests, arm.effective.gamma, generator)
     tests = battery(kept, generator)
-    adjusted = holm([each.p for each in tests])
+    adjusted = holm([test.p for test in tests])
     alpha, margin = float(params["alpha"]), float(params["margin"])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < alpha]
     findings = [*_passed_over(arm), *(_finding(tests[i], float(adjusted[i])) for i in rejected)]
@@ -196,9 +196,9 @@ def _details(kept: KeptTokens, tests: list[KeptTest], adjusted: Floats) -> dict[
     ended = kept.ended
     return {
         "tests": [
-            {"name": each.name, "n": each.n, "statistic": each.statistic, "p": each.p, "p_adjusted": float(p)}
-            | ({} if each.effect is None else {"missing": each.effect})
-            for each, p in zip(tests, adjusted, strict=True)
+            {"name": item.name, "n": item.n, "statistic": item.statistic, "p": item.p, "p_adjusted": float(p)}
+            | ({} if item.effect is None else {"missing": item.effect})
+            for item, p in zip(tests, adjusted, strict=True)
         ],
         # a draft may legitimately end because of its last token: reported, not judged
         "drafts_ended_early": int(ended.sum()),

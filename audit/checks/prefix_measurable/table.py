@@ -56,10 +56,10 @@ def kept_tokens(requests: Sequence[RequestRecord], gamma: int | None, generator:
 
 def _sureness(requests: Sequence[RequestRecord]) -> Floats | None:
     """[V] mean of the largest q after each token, the overall mean for unseen tokens; None without data."""
-    found = [(draw.previous, float(draw.q.max())) for request in requests for draw in draft_draws(request.trace)]
-    if not found:
+    result = [(draw.previous, float(draw.q.max())) for request in requests for draw in draft_draws(request.trace)]
+    if not result:
         return None
-    tokens, largest = np.array([token for token, _ in found]), np.array([value for _, value in found])
+    tokens, largest = np.array([token for token, _ in result]), np.array([value for _, value in result])
     size = requests[0].trace.header.vocabulary
     counts = np.bincount(tokens, minlength=size)
     sums = np.bincount(tokens, weights=largest, minlength=size)
@@ -78,7 +78,7 @@ def _kept(trace: Trace, gamma: int | None, sureness: Floats | None, generator: n
     return KeptTokens(
         ranks=np.array([_ranks(draw, trace, v[i]) for i, draw in enumerate(draws)]).reshape(-1, len(ORDERS)),
         below=own[:, None] < np.array(THRESHOLDS),
-        chance=np.stack([np.where(q < each, q, 0.0).sum(axis=1) for each in THRESHOLDS], axis=1),
+        chance=np.stack([np.where(q < item, q, 0.0).sum(axis=1) for item in THRESHOLDS], axis=1),
         confidence=_scored(q, tokens, sureness),
         ended=np.asarray((reached == drafted) & (drafted < (gamma or 0))),
     )

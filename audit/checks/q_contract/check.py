@@ -131,16 +131,18 @@ def _ranks(drafted: int, law: Floats, p: Floats | None) -> Floats:
     """[2, 2] a token's intervals by q and by p / q."""
     token, q = np.array([drafted]), law[None]
     orders = [q] if p is None else [q, np.divide(p[None], q, out=np.full_like(q, np.inf), where=q > 0)]
-    found = [intervals(q, order, token) for order in orders]
-    unknown = [(math.nan, math.nan)] * (2 - len(found))
-    return np.array([*((float(each.below[0]), float(each.own[0])) for each in found), *unknown])
+    result = [intervals(q, order, token) for order in orders]
+    unknown = [(math.nan, math.nan)] * (2 - len(result))
+    return np.array([*((float(item.below[0]), float(item.own[0])) for item in result), *unknown])
 
 
 def rank_tests(ranks: Floats, generator: np.random.Generator, confidence: float) -> list[RankTest]:
     """One test per order with ranks."""
     columns = {"drafted ~ q, by rank": ranks[:, 0], "drafted ~ q, by p / q": ranks[:, 1]}
-    found = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
-    return [RankTest(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in found.items() if len(u)]
+    result = {name: np.sort(column[~np.isnan(column)]) for name, column in columns.items()}
+    return [
+        RankTest(name, smooth_test(u, generator), *_distance(u, confidence)) for name, u in result.items() if len(u)
+    ]
 
 
 def _distance(u: Floats, confidence: float) -> tuple[float, float]:
@@ -190,11 +192,11 @@ class _Contract:
             return CheckResult(Verdict.INCONCLUSIVE, reason)
         params, judged = self._params, self._judged
         ranked = rank_tests(np.concatenate(self._ranks), self._generator, float(params["confidence"]))
-        adjusted = holm([each.test.p for each in ranked])
+        adjusted = holm([item.test.p for item in ranked])
         rejected = [
-            _finding(each, float(p)) for each, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
+            _finding(item, float(p)) for item, p in zip(ranked, adjusted, strict=True) if p < float(params["alpha"])
         ]
-        wrong = [finding for each in judged for finding in each.findings]
+        wrong = [finding for item in judged for finding in item.findings]
         return _result(judged, [*wrong, *rejected], len(wrong), ranked, adjusted, params)
 
 
@@ -206,13 +208,13 @@ def _result(
     adjusted: Floats,
     params: Params,
 ) -> CheckResult:
-    replayed, unnumbered = sum(each.replayed for each in judged), sum(len(each.ranks) for each in judged)
+    replayed, unnumbered = sum(item.replayed for item in judged), sum(len(item.ranks) for item in judged)
     confidence = float(params["confidence"])
     shares = upper_bound(min(wrong, replayed), replayed, confidence)
     # ranks too few to show a departure certify nothing, however uniform they are
-    by_rank = max((each.bound for each in ranked), default=0.0)
+    by_rank = max((item.bound for item in ranked), default=0.0)
     shown = not unnumbered or _detectable(unnumbered, confidence) <= float(params["rank_margin"])
-    worst = max(ranked, key=lambda each: each.distance, default=None)
+    worst = max(ranked, key=lambda item: item.distance, default=None)
     margin, rank_margin = float(params["margin"]), float(params["rank_margin"])
     by_number = replayed > 0 or worst is None
     within = replayed + unnumbered > 0 and (not replayed or shares <= margin) and by_rank <= rank_margin and shown
@@ -236,9 +238,9 @@ def _detectable(n: int, confidence: float) -> float:
     return min(1.0, 2.0 * math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
-def _finding(found: RankTest, p: float) -> Finding:
-    message = f"{found.order}: statistic {found.test.statistic:.4g}, adjusted p {p:.2g}, n {found.test.n}"
-    return Finding(POOLED, 0, f"{message}; ranks are {found.distance:.3g} from uniform")
+def _finding(test: RankTest, p: float) -> Finding:
+    message = f"{test.order}: statistic {test.test.statistic:.4g}, adjusted p {p:.2g}, n {test.test.n}"
+    return Finding(POOLED, 0, f"{message}; ranks are {test.distance:.3g} from uniform")
 
 
 def _summary(
@@ -264,24 +266,24 @@ def _details(
     adjusted: Floats,
     confidence: float,
 ) -> dict[str, object]:
-    broken = sum(1 for each in judged if each.findings)
+    broken = sum(1 for item in judged if item.findings)
     return {
         "replayed": replayed,
         "violations": wrong,
-        "without_number": sum(len(each.ranks) for each in judged),
+        "without_number": sum(len(item.ranks) for item in judged),
         "requests_with_violations": broken,
-        "kept_rows": sum(each.kept for each in judged),
+        "kept_rows": sum(item.kept for item in judged),
         "request_bound": upper_bound(broken, len(judged), confidence),
         "ranks": [
             {
-                "order": each.order,
-                "n": each.test.n,
-                "statistic": each.test.statistic,
+                "order": item.order,
+                "n": item.test.n,
+                "statistic": item.test.statistic,
                 "p_adjusted": float(p),
-                "distance": each.distance,
-                "distance_bound": each.bound,
+                "distance": item.distance,
+                "distance_bound": item.bound,
             }
-            for each, p in zip(ranked, adjusted, strict=True)
+            for item, p in zip(ranked, adjusted, strict=True)
         ],
     }
 

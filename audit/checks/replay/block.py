@@ -67,10 +67,10 @@ def rule_block(block: BlockStep, randomness: Randomness) -> BlockRuling:
 
 def _weights(block: BlockStep) -> list[float]:
     """P_0 = 1, P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i))."""
-    found = [1.0]
+    result = [1.0]
     for i, token in enumerate(block.tokens):
-        found.append(min(1.0, found[-1] * float(block.p[i, token]) / float(block.q[i, token])))
-    return found
+        result.append(min(1.0, result[-1] * float(block.p[i, token]) / float(block.q[i, token])))
+    return result
 
 
 def _left(block: BlockStep, weights: list[float], i: int) -> Floats:
@@ -93,7 +93,7 @@ def row_masks(trace: Trace) -> Iterator[tuple[Mask | None, ...]]:
     for view, spare in zip(steps_of(trace), spare_rows(trace), strict=True):
         emitted = (trace.allowed(at) for at in range(view.emitted.start, view.emitted.stop))
         bits = trace.spare_mask_bits[start : start + len(spare)]
-        unread = (unpacked(each, trace.header.vocabulary) for each in bits) if len(bits) else (None for _ in spare)
+        unread = (unpacked(bit, trace.header.vocabulary) for bit in bits) if len(bits) else (None for _ in spare)
         yield (*emitted, *unread)
         start += len(spare)
 

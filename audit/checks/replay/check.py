@@ -102,7 +102,7 @@ def _replay(reading: RequestReading) -> _Replayed:
 
 
 def _by_step(faults: Iterable[Violation]) -> tuple[Violation, ...]:
-    return tuple(sorted(faults, key=lambda each: each.step))
+    return tuple(sorted(faults, key=lambda item: item.step))
 
 
 class _Replaying:
@@ -119,8 +119,8 @@ class _Replaying:
 
     def result(self) -> CheckResult:
         """The check's result."""
-        replayed = [self._complete(each) for each in self._replayed]
-        findings = [Finding(each.request, fault.step, fault.message) for each in replayed for fault in each.faults]
+        replayed = [self._complete(item) for item in self._replayed]
+        findings = [Finding(item.request, fault.step, fault.message) for item in replayed for fault in item.faults]
         return _result(replayed, findings, self._params)
 
     def _complete(self, replayed: _Replayed) -> _Replayed:
@@ -130,8 +130,8 @@ class _Replaying:
 
 
 def _result(replayed: Sequence[_Replayed], findings: list[Finding], params: Params) -> CheckResult:
-    decisions, recomputed = sum(each.decisions for each in replayed), sum(each.recomputed for each in replayed)
-    broken = sum(1 for each in replayed if each.faults)
+    decisions, recomputed = sum(item.decisions for item in replayed), sum(item.recomputed for item in replayed)
+    broken = sum(1 for item in replayed if item.faults)
     violations = len(findings)
     confidence = float(params["confidence"])
     return CheckResult(
@@ -147,8 +147,8 @@ def _result(replayed: Sequence[_Replayed], findings: list[Finding], params: Para
             "recomputed": recomputed,
             "coverage": recomputed / decisions if decisions else 0.0,
             "violations": violations,
-            "kept_rows": sum(each.kept.rows for each in replayed),
-            "kept_of": sum(each.kept.tokens for each in replayed),
+            "kept_rows": sum(item.kept.rows for item in replayed),
+            "kept_of": sum(item.kept.tokens for item in replayed),
             "requests": len(replayed),
             "requests_with_violations": broken,
             "request_bound": upper_bound(broken, len(replayed), confidence) if replayed else 1.0,
@@ -158,8 +158,8 @@ def _result(replayed: Sequence[_Replayed], findings: list[Finding], params: Para
 
 def _kept_summary(replayed: Sequence[_Replayed], confidence: float) -> str:
     """The bound that kept rows prove for the others; empty if no record promises any, or if one is wrong."""
-    rows, tokens = sum(each.kept.rows for each in replayed), sum(each.kept.tokens for each in replayed)
-    if not tokens or any(each.kept.faults for each in replayed):
+    rows, tokens = sum(item.kept.rows for item in replayed), sum(item.kept.tokens for item in replayed)
+    if not tokens or any(item.kept.faults for item in replayed):
         return ""
     if not rows:
         return f"; none of {tokens} rows was kept whole"

@@ -75,8 +75,8 @@ class _ReplayStep:
 
     def _decide_whole(self) -> None:
         """The block rule: one decision per step."""
-        found = block_faults(self._block(), self.trace, self.view, self.randomness)
-        self.tally.decision(True, [self._fault(message) for message in found])
+        result = block_faults(self._block(), self.trace, self.view, self.randomness)
+        self.tally.decision(True, [self._fault(message) for message in result])
 
     def _block(self) -> BlockStep | None:
         """The step's rows after each drafted prefix; None if a drafted token has no q."""
@@ -137,8 +137,8 @@ class _ReplayStep:
             yield OfferedToken(int(child), int(tokens[child]), None if unknown else self.trace.q_rows[x])
 
     def _examined_index(self, node: int) -> int | None:
-        found = np.flatnonzero(self.trace.examined_node[self.view.examined] == node)
-        return self.view.examined.start + int(found[0]) if len(found) else None
+        result = np.flatnonzero(self.trace.examined_node[self.view.examined] == node)
+        return self.view.examined.start + int(result[0]) if len(result) else None
 
     def _compare_tried(self, ruling: Ruling, left: list[int]) -> None:
         """Compare each drafted token that the rule examines with the next recorded one."""

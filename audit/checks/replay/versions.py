@@ -22,7 +22,7 @@ from engine.record.trace import Trace
 
 def version_faults(trace: Trace) -> Iterator[Violation]:
     """Violations within one request; the trace's columns are well-formed."""
-    listed = {each.number: each for each in trace.header.draft_versions}
+    listed = {version.number: version for version in trace.header.draft_versions}
     if not len(trace.draft_version):
         if listed:
             yield Violation(0, "draft versions are listed, but no step says which one drafted")
@@ -34,26 +34,26 @@ def version_faults(trace: Trace) -> Iterator[Violation]:
     for step, number in enumerate(numbers):
         if number not in listed:
             yield Violation(step, f"draft version {number} is not one of those that the record lists")
-    for each in listed.values():
-        if not each.sound:
-            yield Violation(_first(trace, each), f"{_named(each)} does not have the digest of its parent and update")
+    for item in listed.values():
+        if not item.sound:
+            yield Violation(_first(trace, item), f"{_named(item)} does not have the digest of its parent and update")
 
 
 def unknown_versions(arm: ArmRecord) -> dict[str, tuple[Violation, ...]]:
     """By request id, a violation for each version that does not descend from the arm's configured draft."""
     configured = arm.effective.draft_version
     known = _descendants(arm, configured)
-    found = {each.request_id: tuple(_strangers(each, known, configured)) for each in arm.requests}
-    return {name: faults for name, faults in found.items() if faults}
+    result = {request.request_id: tuple(_strangers(request, known, configured)) for request in arm.requests}
+    return {name: faults for name, faults in result.items() if faults}
 
 
 def _descendants(arm: ArmRecord, configured: object) -> frozenset[DraftVersion]:
     """The configured version and all its descendants by recorded updates."""
     recorded = {version for request in arm.requests for version in request.trace.header.draft_versions}
-    known = {each for each in recorded if each.number == 0 and each.digest == configured}
-    for each in sorted(recorded - known, key=lambda version: version.number):
-        if any((each.number - 1, each.parent) == (parent.number, parent.digest) for parent in known):
-            known.add(each)
+    known = {item for item in recorded if item.number == 0 and item.digest == configured}
+    for one in sorted(recorded - known, key=lambda version: version.number):
+        if any((one.number - 1, one.parent) == (parent.number, parent.digest) for parent in known):
+            known.add(one)
     return frozenset(known)
 
 
@@ -61,9 +61,11 @@ def _strangers(request: RequestRecord, known: frozenset[DraftVersion], configure
     trace = request.trace
     if configured is not None and trace.steps and not len(trace.draft_version):
         yield Violation(0, "the arm's draft learns, but the record does not say which version drafted")
-    for each in trace.header.draft_versions:
-        if each not in known:
-            yield Violation(_first(trace, each), f"{_named(each)} does not descend from the arm's configured draft")
+    for version in trace.header.draft_versions:
+        if version not in known:
+            yield Violation(
+                _first(trace, version), f"{_named(version)} does not descend from the arm's configured draft"
+            )
 
 
 def _first(trace: Trace, version: DraftVersion) -> int:

@@ -92,34 +92,34 @@ def _unreadable(arm: ArmRecord) -> str | None:
     return shared_numbers(arm)
 
 
-def by_purpose(found: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
+def by_purpose(numberses: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
     """The recorded numbers of each purpose, in order."""
     values: dict[Purpose, list[float]] = {}
-    for number in (number for each in found for number in each.listed):
+    for number in (number for item in numberses for number in item.listed):
         if not math.isnan(number.value):
             values.setdefault(number.purpose, []).append(number.value)
     return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
 
 
-def battery(found: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
+def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
     """Run all tests for which there are enough numbers."""
-    values = by_purpose(found)
+    values = by_purpose(numberses)
     tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
     for purpose, listed in values.items():
         tests.extend(uniformity(f"{purpose.name.lower()} numbers", listed, generator))
     pairs: dict[str, list[tuple[float, float]]] = {}
-    for pair in (pair for each in found for pair in each.pairs):
+    for pair in (pair for item in numberses for pair in item.pairs):
         pairs.setdefault(pair.name, []).append((pair.first, pair.second))
-    pairs["request, next request"] = list(_neighbours(found))
+    pairs["request, next request"] = list(_neighbours(numberses))
     for name, listed_pairs in sorted(pairs.items()):
         first, second = np.array(listed_pairs, dtype=np.float64).reshape(-1, 2).T
         tests.extend(independence(name, first, second, generator))
     return tests
 
 
-def _neighbours(found: Sequence[RequestNumbers]) -> Iterator[tuple[float, float]]:
+def _neighbours(numberses: Sequence[RequestNumbers]) -> Iterator[tuple[float, float]]:
     """Pairs of the k-th numbers of a purpose in consecutive requests."""
-    for one, other in pairwise([by_purpose([each]) for each in found]):
+    for one, other in pairwise([by_purpose([item]) for item in numberses]):
         for purpose in one.keys() & other.keys():
             yield from zip(one[purpose].tolist(), other[purpose].tolist(), strict=False)
 
@@ -143,13 +143,13 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
             yield Finding(POOLED, 0, message)
 
 
-def _twice(arm: ArmRecord, found: Sequence[RequestNumbers]) -> Iterator[Finding]:
+def _twice(arm: ArmRecord, numberses: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """A finding for each repeated number."""
-    values = by_purpose(found)
+    values = by_purpose(numberses)
     doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
     first: dict[float, str] = {}
-    for request, each in zip(arm.requests, found, strict=True):
-        for number in each.listed:
+    for request, item in zip(arm.requests, numberses, strict=True):
+        for number in item.listed:
             if number.value in doubled:
                 where = f"{number.title} of {request.request_id}"
                 if number.value in first:
@@ -163,39 +163,39 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     reason = _unreadable(arm)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
-    found = [numbers_of(request.trace) for request in arm.requests]
-    if not by_purpose(found):
+    result = [numbers_of(request.trace) for request in arm.requests]
+    if not by_purpose(result):
         return CheckResult(Verdict.INCONCLUSIVE, "the record holds no random number that decided something")
-    tests = battery(found, np.random.default_rng(seed_of(arm.requests)))
-    adjusted = holm([each.p for each in tests])
+    tests = battery(result, np.random.default_rng(seed_of(arm.requests)))
+    adjusted = holm([test.p for test in tests])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
-    reused = list(_twice(arm, found)) if 0 in rejected else []
+    reused = list(_twice(arm, result)) if 0 in rejected else []
     strange = [
         Finding(request.request_id, number.step, message)
-        for request, each in zip(arm.requests, found, strict=True)
-        for number in each.listed
+        for request, item in zip(arm.requests, result, strict=True)
+        for number in item.listed
         if (message := _wrong(number)) is not None
     ]
     findings = [
-        *_coarse(by_purpose(found), int(params["min_bits"])),
+        *_coarse(by_purpose(result), int(params["min_bits"])),
         *reused,
         *(_finding(tests[i], float(adjusted[i])) for i in rejected if tests[i].name != ONCE),
         *strange,
     ]
-    return _result(found, findings, tests, adjusted, len(strange), params)
+    return _result(result, findings, tests, adjusted, len(strange), params)
 
 
 def _result(
-    found: Sequence[RequestNumbers],
+    numberses: Sequence[RequestNumbers],
     findings: list[Finding],
     tests: list[NumberTest],
     adjusted: Floats,
     strange: int,
     params: Params,
 ) -> CheckResult:
-    values = by_purpose(found)
+    values = by_purpose(numberses)
     n = sum(len(listed) for listed in values.values())
-    missing = sum(math.isnan(number.value) for each in found for number in each.listed)
+    missing = sum(math.isnan(number.value) for item in numberses for number in item.listed)
     bound, margin = upper_bound(min(strange, n), n, float(params["confidence"])), float(params["margin"])
     enough = bound <= margin and not missing
     return CheckResult(
@@ -215,8 +215,8 @@ def _result(
             "not_the_keys": strange,
             "significant_bits": {purpose.name.lower(): significant_bits(listed) for purpose, listed in values.items()},
             "tests": [
-                {"name": each.name, "n": each.n, "statistic": each.statistic, "p": each.p, "p_adjusted": float(p)}
-                for each, p in zip(tests, adjusted, strict=True)
+                {"name": item.name, "n": item.n, "statistic": item.statistic, "p": item.p, "p_adjusted": float(p)}
+                for item, p in zip(tests, adjusted, strict=True)
             ],
         },
     )

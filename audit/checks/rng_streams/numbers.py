@@ -74,12 +74,12 @@ def numbers_of(trace: Trace) -> RequestNumbers:
         randomness = whole.of_step(view.position) if trace.header.protocol is Protocol.BLOCK else whole
         tried = list(_tried(trace, view, randomness))
         final = _final(trace, view, randomness)
-        for each in tried:
-            listed.extend(number for number in (each.draft, each.accept) if number is not None)
-            pairs.extend(_paired("draft, accept", each.draft, each.accept))
-            if each.accept is not None:
-                pairs.extend(_paired("accept, next accept", last, each.accept))
-                last = each.accept
+        for item in tried:
+            listed.extend(number for number in (item.draft, item.accept) if number is not None)
+            pairs.extend(_paired("draft, accept", item.draft, item.accept))
+            if item.accept is not None:
+                pairs.extend(_paired("accept, next accept", last, item.accept))
+                last = item.accept
         if final is not None:
             listed.append(final)
             pairs.extend(_before_final(tried, final))
@@ -113,8 +113,8 @@ def _rescaled(tried: _TestedNode) -> float:
 
 
 def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_TestedNode]:
-    parents = tuple(int(each) for each in trace.node_parent[view.nodes])
-    tree = Tree(tuple(int(each) for each in trace.node_token[view.nodes]), parents)
+    parents = tuple(int(item) for item in trace.node_parent[view.nodes])
+    tree = Tree(tuple(int(item) for item in trace.node_token[view.nodes]), parents)
     depth, order = depths(tree), orders(tree)
     rejects = trace.header.protocol in REJECTION
     for x in range(view.examined.start, view.examined.stop):

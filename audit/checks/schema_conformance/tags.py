@@ -47,7 +47,7 @@ class TagReader:
             return at + len(grammar.separator) if between else f"no separator at character {at + 1}"
         if grammar.at_least_one and not count:
             return at
-        return min((found for each in grammar.triggers if (found := text.find(each, at)) >= 0), default=None)
+        return min((runs for trigger in grammar.triggers if (runs := text.find(trigger, at)) >= 0), default=None)
 
     def _tag(self, text: str, at: int) -> int | str:
         """Where the tag that begins at `at` ends, or why there is none."""

@@ -91,32 +91,32 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     requests = _ordered(evidence)
     generator = np.random.default_rng(seed_of(evidence.candidate.requests))
-    found = gather(requests, int(params["max_tokens"]), generator)
+    result = gather(requests, int(params["max_tokens"]), generator)
     alpha = float(params["alpha"]) / 2.0
-    process = mixture(found.ratios, alpha)
-    tests = tuple(_tests(found, generator))
+    process = mixture(result.ratios, alpha)
+    tests = tuple(_tests(result, generator))
     adjusted = holm([test.p for test in tests])
-    findings = [*found.impossible, *_departures(process, alpha), *_failed(tests, adjusted, alpha)]
+    findings = [*result.impossible, *_departures(process, alpha), *_failed(tests, adjusted, alpha)]
     error = (1.0 - float(params["confidence"])) / len(EVENTS)
     deviations = [
-        event_deviation(found.events.happened[:, at], found.events.expected[:, at], found.tokens, error)
+        event_deviation(result.events.happened[:, at], result.events.expected[:, at], result.tokens, error)
         for at in range(len(EVENTS))
     ]
     bound = max(deviation.bound for deviation in deviations)
-    enough = found.tokens >= int(params["min_tokens"]) and bound <= float(params["margin"])
+    enough = result.tokens >= int(params["min_tokens"]) and bound <= float(params["margin"])
     smallest = min([process.test.p, *adjusted])
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE,
-        summary=_summary(findings, found, deviations, len(tests), params),
-        n=found.tokens,
+        summary=_summary(findings, result, deviations, len(tests), params),
+        n=result.tokens,
         statistic=process.test.log_max,
-        p_value=0.0 if found.impossible else min(1.0, 2.0 * float(smallest)),
+        p_value=0.0 if result.impossible else min(1.0, 2.0 * float(smallest)),
         effect=max(abs(deviation.difference) for deviation in deviations),
         bound=bound,
         margin=float(params["margin"]),
-        detectable=_detectable(found, alpha),
+        detectable=_detectable(result, alpha),
         findings=tuple(findings[:MAX_FINDINGS]),
-        details=_details(found, process, tests, deviations),
+        details=_details(result, process, tests, deviations),
     )
 
 
@@ -131,10 +131,10 @@ def _ordered(evidence: Evidence) -> tuple[Any, ...]:
     )
 
 
-def _tests(found: TokenEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
+def _tests(evidence: TokenEvidence, generator: np.random.Generator) -> Iterator[ComponentTest]:
     """The tests of a number of tokens that was fixed beforehand."""
-    yield from token_tests(found.table, "all", generator)
-    columns = found.table.argmax
+    yield from token_tests(evidence.table, "all", generator)
+    columns = evidence.table.argmax
     if len(columns) >= MIN_TOKENS:
         test = score_test(columns[:, 0], moments_of(columns), STEP)
         yield ComponentTest("most likely token", "all", test.n, test.z, test.p, test.effect, "mean 1 / (1 + p)")
@@ -155,13 +155,13 @@ def _failed(tests: tuple[ComponentTest, ...], adjusted: Any, alpha: float) -> It
             yield Finding(POOLED, 0, f"{test.title}: {numbers}, effect {test.effect:.3g} {test.unit}")
 
 
-def _detectable(found: TokenEvidence, alpha: float) -> float | None:
+def _detectable(evidence: TokenEvidence, alpha: float) -> float | None:
     """The smallest leak of the most likely token, in total variation per token, that the score shows at `POWER`."""
-    columns = found.table.argmax
+    columns = evidence.table.argmax
     if len(columns) < MIN_TOKENS:
         return None
     # of a leak l the score's mean moves by l (s(top) - E_p s), the law by l (1 - p of the most likely token)
-    span, distance = float(np.sum(columns[:, 4] - columns[:, 1])), float(np.sum(found.table.distance[:, 1]))
+    span, distance = float(np.sum(columns[:, 4] - columns[:, 1])), float(np.sum(evidence.table.distance[:, 1]))
     spread = math.sqrt(float(np.sum(columns[:, 2])))
     if span <= 0.0:
         return None
@@ -169,23 +169,23 @@ def _detectable(found: TokenEvidence, alpha: float) -> float | None:
 
 
 def _summary(
-    findings: list[Finding], found: TokenEvidence, deviations: list[EventDeviation], tests: int, params: Params
+    findings: list[Finding], evidence: TokenEvidence, deviations: list[EventDeviation], tests: int, params: Params
 ) -> str:
-    edge = f"; {found.edge} tokens at the edge of a truncation are left out" if found.edge else ""
+    edge = f"; {evidence.edge} tokens at the edge of a truncation are left out" if evidence.edge else ""
     if findings:
-        return f"{len(findings)} departures from the law in {found.tokens} tokens; {findings[0].message}{edge}"
+        return f"{len(findings)} departures from the law in {evidence.tokens} tokens; {findings[0].message}{edge}"
     worst = max(range(len(EVENTS)), key=lambda at: deviations[at].bound)
     level = percent(float(params["confidence"]))
     most = f"{deviations[worst].bound:.3g} ({EVENTS[worst]}, {level})"
     bound = f"frequencies of {len(EVENTS)} events differ by at most {most}"
-    tested = f"no departure in {tests + 1} tests of {found.tokens} tokens"
-    if found.tokens < int(params["min_tokens"]):
+    tested = f"no departure in {tests + 1} tests of {evidence.tokens} tokens"
+    if evidence.tokens < int(params["min_tokens"]):
         return f"{tested}, fewer than {params['min_tokens']}; {bound}{edge}"
     return f"{tested}; {bound}{edge}"
 
 
 def _details(
-    found: TokenEvidence, process: MixtureResult, tests: tuple[ComponentTest, ...], deviations: list[EventDeviation]
+    evidence: TokenEvidence, process: MixtureResult, tests: tuple[ComponentTest, ...], deviations: list[EventDeviation]
 ) -> dict[str, Any]:
     sequential = {"name": MIXTURE, "stratum": "all", "n": process.test.n, "p": process.test.p}
     return {
@@ -196,7 +196,7 @@ def _details(
         "alternatives": [{"alternative": name, "share": share} for name, share in process.leaders],
         "log_e": process.test.log_final,
         "crossed_at": process.test.crossing,
-        "edge": found.edge,
+        "edge": evidence.edge,
         "events": {
             name: {"trials": one.trials, "difference": one.difference, "bound": one.bound}
             for name, one in zip(EVENTS, deviations, strict=True)

@@ -76,7 +76,7 @@ def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Ge
     return TokenEvidence(
         table=LawTable(**columns),
         ratios=np.concatenate([part.ratios for part in parts]),
-        events=Events(*(np.concatenate(each) for each in zip(*(_both(part.events) for part in parts), strict=True))),
+        events=Events(*(np.concatenate(item) for item in zip(*(_both(part.events) for part in parts), strict=True))),
         edge=sum(part.edge for part in parts),
         impossible=tuple(finding for part in parts for finding in part.impossible),
     )
@@ -203,7 +203,7 @@ def _events(made: Decisions, rows: TokenRows, inside: NDArray[np.bool_]) -> Even
         happened.append(np.where(np.isnan(mass), np.nan, point == rows.token))
         expected.append(mass)
     return Events(
-        np.stack([np.asarray(each, dtype=np.float64) for each in happened], axis=1)[inside],
+        np.stack([np.asarray(item, dtype=np.float64) for item in happened], axis=1)[inside],
         np.stack(expected, axis=1)[inside],
     )
 

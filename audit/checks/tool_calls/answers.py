@@ -102,10 +102,10 @@ def _judged(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer, kind_of: Kin
 
 
 def _apart(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer) -> str | None:
-    found = difference(ours.parsed, theirs.parsed)
+    text = difference(ours.parsed, theirs.parsed)
     ends = [answer.finish or str(request.finish_reason) for request, answer in _sides(pair, ours, theirs)]
-    if found is not None or ends[0] == ends[1]:
-        return found
+    if text is not None or ends[0] == ends[1]:
+        return text
     return f"it ended by {ends[0]}, not by {ends[1]}"
 
 
@@ -122,8 +122,8 @@ def _misread(request: RequestRecord, answer: AnsweredOffer) -> str | None:
     own = reread(request, answer)
     if own is None or (own.problem is not None and answer.parsed.problem is not None):
         return None
-    found = difference(answer.parsed, own)
-    return None if found is None else f"the engine's {found} as its text has it{_why(answer.parsed)}"
+    text = difference(answer.parsed, own)
+    return None if text is None else f"the engine's {text} as its text has it{_why(answer.parsed)}"
 
 
 def _misstreamed(ours: AnsweredOffer, theirs: AnsweredOffer) -> str | None:
@@ -141,13 +141,13 @@ def _triaged(evidence: Evidence) -> KindOf:
     baseline, measured = evidence.baseline, list[MarginNoise]()
 
     def kind_of(pair: Pair) -> str:
-        found = divergence(pair)
-        if found is None:
+        result = divergence(pair)
+        if result is None:
             return "real"
         instrument = _instrument(pair.baseline)
         if not measured:
             measured.append(measure_noise(baseline, evidence.controls, instrument.margins))
-        return triage(found, measured[0], instrument, {}).kind
+        return triage(result, measured[0], instrument, {}).kind
 
     return kind_of
 

@@ -73,7 +73,9 @@ def _shared(evidence: Evidence) -> bool:
     assert evidence.baseline is not None
     others = evidence.baseline.by_key()
     headers = [
-        (each.trace.header, others[each.key].trace.header) for each in evidence.candidate.requests if each.key in others
+        (request.trace.header, others[request.key].trace.header)
+        for request in evidence.candidate.requests
+        if request.key in others
     ]
     return all((ours.stream, ours.sampling) == (theirs.stream, theirs.sampling) for ours, theirs in headers)
 
@@ -183,7 +185,7 @@ def _with_reading(result: CheckResult, judged: JudgedArm) -> CheckResult:
         result,
         verdict=verdict,
         summary=words,
-        findings=tuple(finding.finding for finding in sorted(_findings(answers), key=lambda each: each.rank))[
+        findings=tuple(finding.finding for finding in sorted(_findings(answers), key=lambda item: item.rank))[
             :MAX_FINDINGS
         ],
         details={**result.details, **counts},
@@ -199,7 +201,7 @@ class _RankedFinding:
 
 
 def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
-    found = []
+    result = []
     for answer in answers:
         messages = {
             0: answer.misread,
@@ -208,12 +210,12 @@ def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
             3: None if answer.theirs is None or answer.ours is not None else f"the baseline's answer: {answer.theirs}",
             4: None if answer.ours is None or answer.theirs is None else f"in both arms: {answer.ours}",
         }
-        found += [
+        result += [
             _RankedFinding(rank, Finding(answer.request_id, answer.step, message))
             for rank, message in messages.items()
             if message is not None
         ]
-    return found
+    return result
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:

@@ -58,12 +58,12 @@ class TranscriptParts:
     def faults(self) -> tuple[Finding, ...]:
         """All findings of faulty parts, prefixed by the part's name; the first finding of each part comes first."""
         listed = [
-            (place, Finding(found.request, found.step, f"{name}: {found.message}"))
-            for name, each in self.results.items()
-            if each.verdict is Verdict.FAULT
-            for place, found in enumerate(each.findings or (Finding("all requests", 0, each.summary),))
+            (place, Finding(result.request, result.step, f"{name}: {result.message}"))
+            for name, item in self.results.items()
+            if item.verdict is Verdict.FAULT
+            for place, result in enumerate(item.findings or (Finding("all requests", 0, item.summary),))
         ]
-        return tuple(finding for _, finding in sorted(listed, key=lambda each: each[0]))
+        return tuple(finding for _, finding in sorted(listed, key=lambda item: item[0]))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -127,13 +127,15 @@ class AuditedPositions:
 def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPositions:
     """Draw one request per prompt and one position per request; the evidence seeds the draw."""
     generator = np.random.default_rng(seed_of(arm.requests))
-    wrong = {(each.request, each.step) for name in ("replay", "q_contract") for each in parts.results[name].findings}
+    wrong = {
+        (finding.request, finding.step) for name in ("replay", "q_contract") for finding in parts.results[name].findings
+    }
     prompts: dict[str, list[RequestRecord]] = {}
     for request in arm.requests:
         prompts.setdefault(request.case_id, []).append(request)
     drawn = [requests[int(generator.integers(len(requests)))] for requests in prompts.values()]
-    steps = [(each.request_id, _step_of(each, generator.random())) for each in drawn if each.tokens]
-    return AuditedPositions(len(steps), sum(each in wrong for each in steps))
+    steps = [(item.request_id, _step_of(item, generator.random())) for item in drawn if item.tokens]
+    return AuditedPositions(len(steps), sum(step in wrong for step in steps))
 
 
 def _step_of(request: RequestRecord, share: float) -> int:
@@ -165,7 +167,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         detectable=certify(0, audited.positions, np.zeros(audited.positions), float(params["confidence"])).eps,
         findings=faults[: int(params["max_findings"])],
         details={
-            "parts": {name: each.verdict.value for name, each in parts.results.items()},
+            "parts": {name: item.verdict.value for name, item in parts.results.items()},
             "missing": list(missing),
             "certificate": None
             if certificate is None
@@ -216,17 +218,17 @@ def _observed(evidence: Evidence, params: Params) -> CheckResult:
     """Result for evidence without random numbers: contradictions and lower bounds."""
     arm = evidence.candidate
     plain = evaluate(load("accounting"), evidence, {})
-    found = observation(arm, float(params["confidence"]))
-    sentence = statement.observation_sentence(found, arm)
+    result = observation(arm, float(params["confidence"]))
+    sentence = statement.observation_sentence(result, arm)
     fault = plain.verdict is Verdict.FAULT
     return CheckResult(
         verdict=Verdict.FAULT if fault else Verdict.INCONCLUSIVE,
         summary=f"accounting: {plain.summary}" if fault else sentence,
         n=len(arm.requests),
-        effect=found.distance_low,
+        effect=result.distance_low,
         margin=float(params["margin"]),
         findings=plain.findings,
-        details={"observation": statement.observation_numbers(found), "sentence": sentence, **_small_print(arm)},
+        details={"observation": statement.observation_numbers(result), "sentence": sentence, **_small_print(arm)},
     )
 
 
@@ -249,8 +251,8 @@ def _witness(arm: ArmRecord, confidence: float) -> WitnessEstimate:
     for request in arm.requests:
         made = decisions(request)
         parts.append(binned(made.p, made.q, made.token))
-    tokens = Binned(np.concatenate([each.mass for each in parts]), np.concatenate([each.cell for each in parts]))
-    fold = np.repeat(np.arange(len(parts)) % 2 == 0, [len(each.cell) for each in parts])
+    tokens = Binned(np.concatenate([part.mass for part in parts]), np.concatenate([part.cell for part in parts]))
+    fold = np.repeat(np.arange(len(parts)) % 2 == 0, [len(part.cell) for part in parts])
     return witness(tokens, fold, confidence)
 
 

@@ -35,7 +35,7 @@ NOT_CLAIMED: Final = (
 
 def workload(arm: ArmRecord) -> str:
     """Digest of the arm's prompts and sampling parameters, independent of their order."""
-    headers = [(each.case_id, each.trace.header) for each in arm.requests]
+    headers = [(request.case_id, request.trace.header) for request in arm.requests]
     lines = sorted(repr((case, header.prompt, dataclasses.astuple(header.sampling))) for case, header in headers)
     return hashlib.sha256("\n".join(dict.fromkeys(lines)).encode()).hexdigest()[:12]
 
@@ -47,33 +47,33 @@ def build(arm: ArmRecord) -> str:
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return sorted((str(key), _canonical(each)) for key, each in value.items())
-    return [_canonical(each) for each in value] if isinstance(value, list | tuple) else value
+        return sorted((str(key), _canonical(item)) for key, item in value.items())
+    return [_canonical(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def subject(arm: ArmRecord) -> str:
     """Subject of a statement: workload, build and protocol."""
-    protocols = " and ".join(sorted({str(each.trace.header.protocol) for each in arm.requests}))
+    protocols = " and ".join(sorted({str(request.trace.header.protocol) for request in arm.requests}))
     return f"on workload {workload(arm)}, build {build(arm)} and protocol {protocols}"
 
 
-def certificate_sentence(found: Certificate, arm: ArmRecord) -> str:
+def certificate_sentence(certificate: Certificate, arm: ArmRecord) -> str:
     """The certificate in words: bound, terms, floor, and the consequence for whole responses."""
-    floor = "not measured" if found.floor is None else f"{found.floor:.3g}"
+    floor = "not measured" if certificate.floor is None else f"{certificate.floor:.3g}"
     return "".join(
         (
-            f"{subject(arm)}, {found.n_decisions} positions, one per prompt: with confidence ",
-            f"{percent(found.confidence)} the mean total variation per token between what speculation emits and the ",
-            f"reference's law is at most {found.eps:.3g} = {found.eps_replay:.3g} ({found.violations} of ",
-            f"{found.n_decisions} did not replay) + {found.eps_numeric:.3g} (anchored mean ",
-            f"{found.anchored_mean:.3g}); floor without speculation {floor}; ",
-            f"{_apart(found, longest(arm))}; under A1 to A4",
+            f"{subject(arm)}, {certificate.n_decisions} positions, one per prompt: with confidence ",
+            f"{percent(certificate.confidence)} the mean total variation per token between what speculation emits and ",
+            f"the reference's law is at most {certificate.eps:.3g} = {certificate.eps_replay:.3g} (",
+            f"{certificate.violations} of {certificate.n_decisions} did not replay) + {certificate.eps_numeric:.3g} ",
+            f"(anchored mean {certificate.anchored_mean:.3g}); floor without speculation {floor}; ",
+            f"{_apart(certificate, longest(arm))}; under A1 to A4",
         )
     )
 
 
-def _apart(found: Certificate, length: int) -> str:
-    share = found.distinguishable(length)
+def _apart(certificate: Certificate, length: int) -> str:
+    share = certificate.distinguishable(length)
     if share >= 1.0:
         return f"of whole responses of {length} tokens this says nothing"
     return f"of responses of {length} tokens any observer can tell apart at most a share of {share:.3g}"
@@ -88,28 +88,31 @@ def replay_sentence(eps_replay: float, positions: int, confidence: float, arm: A
     )
 
 
-def observation_sentence(found: Observation, arm: ArmRecord) -> str:
+def observation_sentence(observation: Observation, arm: ArmRecord) -> str:
     """The statement from evidence without random numbers."""
-    shown = f"at least {found.distance_low:.3g}" if found.distance_low > 0 else "no lower bound above 0"
+    shown = f"at least {observation.distance_low:.3g}" if observation.distance_low > 0 else "no lower bound above 0"
     return (
-        f"{subject(arm)}, evidence L{found.level} without random numbers, {found.n} tokens: mean total variation per "
-        f"token from the recorded p {shown} ({percent(found.confidence)}); "
+        f"{subject(arm)}, evidence L{observation.level} without random numbers, {observation.n} tokens: mean total "
+        f"variation per token from the recorded p {shown} ({percent(observation.confidence)}); "
         "no upper bound follows from any number of tokens"
     )
 
 
 def longest(arm: ArmRecord) -> int:
     """Largest allowed number of tokens in a response."""
-    return max(each.trace.header.sampling.max_new_tokens for each in arm.requests)
+    return max(request.trace.header.sampling.max_new_tokens for request in arm.requests)
 
 
-def observation_numbers(found: Observation) -> dict[str, Any]:
+def observation_numbers(observation: Observation) -> dict[str, Any]:
     """JSON-able."""
-    return dataclasses.asdict(found)
+    return dataclasses.asdict(observation)
 
 
-def certificate_numbers(found: Certificate, length: int) -> dict[str, Any]:
+def certificate_numbers(certificate: Certificate, length: int) -> dict[str, Any]:
     """JSON-able; the mean of an empty set is None."""
-    numbers = dataclasses.asdict(found) | {"distinguishable": found.distinguishable(length), "length": length}
-    mean = found.anchored_mean
-    return numbers | {"unit": str(found.unit), "anchored_mean": None if np.isnan(mean) else mean}
+    numbers = dataclasses.asdict(certificate) | {
+        "distinguishable": certificate.distinguishable(length),
+        "length": length,
+    }
+    mean = certificate.anchored_mean
+    return numbers | {"unit": str(certificate.unit), "anchored_mean": None if np.isnan(mean) else mean}

@@ -52,12 +52,12 @@ def _rows(controls: Controls) -> list[tuple[str, ...]]:
 
 
 def _held_row(held: ClauseEvidence) -> tuple[str, ...]:
-    found = [*held.records.values(), *(f"{check}: {text}" for check, text in held.checks.items())]
-    return (held.framework, held.clause.id, held.clause.asks, "; ".join(found))
+    result = [*held.records.values(), *(f"{check}: {text}" for check, text in held.checks.items())]
+    return (held.framework, held.clause.id, held.clause.asks, "; ".join(result))
 
 
 def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, ...] | None) -> dict[str, Any]:
-    by_clause = {(found.framework, found.clause.id): found for found in held or ()}
+    by_clause = {(result.framework, result.clause.id): result for result in held or ()}
     return {
         "version": VERSION,
         "run": run,

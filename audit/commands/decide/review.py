@@ -95,8 +95,8 @@ def command(
 
 
 def _waiver(known: Sequence[Waiver], name: str) -> Waiver:
-    found = [waiver for waiver in known if len(name) >= LEAST_ID and waiver.id.startswith(name)]
-    if len(found) != 1:
+    result = [waiver for waiver in known if len(name) >= LEAST_ID and waiver.id.startswith(name)]
+    if len(result) != 1:
         listed = ", ".join(waiver.id[:SHORT] for waiver in known) or "none"
         raise UserError(f"--waiver {quoted(name)}: not the beginning of one waiver's id; this run has: {listed}")
-    return found[0]
+    return result[0]

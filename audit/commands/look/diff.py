@@ -47,28 +47,28 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
     from audit.report.comparisons.run_diff import run_diff
 
     with Store.open(store, create=False, read_only=True) as opened:
-        found = run_diff(opened, opened.resolve(a), opened.resolve(b))
+        diff = run_diff(opened, opened.resolve(a), opened.resolve(b))
         if as_json:
-            echo_json(found)
+            echo_json(diff)
         else:
-            _print(found, most)
-        ctx.exit(0 if found.same else 1)
+            _print(diff, most)
+        ctx.exit(0 if diff.same else 1)
 
 
-def _print(found: RunDiff, most: int) -> None:
-    echo(f"a  {found.a}", f"b  {found.b}")
-    echo(f"content  {CONTENT[found.same_content]}")
-    _section("settings", SETTINGS, [(each.place, each.a, each.b) for each in found.settings])
-    _section("verdicts", VERDICTS, [(each.place, each.a, each.b) for each in found.verdicts])
-    rows = [
-        (each.arm, each.part, _count(each.a), _count(each.b), each.a.rate, each.b.rate) for each in found.acceptance
-    ]
+def _print(diff: RunDiff, most: int) -> None:
+    echo(f"a  {diff.a}", f"b  {diff.b}")
+    echo(f"content  {CONTENT[diff.same_content]}")
+    _section("settings", SETTINGS, [(setting.place, setting.a, setting.b) for setting in diff.settings])
+    _section("verdicts", VERDICTS, [(verdict.place, verdict.a, verdict.b) for verdict in diff.verdicts])
+    rows = [(item.arm, item.part, _count(item.a), _count(item.b), item.a.rate, item.b.rate) for item in diff.acceptance]
     _section("acceptance (accepted of drafted)", ACCEPTANCE, rows)
-    outputs = [(each.arm, each.equal, len(each.partings), each.unlike, each.unpaired) for each in found.outputs]
+    outputs = [
+        (output.arm, output.equal, len(output.partings), output.unlike, output.unpaired) for output in diff.outputs
+    ]
     echo("", "outputs")
     echo_rows(OUTPUTS, outputs)
-    for each in found.outputs:
-        _partings(each, most)
+    for other in diff.outputs:
+        _partings(other, most)
 
 
 def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -78,10 +78,10 @@ def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) 
 
 
 def _partings(outputs: ArmOutputs, most: int) -> None:
-    for each in outputs.partings[:most]:
-        tokens = " and ".join("none" if token is None else str(token) for token in each.tokens)
-        leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in each.margins)
-        line = f"{outputs.arm} {each.request}: token {each.index} is {tokens}, leads {leads}; {each.words}"
+    for parting in outputs.partings[:most]:
+        tokens = " and ".join("none" if token is None else str(token) for token in parting.tokens)
+        leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in parting.margins)
+        line = f"{outputs.arm} {parting.request}: token {parting.index} is {tokens}, leads {leads}; {parting.words}"
         echo(f"  {cell(line)}")
     if len(outputs.partings) > most:
         echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")

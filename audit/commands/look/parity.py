@@ -80,12 +80,12 @@ def command(
 
     with Store.open(store, create=False, read_only=True) as opened:
         names = [opened.resolve(run) for run in runs]
-        found = run_parity(opened, names, ParityLimits(alpha, margin, drift, noise, last))
+        parity = run_parity(opened, names, ParityLimits(alpha, margin, drift, noise, last))
     if as_json:
-        echo_json(found)
+        echo_json(parity)
     else:
-        _print(found)
-    ctx.exit(found.exit_code)
+        _print(parity)
+    ctx.exit(parity.exit_code)
 
 
 def _fresh(ctx: click.Context, suite: str, instances: int, store: str) -> list[str]:
@@ -113,22 +113,22 @@ def _start(arguments: Sequence[str], place: Path) -> None:
         raise CannotDecide(f"an instance ended with exit code {done.returncode} and no results: {last}")
 
 
-def _print(found: Parity) -> None:
+def _print(parity: Parity) -> None:
     rows = [
-        (number, run.run, run.exit_code, ", ".join(each.place for each in run.settings[:MOST_SETTINGS]) or "none")
-        for number, run in enumerate(found.runs, 1)
+        (number, run.run, run.exit_code, ", ".join(setting.place for setting in run.settings[:MOST_SETTINGS]) or "none")
+        for number, run in enumerate(parity.runs, 1)
     ]
     echo_rows(RUNS, rows)
-    for number, run in enumerate(found.runs, 1):
+    for number, run in enumerate(parity.runs, 1):
         if len(run.settings) > MOST_SETTINGS:
-            first = found.runs[0].run
+            first = parity.runs[0].run
             echo(f"  instance {number}: {len(run.settings)} settings differ; audit diff {first} {run.run} lists them")
     echo("")
     results = [
         (one.arm, one.compared, one.verdict.value, one.n, one.effect, one.bound, one.limit, one.summary)
-        for one in found.results
+        for one in parity.results
     ]
     echo_rows(RESULTS, results)
-    limits = found.limits
+    limits = parity.limits
     echo("", f"Each test errs with probability {limits.alpha:g} at most over all arms, instances and pairs.")
-    echo(cell(CONCLUSIONS[found.exit_code]))
+    echo(cell(CONCLUSIONS[parity.exit_code]))

@@ -39,21 +39,21 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     torch.set_num_threads(threads)
     with Store.open(store, create=False, read_only=True) as opened:
         record = opened.load_run(opened.resolve(run))
-        found = replay_run(opened, record, lambda arm: note(f"running {cell(arm)}"))
+        replay = replay_run(opened, record, lambda arm: note(f"running {cell(arm)}"))
     changes = environment_changes(record.environment, environment())
     if as_json:
-        echo_json({"run": record.ulid, "arms": found.arms, "left_out": found.left_out, "environment": changes})
-        ctx.exit(0 if found.same else 1)
-    rows = [(each.arm, each.requests, each.same, each.digests, each.same_digests) for each in found.arms]
+        echo_json({"run": record.ulid, "arms": replay.arms, "left_out": replay.left_out, "environment": changes})
+        ctx.exit(0 if replay.same else 1)
+    rows = [(arm.arm, arm.requests, arm.same, arm.digests, arm.same_digests) for arm in replay.arms]
     echo_rows(ARMS, rows)
-    for each in found.arms:
-        if each.first is not None:
-            echo(f"  {cell(each.first)}")
-    if found.left_out:
-        echo(f"left out, because they decode nothing of their own: {cell(', '.join(found.left_out))}")
+    for other in replay.arms:
+        if other.first is not None:
+            echo(f"  {cell(other.first)}")
+    if replay.left_out:
+        echo(f"left out, because they decode nothing of their own: {cell(', '.join(replay.left_out))}")
     if changes:
         echo("")
-        echo_rows(CHANGES, [(each.place, each.a, each.b) for each in changes])
-    words = "the same tokens and the same bits" if found.same else "not the same"
+        echo_rows(CHANGES, [(change.place, change.a, change.b) for change in changes])
+    words = "the same tokens and the same bits" if replay.same else "not the same"
     echo(f"{words}; run {record.ulid}")
-    ctx.exit(0 if found.same else 1)
+    ctx.exit(0 if replay.same else 1)

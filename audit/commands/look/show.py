@@ -74,7 +74,7 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
     if drafts:
         _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
     _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
-    for finding in (each for check in shown.checks for each in check.findings[:3]):
+    for finding in (other for check in shown.checks for other in check.findings[:3]):
         echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
     for line in defect_lines(shown.run.arms, shown.checks):
         echo(f"  {cell(line)}")
@@ -89,9 +89,9 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
 def _erasures(store: Store, run: str) -> list[str]:
     """A line for each erasure of the run's content."""
     return [
-        f"erased: content of {each.requests} requests, findings of {each.results} results, {cell(each.at)}, "
-        f"by {cell(each.actor)}: {cell(each.reason)}"
-        for each in store.erasures(run)
+        f"erased: content of {erasure.requests} requests, findings of {erasure.results} results, {cell(erasure.at)}, "
+        f"by {cell(erasure.actor)}: {cell(erasure.reason)}"
+        for erasure in store.erasures(run)
     ]
 
 
@@ -132,9 +132,9 @@ def _arm(arm: StoredArm) -> tuple[object, ...]:
 def _estimates(arms: Sequence[ArmEstimates], faults: Mapping[str, str]) -> None:
     """Print the estimators of acceptance; several are in use, so each row has its name."""
     rows = [
-        (one.arm, each.estimator, each.value, each.unit, each.requests, each.weighs, each.aiperf)
+        (one.arm, value.estimator, value.value, value.unit, value.requests, value.weighs, value.aiperf)
         for one in arms
-        for each in one.values
+        for value in one.values
     ]
     if rows:
         _section("acceptance by estimator", ESTIMATES, marked(rows, faults))
@@ -145,10 +145,10 @@ def _estimates(arms: Sequence[ArmEstimates], faults: Mapping[str, str]) -> None:
 def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:
     """Per arm, the number of draft versions, and the first and last with a prefix of the digest."""
     rows: list[tuple[object, ...]] = []
-    for arm in dict.fromkeys(each.arm for each in versions):
-        own = [each for each in versions if each.arm == arm]
-        ends = (f"{each.number} sha256:{each.sha256[:SHORT]}" for each in (own[0], own[-1]))
-        rows.append((arm, len(own), sum(each.steps for each in own), *ends))
+    for arm in dict.fromkeys(version.arm for version in versions):
+        own = [version for version in versions if version.arm == arm]
+        ends = (f"{item.number} sha256:{item.sha256[:SHORT]}" for item in (own[0], own[-1]))
+        rows.append((arm, len(own), sum(item.steps for item in own), *ends))
     return rows
 
 

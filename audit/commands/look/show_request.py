@@ -56,12 +56,14 @@ def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
     Raises:
         UserError: the run has no such request.
     """
-    candidates_first = sorted(run.arms, key=lambda each: each.kind is not ArmKind.CANDIDATE)
+    candidates_first = sorted(run.arms, key=lambda item: item.kind is not ArmKind.CANDIDATE)
     places = {arm.name: place for place, arm in enumerate(candidates_first)}
     keys = sorted(store.finished(run.ulid), key=lambda key: (places[key.arm], key))
-    found = requests_named(run.ulid, keys, name)[0]
-    record = store.load_arm(run.ulid, found.arm, [found])
-    return next(each for each in (*record.requests, *record.failed, *record.refused) if each.key == found.short)
+    result = requests_named(run.ulid, keys, name)[0]
+    record = store.load_arm(run.ulid, result.arm, [result])
+    return next(
+        request for request in (*record.requests, *record.failed, *record.refused) if request.key == result.short
+    )
 
 
 def _prompt(tokens: Sequence[int], pieces: Pieces) -> str:

@@ -57,7 +57,7 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
     kept = () if checkpoint is None or key is None else (_opened(checkpoint, keys.read_public(key)),)
     with Store.open(store, create=False, read_only=True) as opened:
         damage = (*opened.damage(_resolved(opened, runs)), *opened.damaged_views())
-        broken = [f"{cell(each.place)}: {cell(each.message)}" for each in damage]
+        broken = [f"{cell(item.place)}: {cell(item.message)}" for item in damage]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
         erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
     for line in broken:

@@ -74,8 +74,8 @@ def command(model: str | None, threads: int, as_json: bool, store: str) -> None:
     if as_json:
         echo_json(probes)
     else:
-        echo_rows(("what", "health", "detail"), [(each.what, each.health, each.detail) for each in probes])
-    raise SystemExit(1 if any(each.health is ProbeStatus.FAIL for each in probes) else 0)
+        echo_rows(("what", "health", "detail"), [(probe.what, probe.health, probe.detail) for probe in probes])
+    raise SystemExit(1 if any(probe.health is ProbeStatus.FAIL for probe in probes) else 0)
 
 
 def probe_python() -> Iterator[Probe]:
@@ -94,10 +94,10 @@ def probe_python() -> Iterator[Probe]:
 
 def probe_torch() -> Iterator[Probe]:
     """The hardware and libraries that affect numerics."""
-    found = evidence.hardware()
-    yield Probe("cpu", ProbeStatus.OK, f"{found['cpu']} ({' '.join(found['cpu_flags']) or 'no known flags'})")
-    yield Probe("torch threads", ProbeStatus.OK, f"{found['torch_threads']}, kernels {found['torch_cpu']}")
-    yield Probe("gpus", ProbeStatus.OK, ", ".join(found["gpus"]) or "none")
+    mapping = evidence.hardware()
+    yield Probe("cpu", ProbeStatus.OK, f"{mapping['cpu']} ({' '.join(mapping['cpu_flags']) or 'no known flags'})")
+    yield Probe("torch threads", ProbeStatus.OK, f"{mapping['torch_threads']}, kernels {mapping['torch_cpu']}")
+    yield Probe("gpus", ProbeStatus.OK, ", ".join(mapping["gpus"]) or "none")
 
 
 def probe_store(url: str) -> Probe:
@@ -121,7 +121,7 @@ def probe_store(url: str) -> Probe:
 
 
 def _missing_store(where: str, path: Path) -> Probe:
-    parent = next(each for each in path.absolute().parents if each.exists())
+    parent = next(other for other in path.absolute().parents if other.exists())
     if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK):
         return Probe("store", ProbeStatus.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
     return Probe("store", ProbeStatus.NOTE, f"{where}: does not exist; the first run creates it at revision {REVISION}")
@@ -133,8 +133,8 @@ def _writable(path: Path) -> bool:
 
 def probe_models(folder: Path) -> Iterator[Probe]:
     """The bundled models against the digests of their cards."""
-    models = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
-    models = [each for each in models if (each / "config.json").is_file()]
+    models = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    models = [other for other in models if (other / "config.json").is_file()]
     if not models:
         yield Probe("bundled models", ProbeStatus.FAIL, "none in this installation; install specaudit again")
     for model in models:
@@ -164,9 +164,9 @@ def card_mismatch(model: Path) -> str | None:
 def probe_extras() -> Iterator[Probe]:
     """Optional packages; a missing one is not a failure."""
     for names, use in EXTRAS.items():
-        found = installed.version_of(names)
-        if found is not None:
-            yield Probe(found[0], ProbeStatus.OK, found[1])
+        result = installed.version_of(names)
+        if result is not None:
+            yield Probe(result[0], ProbeStatus.OK, result[1])
         else:
             yield Probe(names[0], ProbeStatus.NOTE, f"not installed; needed for {use}")
 
@@ -199,12 +199,12 @@ def _numerics_rows(parts: ModelParts, name: str) -> Iterator[Probe]:
     for mode, report in reports.items():
         if not report.results:
             yield Probe(f"numerics {mode}", ProbeStatus.OK, "promises nothing")
-        for each in report.results:
-            held = "held" if each.held else f"fails: {each.detail}"
-            unpromised = "" if each.promised else " (not promised)"
-            health = ProbeStatus.OK if each.held or not each.promised else ProbeStatus.NOTE
+        for result in report.results:
+            held = "held" if result.held else f"fails: {result.detail}"
+            unpromised = "" if result.promised else " (not promised)"
+            health = ProbeStatus.OK if result.held or not result.promised else ProbeStatus.NOTE
             yield Probe(
-                f"numerics {mode}: {each.name}", health, f"{held}{unpromised}, {each.microseconds / 1000:.1f} ms"
+                f"numerics {mode}: {result.name}", health, f"{held}{unpromised}, {result.microseconds / 1000:.1f} ms"
             )
     taken = next(mode for mode in numerics.PREFERENCE if reports[mode].passed)
     report = reports[taken]

@@ -34,5 +34,5 @@ def version_lines() -> Iterator[str]:
     yield f"audit, version {own[1] if own else 'unknown'}"
     yield f"python {platform.python_version()}, {system()}"
     for names in (*((name,) for name in LIBRARIES), VLLM):
-        found = version_of(names)
-        yield " ".join(found) if found else f"{names[0]} not installed"
+        result = version_of(names)
+        yield " ".join(result) if result else f"{names[0]} not installed"

@@ -51,16 +51,16 @@ def command(
         raise UserError("--plain-url and --target belong to a suite; add --suite FILE")
     if out is not None:
         require_new(out)
-    found = _probed(url, model, api_key_env)
+    probe = _probed(url, model, api_key_env)
     if as_json:
-        echo_json(found.to_json())
+        echo_json(probe.to_json())
     else:
-        echo(*_facts(found))
-        echo_rows(COLUMNS, [(each.name, each.outcome.value, each.detail) for each in found.features])
-    if found.api is None:
-        raise CannotDecide(f"{found.url}: neither route answers, so no suite fits")
+        echo(*_facts(probe))
+        echo_rows(COLUMNS, [(feature.name, feature.outcome.value, feature.detail) for feature in probe.features])
+    if probe.api is None:
+        raise CannotDecide(f"{probe.url}: neither route answers, so no suite fits")
     if out is not None:
-        _write(out, found, SuiteWishes(plain_url, target, api_key_env))
+        _write(out, probe, SuiteWishes(plain_url, target, api_key_env))
 
 
 def _probed(url: str, model: str | None, api_key_env: str | None) -> EndpointProbe:
@@ -75,15 +75,15 @@ def _probed(url: str, model: str | None, api_key_env: str | None) -> EndpointPro
         raise UserError(str(error)) from error
 
 
-def _facts(found: EndpointProbe) -> Iterator[str]:
-    identity = found.identity
+def _facts(probe: EndpointProbe) -> Iterator[str]:
+    identity = probe.identity
     why = f" ({'; '.join(identity.why)})" if identity.why else " (nothing names it)"
     yield f"server      {identity.product}{cell(why)}"
     yield f"version     {cell(identity.version or 'not reported')}"
-    yield f"model       {cell(found.model)}"
-    yield f"context     {found.context if found.context is not None else 'not reported'}"
-    yield f"speculation {_speculation(found)}"
-    yield f"evidence    level L{found.level}, tokens from {ORIGINS[found.tokens.value]}"
+    yield f"model       {cell(probe.model)}"
+    yield f"context     {probe.context if probe.context is not None else 'not reported'}"
+    yield f"speculation {_speculation(probe)}"
+    yield f"evidence    level L{probe.level}, tokens from {ORIGINS[probe.tokens.value]}"
     yield ""
 
 
@@ -94,18 +94,18 @@ ORIGINS = {
 }
 
 
-def _speculation(found: EndpointProbe) -> str:
-    counters = "counters at /metrics" if found.counters else "no counters at /metrics"
-    stated = {True: "on", False: "off", None: "not reported"}[found.speculates]
+def _speculation(probe: EndpointProbe) -> str:
+    counters = "counters at /metrics" if probe.counters else "no counters at /metrics"
+    stated = {True: "on", False: "off", None: "not reported"}[probe.speculates]
     return f"{stated}; {counters}"
 
 
-def _write(out: Path, found: EndpointProbe, wishes: SuiteWishes) -> None:
+def _write(out: Path, probe: EndpointProbe, wishes: SuiteWishes) -> None:
     from audit.suite.loader import load_suite
     from audit.suite.probed import suite_text
     from audit.text.staged_files import staged
 
-    with staged({out: suite_text(found, wishes).encode("utf-8")}):
+    with staged({out: suite_text(probe, wishes).encode("utf-8")}):
         pass
     load_suite(str(out))
     more = "" if wishes.plain else "; again with speculation on: add --baseline latest"

@@ -243,16 +243,16 @@ def _settings(store: Store, address: str, choices: WatchChoices) -> WatchSetting
     if choices.unit is not None and not 1.0 <= choices.unit <= 1e9:
         raise UserError(f"--unit {choices.unit:g}: write drafted tokens, at least 1")
     run = None if choices.run is None else store.resolve(choices.run)
-    found = None if choices.reference is None else reference.given(choices.reference)
+    totos = None if choices.reference is None else reference.given(choices.reference)
     if run is not None:
-        found = reference.of_run(store, run, choices.arm, choices.tolerance)
-    if choices.rise is not None and not (found.rate if found else 0.0) < choices.rise < 1.0:
+        totos = reference.of_run(store, run, choices.arm, choices.tolerance)
+    if choices.rise is not None and not (totos.rate if totos else 0.0) < choices.rise < 1.0:
         raise UserError(f"--rise {choices.rise:g}: write a rate above the reference and below 1")
     return WatchSettings(
         url=address,
         run=run,
-        reference=found.rate if found else None,
-        reference_from=found.origin if found else "none: nothing is tested",
+        reference=totos.rate if totos else None,
+        reference_from=totos.origin if totos else "none: nothing is tested",
         rise_reference=choices.rise,
         unit=choices.unit,
         alpha=choices.false_alarms,

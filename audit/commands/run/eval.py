@@ -145,28 +145,31 @@ def _compare(
             note(f"evaluating with speculation {which.speculation}{WORDS.get(which.value, '')}")
             runs[which] = run(which)
     with Store.open(store_url, create=False, read_only=True) as store:
-        found = compared(store, runs[EvaluationPass.OFF], runs[EvaluationPass.ON], runs.get(EvaluationPass.CONTROL))
+        comparison = compared(
+            store, runs[EvaluationPass.OFF], runs[EvaluationPass.ON], runs.get(EvaluationPass.CONTROL)
+        )
     if as_json:
-        echo_json(found.document())
+        echo_json(comparison.document())
     else:
-        _show(found)
-    ctx.exit(found.exit_code)
+        _show(comparison)
+    ctx.exit(comparison.exit_code)
 
 
-def _show(found: EvaluationComparison) -> None:
-    echo_rows(SCORES, _rows(found.scores))
-    echo(f"difference: on minus off, paired; all intervals together hold with {100 * found.confidence:g} % confidence")
-    if found.control is not None:
+def _show(comparison: EvaluationComparison) -> None:
+    echo_rows(SCORES, _rows(comparison.scores))
+    confidence = f"{100 * comparison.confidence:g} % confidence"
+    echo(f"difference: on minus off, paired; all intervals together hold with {confidence}")
+    if comparison.control is not None:
         echo("")
-        echo_rows(CONTROL, _rows(found.control.scores))
+        echo_rows(CONTROL, _rows(comparison.control.scores))
         echo("control: off again minus off, under other seeds: by how much scores differ without speculation")
-    answers = found.answers
+    answers = comparison.answers
     echo("")
     echo_rows(
         CHECKS,
         [
-            (each.answers, each.check, each.result.verdict, each.result.n, each.result.summary)
-            for each in answers.judged
+            (item.answers, item.check, item.result.verdict, item.result.n, item.result.summary)
+            for item in answers.judged
         ],
     )
     echo("")
@@ -174,16 +177,16 @@ def _show(found: EvaluationComparison) -> None:
     echo(f"answers: {answers.pairs} pairs, {len(answers.changed)} with other tokens; {share}")
     if answers.unpaired:
         echo(f"{answers.unpaired} answers have no partner: only one of the evaluations asked for them")
-    echo(f"samples with another answer and the same scores, which scores do not see: {found.unseen}")
-    control = f", control {cell(found.control.arm.run)}" if found.control else ""
-    echo(f"runs: off {cell(found.off.run)}, on {cell(found.on.run)}{control}")
-    echo(found.words)
+    echo(f"samples with another answer and the same scores, which scores do not see: {comparison.unseen}")
+    control = f", control {cell(comparison.control.arm.run)}" if comparison.control else ""
+    echo(f"runs: off {cell(comparison.off.run)}, on {cell(comparison.on.run)}{control}")
+    echo(comparison.words)
 
 
 def _rows(scores: Sequence[ScoreDifference]) -> list[tuple[Any, ...]]:
     return [
-        (each.task, each.metric, each.samples, each.off, each.on, each.difference, _interval(each.interval))
-        for each in scores
+        (score.task, score.metric, score.samples, score.off, score.on, score.difference, _interval(score.interval))
+        for score in scores
     ]
 
 

@@ -43,10 +43,10 @@ def command(
     if results is not None:
         require_place(results)
     with ExitStack() as stack:
-        bundles = {each for each in shards if Path(each).suffix == ".zip"}
+        bundles = {shard for shard in shards if Path(shard).suffix == ".zip"}
         opened = stack.enter_context(Store.open(store, create=bundles == set(shards)))
-        found = _shards(shards, opened, stack)
-        ctx.exit(finish(opened, lambda shown: join(found, opened, shown, accept_changes=accept_changes), results))
+        result = _shards(shards, opened, stack)
+        ctx.exit(finish(opened, lambda shown: join(result, opened, shown, accept_changes=accept_changes), results))
 
 
 def _shards(names: Sequence[str], store: Store, stack: ExitStack) -> list[StoredShard]:
@@ -54,12 +54,12 @@ def _shards(names: Sequence[str], store: Store, stack: ExitStack) -> list[Stored
     from audit.executors.join import stored_shard
     from audit.store.verified_bundle import opened
 
-    found = []
+    result = []
     for name in names:
         if Path(name).suffix == ".zip":
             bundle = stack.enter_context(opened(Path(name)))
-            found.append(stored_shard(name, bundle.store, bundle.run, bundle.broken))
+            result.append(stored_shard(name, bundle.store, bundle.run, bundle.broken))
         else:
             run = store.resolve(name)
-            found.append(stored_shard(f"run {run}", store, run, store.broken_places(run)))
-    return found
+            result.append(stored_shard(f"run {run}", store, run, store.broken_places(run)))
+    return result

@@ -32,14 +32,20 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
 
     with Store.open(store, create=False) as opened:
         name = opened.resolve(run)
-        found = judge_again(opened, name, lambda arm: note(f"checking {arm}"))
+        rejudged = judge_again(opened, name, lambda arm: note(f"checking {arm}"))
         if as_json:
-            echo_json(found)
+            echo_json(rejudged)
         else:
-            for line in found.unknown:
+            for line in rejudged.unknown:
                 note(line)
-            if found.differences:
-                echo_rows(COLUMNS, [(each.arm, each.check, "; ".join(each.changes)) for each in found.differences])
-            same = found.results - len(found.differences)
-            echo(f"{same} of {found.results} results are as before; run {name}")
-        ctx.exit(1 if any(each.verdict for each in found.differences) else 0)
+            if rejudged.differences:
+                echo_rows(
+                    COLUMNS,
+                    [
+                        (difference.arm, difference.check, "; ".join(difference.changes))
+                        for difference in rejudged.differences
+                    ],
+                )
+            same = rejudged.results - len(rejudged.differences)
+            echo(f"{same} of {rejudged.results} results are as before; run {name}")
+        ctx.exit(1 if any(difference.verdict for difference in rejudged.differences) else 0)

@@ -34,7 +34,7 @@ COLUMNS = ("what", "run", "reproducer")
 
 @dataclass(frozen=True, slots=True)
 class _MinimizeResult:
-    found: SearchResult
+    result: SearchResult
     checked: SuiteRuns
 
 
@@ -117,23 +117,23 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
     except EngineError as error:
         raise UserError(f"{start.suite.path}: {error}") from error
     try:
-        found = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, _note))
+        matched = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, _note))
     finally:
         # the written suite opens its own engines: two may not fit in memory together
         getattr(backend, "close", lambda: None)()
-    return _MinimizeResult(found, write(start, found, out, _note))
+    return _MinimizeResult(matched, write(start, matched, out, _note))
 
 
 def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
     from audit.minimize.page import CUT_DOWN, minimal, only_just, reproduces, rows
 
-    echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.found)])
+    echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.result)])
     last = done.checked.results[-1]
     echo("", f"{start.fault.check}: {last.verdict}: {cell(last.summary)}")
     for finding in last.findings[:1]:
         echo(f"{cell(finding.request)} step {finding.step}: {cell(finding.message)}")
-    echo("", f"{reproduces(done.checked.results)}; {done.found.trials} trials. {minimal(done.found)}")
-    if only_just(start, done.found):
+    echo("", f"{reproduces(done.checked.results)}; {done.result.trials} trials. {minimal(done.result)}")
+    if only_just(start, done.result):
         echo(CUT_DOWN)
     echo(str(out))
 

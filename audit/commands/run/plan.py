@@ -47,45 +47,45 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     if not is_sqlite(target) or sqlite_path(target).is_file():
         with Store.open(store, create=False, read_only=True) as opened:
             past = history(opened, loaded.name, hardware())
-    found = plan(loaded, past)
+    size = plan(loaded, past)
     if as_json:
-        echo_json(found)
+        echo_json(size)
     else:
-        _print(found)
+        _print(size)
     for line in warnings(loaded):
         note(line)
-    ctx.exit(found.exit_code)
+    ctx.exit(size.exit_code)
 
 
-def _print(found: RunPlan) -> None:
+def _print(plan: RunPlan) -> None:
     from audit.report.tables.verdicts import marked
 
-    loads = found.arms
+    loads = plan.arms
     faults = {load.arm: load.fault for load in loads if load.fault}
     rows = [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads]
     echo_rows(ARMS, marked(rows, faults))
     echo("")
-    echo_rows(CHECKS, marked([_row(each) for each in found.checks], faults))
-    echo("", f"{found.tokens} tokens in {duration(found.seconds)} at {cell(found.rate)} tokens/s ({found.rate_from})")
-    short = sum(each.outcome == "too_little" for each in found.checks)
-    lacking = sum(each.lacking for each in found.checks)
-    if found.exit_code == 0:
+    echo_rows(CHECKS, marked([_row(check) for check in plan.checks], faults))
+    echo("", f"{plan.tokens} tokens in {duration(plan.seconds)} at {cell(plan.rate)} tokens/s ({plan.rate_from})")
+    short = sum(check.outcome == "too_little" for check in plan.checks)
+    lacking = sum(check.lacking for check in plan.checks)
+    if plan.exit_code == 0:
         echo("ENOUGH: every check can decide at its margin")
     elif short or lacking:
-        parts = [f"{short} of {len(found.checks)} checks would end inconclusive"] if short else []
+        parts = [f"{short} of {len(plan.checks)} checks would end inconclusive"] if short else []
         parts += [f"{lacking} would not run for want of evidence"] if lacking else []
         echo(f"TOO LITTLE: {', '.join(parts)}")
     else:
         echo("TOO LITTLE: at least one arm has no check that would decide")
 
 
-def _row(each: PlannedCheck) -> tuple[object, ...]:
+def _row(check: PlannedCheck) -> tuple[object, ...]:
     from audit.stats.power import MOST
 
-    if each.need is None:
-        return (each.arm, each.check, "any", None, None, each.outcome, each.basis, each.mend or None)
-    units = "never" if each.need.units >= MOST else each.need.units
+    if check.need is None:
+        return (check.arm, check.check, "any", None, None, check.outcome, check.basis, check.mend or None)
+    units = "never" if check.need.units >= MOST else check.need.units
     return (
-        *(each.arm, each.check, units, each.given),
-        *(each.need.unit, each.outcome.replace("_", " "), each.basis, each.mend or None),
+        *(check.arm, check.check, units, check.given),
+        *(check.need.unit, check.outcome.replace("_", " "), check.basis, check.mend or None),
     )

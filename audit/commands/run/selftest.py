@@ -90,12 +90,12 @@ def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None
 
     if page is not None:
         raise UserError("--markdown has no page for --default-suite; use --json")
-    found = work.run_by_default(plan, note)
-    echo_rows(default_report.COLUMNS, default_report.rows(found))
+    detections = work.run_by_default(plan, note)
+    echo_rows(default_report.COLUMNS, default_report.rows(detections))
     if out is not None:
-        with staged({out: (json.dumps(default_report.document(found), indent=2) + "\n").encode()}):
+        with staged({out: (json.dumps(default_report.document(detections), indent=2) + "\n").encode()}):
             pass
-    failed = default_report.failures(found)
+    failed = default_report.failures(detections)
     echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     if failed:
         raise SystemExit(1)

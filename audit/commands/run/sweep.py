@@ -72,22 +72,22 @@ def command(
 
     torch.set_num_threads(threads)
     with _interrupts():
-        found = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), _note)
-    _print(found)
+        result = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), _note)
+    _print(result)
     if out is not None:
-        text = json.dumps(report.document(found), indent=2, allow_nan=False) + "\n"
+        text = json.dumps(report.document(result), indent=2, allow_nan=False) + "\n"
         with staged({out: text.encode()}):
             pass
 
 
-def _print(found: Sweep) -> None:
+def _print(sweep: Sweep) -> None:
     from audit.sweep import report
 
-    for arm in found.arms:
+    for arm in sweep.arms:
         echo(cell(report.heading(arm)))
         echo_rows(report.COLUMNS, report.table(arm))
         echo(report.recommendation(arm.choice), "")
-    echo(*report.footing(found))
+    echo(*report.footing(sweep))
 
 
 def _note(line: str) -> None:

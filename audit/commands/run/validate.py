@@ -65,9 +65,9 @@ def _lines(suite: Suite) -> Iterator[str]:
 def _touched(touched: Sequence[OutsideAccess], granted: Allowances) -> Iterator[str]:
     if not touched:
         yield "touches    nothing outside its folder"
-    for each in touched:
-        needs = "" if granted.allows(each) else f": not allowed, needs {OPTIONS[each.kind]}"
-        yield f"touches    {each.kind} {each.name} ({each.key}){needs}"
+    for item in touched:
+        needs = "" if granted.allows(item) else f": not allowed, needs {OPTIONS[item.kind]}"
+        yield f"touches    {item.kind} {item.name} ({item.key}){needs}"
 
 
 def _document(suite: Suite, touched: Sequence[OutsideAccess], granted: Allowances) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def _document(suite: Suite, touched: Sequence[OutsideAccess], granted: Allowance
         for arm in suite.arms
     ]
     accesses = [
-        {"kind": each.kind.value, "name": each.name, "key": each.key, "allowed": granted.allows(each)}
-        for each in touched
+        {"kind": item.kind.value, "name": item.name, "key": item.key, "allowed": granted.allows(item)}
+        for item in touched
     ]
     facts = {"path": suite.path, "name": suite.name, "sha256": suite.sha256, "backend": suite.backend}
     return {**facts, "cases": len(suite.cases), "arms": arms, "touches": accesses, "warnings": list(warnings(suite))}

@@ -49,13 +49,13 @@ def command(bundle: Path, kind: str, as_json: bool, store: str) -> None:
 def _aiperf(path: Path, *, as_json: bool) -> None:
     from audit.report.comparisons.aiperf import read_aiperf
 
-    found = read_aiperf(path)
+    figures = read_aiperf(path)
     if as_json:
-        echo_json(found)
+        echo_json(figures)
         return
-    left_out = f"{found.failed} failed, {found.warmup} of the warm-up"
-    echo(f"figures of AIPerf  {cell(path)}  {found.requests} requests, {left_out}")
-    rows = [(one.estimator, one.value, one.unit, one.requests, one.weighs, one.aiperf) for one in found.estimates]
-    echo("", f"acceptance by estimator, as {cell(', '.join(found.engines) or 'no engine')} reported it")
+    left_out = f"{figures.failed} failed, {figures.warmup} of the warm-up"
+    echo(f"figures of AIPerf  {cell(path)}  {figures.requests} requests, {left_out}")
+    rows = [(one.estimator, one.value, one.unit, one.requests, one.weighs, one.aiperf) for one in figures.estimates]
+    echo("", f"acceptance by estimator, as {cell(', '.join(figures.engines) or 'no engine')} reported it")
     echo_rows(ESTIMATES, rows)
     echo("", "These are another tool's figures: nothing is stored and no claim is certified from them.")

@@ -41,15 +41,15 @@ def redact(
     before = None if older_than is None else datetime.now(UTC) - _age(older_than)
     with Store.open(store, create=False, read_only=not yes) as opened:
         runs = (opened.resolve(str(run)),) if before is None else opened.older_than(before)
-        plans = [each for each in (opened.plan_erasure(ulid, requests) for ulid in runs) if not each.empty]
-        for each in plans:
-            echo(_line(each))
+        plans = [item for item in (opened.plan_erasure(ulid, requests) for ulid in runs) if not item.empty]
+        for other in plans:
+            echo(_line(other))
         if yes:
             opened.erase(plans, reason, actor())
     if not plans:
         echo("nothing is left to erase")
         return
-    total = f"{sum(len(each.requests) for each in plans)} requests in {len(plans)} runs"
+    total = f"{sum(len(plan.requests) for plan in plans)} requests in {len(plans)} runs"
     echo(f"erased: {total}" if yes else f"would erase: {total}; to erase them, add --yes")
 
 

@@ -74,10 +74,11 @@ def _judge(bundle: OpenBundle) -> int:
     # imported late: the checks need numpy and scipy
     from audit.runs.rejudge import judge_again
 
-    found = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
-    for line in found.unknown:
+    rejudged = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
+    for line in rejudged.unknown:
         note(line)
-    for each in found.differences:
-        echo(f"differs: {each.arm} {each.check}: {'; '.join(each.changes)}")
-    echo(f"judged      {found.results - len(found.differences)} of {found.results} results come again from the record")
-    return 1 if any(each.verdict for each in found.differences) else 0
+    for other in rejudged.differences:
+        echo(f"differs: {other.arm} {other.check}: {'; '.join(other.changes)}")
+    same = rejudged.results - len(rejudged.differences)
+    echo(f"judged      {same} of {rejudged.results} results come again from the record")
+    return 1 if any(difference.verdict for difference in rejudged.differences) else 0

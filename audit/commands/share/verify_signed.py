@@ -94,9 +94,9 @@ def _verify_bundle(
         problems, bound = list(result.mismatches), None
         if not problems:
             bound = from_json(result.statement.to_json(), place)
-            found = compare(bound, store)
-            problems += [*found.mismatches, *([found.unknown] if found.unknown else [])]
-            codes.append(found.exit_code)
+            request = compare(bound, store)
+            problems += [*request.mismatches, *([request.unknown] if request.unknown else [])]
+            codes.append(request.exit_code)
         else:
             codes.append(1)
         for line in _bundle_lines(report, result, bound, problems):

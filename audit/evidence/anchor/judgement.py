@@ -56,12 +56,12 @@ class AnchorResult:
     @property
     def truncated(self) -> bool:
         """Distances are after all transforms."""
-        return all(each.truncated for each in self.requests)
+        return all(request.truncated for request in self.requests)
 
     @property
     def positions(self) -> int:
         """Number of compared positions."""
-        return sum(len(each.law) for each in self.requests)
+        return sum(len(request.law) for request in self.requests)
 
     @property
     def floor_mean(self) -> float | None:
@@ -82,7 +82,7 @@ def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
         return f"a row gives no distribution ({error}); see the replay check"
     limits = _limits(floor, reference, params)
     greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
-    findings = tuple(finding for each in requests for finding in _positions(each, limits, greedy))
+    findings = tuple(finding for request in requests for finding in _positions(request, limits, greedy))
     return AnchorResult(requests, by_case(requests), findings, limits, floor, reference)
 
 
@@ -98,74 +98,74 @@ def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) ->
     )
 
 
-def _positions(each: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
+def _positions(comparison: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
     """A finding for each position beyond the noise limits."""
-    for i in range(len(each.law)):
-        step, where = int(each.step[i]), f"token {i + 1}"
-        if each.plain[i] > limits.distance:
-            message = f"the row of {where} is {each.plain[i]:.3g} in total variation from the reference's"
-            yield Finding(each.request, step, f"{message}, noise allows {limits.distance:.3g}")
-        elif greedy and each.lead[i] < -limits.lead:
-            message = f"{where} is behind the reference's best one by {-each.lead[i]:.3g}"
-            yield Finding(each.request, step, f"{message}, noise allows {limits.lead:.3g}")
+    for i in range(len(comparison.law)):
+        step, where = int(comparison.step[i]), f"token {i + 1}"
+        if comparison.plain[i] > limits.distance:
+            message = f"the row of {where} is {comparison.plain[i]:.3g} in total variation from the reference's"
+            yield Finding(comparison.request, step, f"{message}, noise allows {limits.distance:.3g}")
+        elif greedy and comparison.lead[i] < -limits.lead:
+            message = f"{where} is behind the reference's best one by {-comparison.lead[i]:.3g}"
+            yield Finding(comparison.request, step, f"{message}, noise allows {limits.lead:.3g}")
 
 
-def judge_rows(found: AnchorResult | str, params: Params) -> CheckResult:
+def judge_rows(result: AnchorResult | str, params: Params) -> CheckResult:
     """The check's result from compared rows."""
-    if isinstance(found, str):
-        return CheckResult(Verdict.INCONCLUSIVE, found)
+    if isinstance(result, str):
+        return CheckResult(Verdict.INCONCLUSIVE, result)
     margin, confidence = float(params["margin"]), float(params["confidence"])
-    low = betting_lower(found.units, 1.0 - float(params["alpha"]))
-    high, best = betting_upper(found.units, confidence), betting_upper(np.zeros(len(found.units)), confidence)
-    verdict = _verdict(found, low, high, margin)
+    low = betting_lower(result.units, 1.0 - float(params["alpha"]))
+    high, best = betting_upper(result.units, confidence), betting_upper(np.zeros(len(result.units)), confidence)
+    verdict = _verdict(result, low, high, margin)
     return CheckResult(
         verdict=verdict,
-        summary=_summary(found, low, high, params),
-        n=len(found.units),
-        statistic=float(max(np.max(each.law) for each in found.requests)),
-        effect=float(np.mean(found.units)),
+        summary=_summary(result, low, high, params),
+        n=len(result.units),
+        statistic=float(max(np.max(request.law) for request in result.requests)),
+        effect=float(np.mean(result.units)),
         bound=high,
         margin=margin,
         detectable=best,
-        findings=found.findings[: int(params["max_findings"])],
-        details={"lower_bound": low, "positions": found.positions, **numbers(found)},
+        findings=result.findings[: int(params["max_findings"])],
+        details={"lower_bound": low, "positions": result.positions, **numbers(result)},
     )
 
 
-def numbers(found: AnchorResult) -> dict[str, Any]:
+def numbers(result: AnchorResult) -> dict[str, Any]:
     """JSON-able: the noise and the limits for a single position."""
     return {
-        "requests": len(found.requests),
-        "prompts": len(found.units),
-        "positions_beyond_noise": len(found.findings),
-        "after_truncation": found.truncated,
-        "position_limit": found.limits.distance,
-        "lead_limit": found.limits.lead,
-        "noise_positions": found.limits.measured,
-        "noise_quantile": covered_quantile(found.limits.measured),
-        "floor": found.floor_mean,
-        "baseline_from_reference": float(np.mean(found.reference.law)) if len(found.reference.law) else None,
+        "requests": len(result.requests),
+        "prompts": len(result.units),
+        "positions_beyond_noise": len(result.findings),
+        "after_truncation": result.truncated,
+        "position_limit": result.limits.distance,
+        "lead_limit": result.limits.lead,
+        "noise_positions": result.limits.measured,
+        "noise_quantile": covered_quantile(result.limits.measured),
+        "floor": result.floor_mean,
+        "baseline_from_reference": float(np.mean(result.reference.law)) if len(result.reference.law) else None,
     }
 
 
-def _verdict(found: AnchorResult, low: float, high: float, margin: float) -> Verdict:
-    if found.findings or low > margin:
+def _verdict(result: AnchorResult, low: float, high: float, margin: float) -> Verdict:
+    if result.findings or low > margin:
         return Verdict.FAULT
-    return Verdict.CERTIFIED if found.truncated and high <= margin else Verdict.INCONCLUSIVE
+    return Verdict.CERTIFIED if result.truncated and high <= margin else Verdict.INCONCLUSIVE
 
 
-def _summary(found: AnchorResult, low: float, high: float, params: Params) -> str:
-    margin, units = float(params["margin"]), len(found.units)
-    mean = float(np.mean(found.units))
-    if found.findings:
-        first = found.findings[0]
-        share = f"{len(found.findings)} of {found.positions} positions are further from the reference than noise"
+def _summary(result: AnchorResult, low: float, high: float, params: Params) -> str:
+    margin, units = float(params["margin"]), len(result.units)
+    mean = float(np.mean(result.units))
+    if result.findings:
+        first = result.findings[0]
+        share = f"{len(result.findings)} of {result.positions} positions are further from the reference than noise"
         return f"{share}; first in {first.request}, step {first.step}: {first.message}"
     bound = f"mean total variation {mean:.3g} per token over {units} prompts"
     if low > margin:
         return f"{bound}, at least {low:.3g}: above {margin:g}"
     bound = f"{bound}, at most {high:.3g} ({percent(float(params['confidence']))})"
-    if not found.truncated:
+    if not result.truncated:
         return f"{bound}, before top-k, top-p and min-p: these need whole rows (record: full)"
     if high > margin:
         least = betting_upper(np.zeros(units), float(params["confidence"]))

@@ -90,7 +90,7 @@ def _lead(scores: Floats, place: int) -> float:
 
 def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> ReferenceComparison:
     """The first `count` positions of two requests, whose texts are equal before each of them."""
-    whole = all(each.trace.header.level is RecordLevel.FULL for each in (ours, reference))
+    whole = all(item.trace.header.level is RecordLevel.FULL for item in (ours, reference))
     if whole and ours.trace.header.vocabulary == reference.trace.header.vocabulary:
         return _compare_whole(ours, reference, count)
     pairs = [(row_at(ours.trace, i), row_at(reference.trace, i)) for i in range(count)]
@@ -103,8 +103,8 @@ def compare(ours: RequestRecord, reference: RequestRecord, count: int) -> Refere
         request=ours.request_id,
         case=ours.case_id,
         step=np.array(steps_by_token(ours.trace)[:count], dtype=np.int64),
-        law=np.array([float(each.high[0]) for each in law]),
-        plain=np.array([float(each.low[0]) for each in plain]),
+        law=np.array([float(item.high[0]) for item in law]),
+        plain=np.array([float(item.low[0]) for item in plain]),
         lead=np.array([b.lead for _, b in pairs]),
         truncated=all(a.law is not None and b.law is not None for a, b in pairs),
     )
@@ -166,10 +166,10 @@ def unanchored(candidate: ArmRecord, anchor: ArmRecord) -> str | None:
     for pair in pairs:
         if pair.candidate.tokens != pair.baseline.tokens:
             return f"request {pair.candidate.request_id}: the anchor was made over other tokens"
-        for each in (pair.candidate, pair.baseline):
-            reason = _unreadable(each)
+        for item in (pair.candidate, pair.baseline):
+            reason = _unreadable(item)
             if reason is not None:
-                return f"request {each.request_id}: {reason}"
+                return f"request {item.request_id}: {reason}"
     return None
 
 
@@ -192,11 +192,11 @@ def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComp
 
 def noise_between(first: ArmRecord | None, second: ArmRecord | None) -> ReferenceNoise:
     """Differences wherever both arms had the same text before them; empty without both arms or without rows."""
-    found = list(_equal_texts(first, second)) if first is not None and second is not None else []
+    result = list(_equal_texts(first, second)) if first is not None and second is not None else []
     return ReferenceNoise(
-        law=_joined([each.law for each, _ in found]),
-        plain=_joined([each.plain for each, _ in found]),
-        lead=_joined([change for _, change in found]),
+        law=_joined([item.law for item, _ in result]),
+        plain=_joined([item.plain for item, _ in result]),
+        lead=_joined([change for _, change in result]),
     )
 
 
@@ -209,7 +209,7 @@ def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Referenc
 def _lead_changes(pair: Pair) -> Floats:
     """Changes of the lead at equal tokens."""
     count = agreeing(pair.candidate.tokens, pair.baseline.tokens)
-    ours, theirs = (_leads_of(each.trace, count) for each in (pair.candidate, pair.baseline))
+    ours, theirs = (_leads_of(item.trace, count) for item in (pair.candidate, pair.baseline))
     known = np.isfinite(ours) & np.isfinite(theirs)
     return np.asarray(np.abs(ours[known] - theirs[known]))
 
@@ -229,6 +229,6 @@ def _joined(parts: list[Floats]) -> Floats:
 def by_case(compared_requests: tuple[ReferenceComparison, ...]) -> Floats:
     """[C] mean distance of each prompt: over its requests the mean over positions; prompts are independent."""
     means: dict[str, list[float]] = {}
-    for each in compared_requests:
-        means.setdefault(each.case, []).append(float(np.mean(each.law)))
+    for request in compared_requests:
+        means.setdefault(request.case, []).append(float(np.mean(request.law)))
     return np.array([float(np.mean(values)) for values in means.values()])

@@ -59,9 +59,9 @@ def filtered(view: RequestView) -> Mask | None:
     if stream is None:
         return None
     mask = view.nothing()
-    for each in stream.decisions:
-        if 0 <= each.token < len(mask):
-            mask[each.token] = True
+    for decision in stream.decisions:
+        if 0 <= decision.token < len(mask):
+            mask[decision.token] = True
     return mask
 
 
@@ -125,5 +125,5 @@ def _entries() -> tuple[Situation, ...]:
     )
 
 
-CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({each.name: each for each in _entries()})
+CATALOGUE: Final[Mapping[str, Situation]] = MappingProxyType({mapping.name: mapping for mapping in _entries()})
 """Situations by name, in the order in which they are reported."""

@@ -72,8 +72,8 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
         unread = arm.requests[index]
         waiting.append(_Waiting(replace(view, request=unread, trace=unread.trace), masks))
     around = batches(stays)
-    for each in waiting:
-        tally.add(replace(each.view, batch=around.get(each.view.request.request_id)), each.examined, BY_BATCH)
+    for item in waiting:
+        tally.add(replace(item.view, batch=around.get(item.view.request.request_id)), item.examined, BY_BATCH)
     return tally.coverage()
 
 
@@ -96,7 +96,7 @@ class _Tally:
 
     @classmethod
     def of(cls, checks: Iterable[str]) -> _Tally:
-        unknown = {name for name, each in CATALOGUE.items() if each.recognise is None}
+        unknown = {name for name, item in CATALOGUE.items() if item.recognise is None}
         return cls(Counter(), {name: Counter() for name in checks}, unknown)
 
     def add(self, view: RequestView, examined: Mapping[str, Mask], recognisers: Mapping[str, Recogniser]) -> None:
@@ -119,7 +119,7 @@ class _Tally:
 
 
 def _recognisers(*, batch: bool) -> Mapping[str, Recogniser]:
-    named = {name: each.recognise for name, each in CATALOGUE.items() if (each.group is Group.BATCH) is batch}
+    named = {name: item.recognise for name, item in CATALOGUE.items() if (item.group is Group.BATCH) is batch}
     return {name: recognise for name, recognise in named.items() if recognise is not None}
 
 

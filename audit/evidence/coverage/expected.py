@@ -72,7 +72,7 @@ def often(arm: ArmRecord) -> Iterator[str]:
         yield "mixed_parameters"
     if arm.effective.proposer_shape == "tree":
         yield "tree_branch"
-    if any(each.get("side") == Side.OUTPUT for each in declared_filters(arm.effective)):
+    if any(mapping.get("side") == Side.OUTPUT for mapping in declared_filters(arm.effective)):
         yield "filter"
     header = _header(arm)
     if header is not None:

@@ -57,9 +57,9 @@ def _behind_best(request: RequestRecord, index: int) -> float:
     return float(beyond_rounding(np.array(lead), np.abs(scores.max())))
 
 
-def lead_over(found: Divergence) -> float | None:
+def lead_over(divergence: Divergence) -> float | None:
     """The baseline's lead over the candidate's token, or a truncation threshold's distance if smaller."""
-    request, index, token = found.pair.baseline, found.index, found.token
+    request, index, token = divergence.pair.baseline, divergence.index, divergence.token
     if token is None or not has_rows(request):
         return None
     scores = perturbed(request, index)

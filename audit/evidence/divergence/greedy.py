@@ -21,13 +21,13 @@ def margins(request: RequestRecord) -> Floats:
     return request.trace.margin
 
 
-def lead_over(found: Divergence) -> float | None:
+def lead_over(divergence: Divergence) -> float | None:
     """The baseline's score of its token minus that of the candidate's token.
 
     If the record lacks the candidate's token, the result is its smallest possible
     lead: that over the last recorded score, or the top-two margin.
     """
-    trace, index, token = found.pair.baseline.trace, found.index, found.token
+    trace, index, token = divergence.pair.baseline.trace, divergence.index, divergence.token
     if token is None or index >= len(trace.margin):
         return None
     if trace.header.level is RecordLevel.FULL and shape_fault(trace) is None:

@@ -46,13 +46,13 @@ class RequestDifference:
 
     def finding(self, arm: ArmKind) -> Finding:
         """The finding: place, compared arm and reason."""
-        found = self.divergence
-        ours, theirs = found.pair.candidate, found.pair.baseline
-        if found.ended:
+        result = self.divergence
+        ours, theirs = result.pair.candidate, result.pair.baseline
+        if result.ended:
             place = f"ends after {len(ours.tokens)} tokens, there after {len(theirs.tokens)}"
         else:
-            place = f"token {found.index} is {found.token}, there {theirs.tokens[found.index]}"
-        return Finding(ours.request_id, found.step, f"{self.kind} against {arm}: {place}; {self.reason}")
+            place = f"token {result.index} is {result.token}, there {theirs.tokens[result.index]}"
+        return Finding(ours.request_id, result.step, f"{self.kind} against {arm}: {place}; {self.reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Rerun:
 
     def count(self, kind: str) -> int:
         """Number of differences of this kind."""
-        return sum(each.kind == kind for each in self.differences)
+        return sum(difference.kind == kind for difference in self.differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,11 @@ def compare(evidence: Evidence, kind: ArmKind) -> Rerun:
     problem = next((text for text in map(_incomparable, pairs) if text), None)
     if problem is not None:
         return Rerun(kind, len(pairs), 0, (), unpaired, problem)
-    found = [each for each in map(divergence, pairs) if each is not None]
+    result = [pair for pair in map(divergence, pairs) if pair is not None]
     instrument = _instrument(evidence.candidate)
-    differences = _triage_rejection(found, pairs) if instrument is None else _triage_equal(found, evidence, instrument)
+    differences = (
+        _triage_rejection(result, pairs) if instrument is None else _triage_equal(result, evidence, instrument)
+    )
     return Rerun(kind, len(pairs), sum(compared(pair) for pair in pairs), differences, unpaired, None)
 
 
@@ -118,31 +120,31 @@ def _instrument(arm: ArmRecord) -> Instrument | None:
 
 
 def _triage_equal(
-    found: Sequence[Divergence], evidence: Evidence, instrument: Instrument
+    divergences: Sequence[Divergence], evidence: Evidence, instrument: Instrument
 ) -> tuple[RequestDifference, ...]:
-    if not found:
+    if not divergences:
         return ()
     reference = evidence.baseline
     noise = measure_noise(reference, evidence.controls, instrument.margins) if reference is not None else None
     result = []
-    for each in found:
-        lead = None if each.ended else instrument.lead_over(each)
-        if each.ended:
-            result.append(RequestDifference(each, "real", "the tokens agree as far as both go"))
+    for item in divergences:
+        lead = None if item.ended else instrument.lead_over(item)
+        if item.ended:
+            result.append(RequestDifference(item, "real", "the tokens agree as far as both go"))
         elif lead is None or noise is None or noise.positions < MIN_NOISE_POSITIONS:
             result.append(
-                RequestDifference(each, "untriaged", "the lead or the noise between two plain runs is not known")
+                RequestDifference(item, "untriaged", "the lead or the noise between two plain runs is not known")
             )
         else:
             # a negative lead: the chosen token is not the best one under its own key
             kind = "numerical" if abs(lead) <= noise.bound else "real"
             result.append(
-                RequestDifference(each, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
+                RequestDifference(item, kind, f"its lead {lead:.4g} {instrument.unit}, noise bound {noise.bound:.4g}")
             )
     return tuple(result)
 
 
-def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
+def _triage_rejection(divergences: Sequence[Divergence], pairs: Sequence[Pair]) -> tuple[RequestDifference, ...]:
     same = [pair for pair in pairs if divergence(pair) is None]
 
     @cache
@@ -151,53 +153,53 @@ def _triage_rejection(found: Sequence[Divergence], pairs: Sequence[Pair]) -> tup
         return len(changes), max(changes, default=0.0)
 
     result = []
-    for each in found:
-        cause = _cause(each)
+    for item in divergences:
+        cause = _cause(item)
         if cause is not None:
             result.append(cause)
             continue
-        change = _row_change(each.pair, each.index)
+        change = _row_change(item.pair, item.index)
         positions, bound = noise() if change is not None else (0, 0.0)
         if change == 0.0:
-            result.append(RequestDifference(each, "real", "rows, drafts and numbers are the same"))
+            result.append(RequestDifference(item, "real", "rows, drafts and numbers are the same"))
         elif change is None or positions < MIN_NOISE_POSITIONS or bound > LARGEST_NOISE:
-            result.append(RequestDifference(each, "untriaged", "the change of the rows or the usual one is not known"))
+            result.append(RequestDifference(item, "untriaged", "the change of the rows or the usual one is not known"))
         else:
             kind = "numerical" if change <= bound else "real"
             result.append(
                 RequestDifference(
-                    each, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
+                    item, kind, f"p changed by {change:.3g} in total variation, usual at most {bound:.3g}"
                 )
             )
     return tuple(result)
 
 
-def _cause(found: Divergence) -> RequestDifference | None:
+def _cause(result: Divergence) -> RequestDifference | None:
     """The difference as classified without rows; None if numbers and drafts are the same."""
-    if found.ended:
-        return RequestDifference(found, "real", "the tokens agree as far as both go")
-    sides = [found.pair.candidate, found.pair.baseline]
+    if result.ended:
+        return RequestDifference(result, "real", "the tokens agree as far as both go")
+    sides = [result.pair.candidate, result.pair.baseline]
     if any(side.trace.header.level is RecordLevel.TOKENS or shape_fault(side.trace) for side in sides):
-        return RequestDifference(found, "untriaged", "the record holds no numbers")
-    ours, theirs = (offer(side, found.index) for side in sides)
+        return RequestDifference(result, "untriaged", "the record holds no numbers")
+    ours, theirs = (offer(side, result.index) for side in sides)
     if ours.role == theirs.role and _other(ours.number, theirs.number):
-        return RequestDifference(found, "real", f"drawn with {ours.number:.6g}, there with {theirs.number:.6g}")
+        return RequestDifference(result, "real", f"drawn with {ours.number:.6g}, there with {theirs.number:.6g}")
     for token in ours.tested.keys() & theirs.tested.keys():
         if _other(ours.tested[token], theirs.tested[token]):
             numbers = f"{ours.tested[token]:.6g}, there with {theirs.tested[token]:.6g}"
-            return RequestDifference(found, "real", f"draft {token} was tested with {numbers}")
+            return RequestDifference(result, "real", f"draft {token} was tested with {numbers}")
     if ours.drafted.keys() != theirs.drafted.keys():
         draws = list(zip(ours.drafted.values(), theirs.drafted.values(), strict=False))
         if any(_other(*pair) for pair in draws):
-            return RequestDifference(found, "real", f"drafted with {draws[0][0]:.6g}, there with {draws[0][1]:.6g}")
-        return RequestDifference(found, "drafts", f"drafted {sorted(ours.drafted)}, there {sorted(theirs.drafted)}")
+            return RequestDifference(result, "real", f"drafted with {draws[0][0]:.6g}, there with {draws[0][1]:.6g}")
+        return RequestDifference(result, "drafts", f"drafted {sorted(ours.drafted)}, there {sorted(theirs.drafted)}")
     return None
 
 
 def offer(request: RequestRecord, index: int) -> DecidingNumbers:
     """Tokens drafted and tested for emitted token `index`; the trace is well-formed and above level tokens."""
     trace = request.trace
-    view = next(each for each in steps_of(trace) if each.emitted.start <= index < each.emitted.stop)
+    view = next(step for step in steps_of(trace) if step.emitted.start <= index < step.emitted.stop)
     parent = int(trace.row[index]) - 1
     children = [i for i, node in enumerate(trace.node_parent[view.nodes]) if int(node) == parent]
     tokens, numbers = trace.node_token[view.nodes], trace.node_uniform[view.nodes]
@@ -222,5 +224,5 @@ def _row_change(pair: Pair, index: int) -> float | None:
 
 def _row_changes(pair: Pair) -> list[float]:
     shared = agreeing(pair.candidate.tokens, pair.baseline.tokens)
-    found = [_row_change(pair, index) for index in range(min(shared, NOISE_PER_REQUEST))]
-    return [change for change in found if change is not None]
+    result = [_row_change(pair, index) for index in range(min(shared, NOISE_PER_REQUEST))]
+    return [change for change in result if change is not None]

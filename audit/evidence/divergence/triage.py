@@ -125,18 +125,18 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
         if pair.candidate.trace.header.prompt != pair.baseline.trace.header.prompt:
             reason = f"request {pair.candidate.request_id} and its baseline have different prompts"
             return CheckResult(Verdict.INCONCLUSIVE, reason)
-    found = [each for each in map(divergence, pairing.pairs) if each is not None]
+    pairs = [other for other in map(divergence, pairing.pairs) if other is not None]
     noise = _noise(evidence, params, instrument)
     wrong = [fault for pair in pairing.pairs if (fault := baseline_fault(pair.baseline, instrument)) is not None]
-    places = {each.request.request_id: each.places for each in wrong}
-    triaged = [triage(each, noise, instrument, places) for each in found]
+    places = {item.request.request_id: item.places for item in wrong}
+    triaged = [triage(item, noise, instrument, places) for item in pairs]
     tokens = sum(compared(pair) for pair in pairing.pairs)
-    counts = {kind: sum(each.kind == kind for each in triaged) for kind in KINDS}
+    counts = {kind: sum(item.kind == kind for item in triaged) for kind in KINDS}
     real, confidence = counts["real"], float(params["confidence"])
-    decision = _decide(counts, sum(len(each.places) for each in wrong), tokens, pairing, params)
-    triaged.sort(key=lambda each: ORDER.index(each.kind))
-    findings = [*(each.finding(instrument.unit) for each in wrong)]
-    findings += [each.finding(noise, instrument.unit) for each in triaged]
+    decision = _decide(counts, sum(len(item.places) for item in wrong), tokens, pairing, params)
+    triaged.sort(key=lambda item: ORDER.index(item.kind))
+    findings = [*(item.finding(instrument.unit) for item in wrong)]
+    findings += [item.finding(noise, instrument.unit) for item in triaged]
     return CheckResult(
         verdict=decision.verdict,
         summary=_summary(counts, tokens, len(pairing.pairs), noise, decision.reason),
@@ -147,7 +147,7 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
         findings=tuple(findings[:MAX_FINDINGS]),
         details={
             **_details(counts, tokens, pairing, noise, triaged, confidence),
-            "baseline_tokens_behind": sum(len(each.places) for each in wrong),
+            "baseline_tokens_behind": sum(len(item.places) for item in wrong),
         },
     )
 
@@ -171,22 +171,22 @@ def _noise(evidence: Evidence, params: Params, instrument: Instrument) -> Margin
 
 
 def triage(
-    found: Divergence, noise: MarginNoise, instrument: Instrument, wrong: Mapping[str, frozenset[int]]
+    result: Divergence, noise: MarginNoise, instrument: Instrument, wrong: Mapping[str, frozenset[int]]
 ) -> TriagedDivergence:
     """The kind of a divergence; `wrong` holds the baseline's tokens that are behind their own rows, by request."""
-    if found.ended:
+    if result.ended:
         # with tokens derived from text an end has no token, and so no lead that shows how close it was
-        known = all(names_its_ends(each) for each in (found.pair.candidate, found.pair.baseline))
-        return TriagedDivergence(found, "real" if known else "untriaged", None)
-    lead = instrument.lead_over(found)
+        known = all(names_its_ends(item) for item in (result.pair.candidate, result.pair.baseline))
+        return TriagedDivergence(result, "real" if known else "untriaged", None)
+    lead = instrument.lead_over(result)
     # a wrong token of the baseline is a flip against the control too, which widens the measured noise
-    if lead is not None and lead < 0.0 and found.index in wrong.get(found.pair.baseline.request_id, ()):
-        return TriagedDivergence(found, "baseline", lead)
+    if lead is not None and lead < 0.0 and result.index in wrong.get(result.pair.baseline.request_id, ()):
+        return TriagedDivergence(result, "baseline", lead)
     if lead is None or not (noise.given or noise.positions >= MIN_NOISE_POSITIONS):
-        return TriagedDivergence(found, "untriaged", lead)
+        return TriagedDivergence(result, "untriaged", lead)
     if lead < -noise.bound:
-        return TriagedDivergence(found, "baseline", lead)
-    return TriagedDivergence(found, "numerical" if lead <= noise.bound else "real", lead)
+        return TriagedDivergence(result, "baseline", lead)
+    return TriagedDivergence(result, "numerical" if lead <= noise.bound else "real", lead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def _details(
     triaged: Sequence[TriagedDivergence],
     confidence: float,
 ) -> dict[str, Any]:
-    leads = [each.lead for each in triaged if each.lead is not None and math.isfinite(each.lead)]
+    leads = [item.lead for item in triaged if item.lead is not None and math.isfinite(item.lead)]
     numerical = counts["numerical"]
     return {
         "tokens_compared": tokens,

@@ -57,9 +57,9 @@ def _pooled(law: LawSums, generator: np.random.Generator) -> Iterator[ComponentT
         yield from _smooth(name, "all", law.smooth(transform), generator)
     yield from _scores(law, EVERY, "all")
     if law.process.n >= MIN_TOKENS:
-        found, leader = summary(law.process), ranking(law.process, 1)[0]
+        result, leader = summary(law.process), ranking(law.process, 1)[0]
         name = f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g})"
-        yield ComponentTest(name, "all", found.n, found.log_max, found.p, found.log_max, "nats")
+        yield ComponentTest(name, "all", result.n, result.log_max, result.p, result.log_max, "nats")
 
 
 def token_tests(table: LawTable, stratum: str, generator: np.random.Generator) -> Iterator[ComponentTest]:

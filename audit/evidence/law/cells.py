@@ -79,18 +79,18 @@ def _carried(ids: NDArray[np.int64], p: Floats, token: NDArray[np.int64]) -> Flo
     """[E - 1] of cells `ids` [E, C]: for all but the first row, the row before at the cell `token` [E]."""
     before = np.arange(len(token) - 1)
     cell = own_cell(ids[:-1], ids[before + 1, token[1:]])
-    found = np.where(cell == NO_NODE, 0.0, p[before, cell])
+    result = np.where(cell == NO_NODE, 0.0, p[before, cell])
     tail = np.flatnonzero(token[1:] == ids.shape[1] - 1)
     # the tail's own mark is no token, so its cell has 0 here
     others = _on_cells(ids[tail], p[tail], ids[tail + 1])
-    found[tail] = np.maximum(1.0 - others.sum(axis=1), 0.0)
-    return found
+    result[tail] = np.maximum(1.0 - others.sum(axis=1), 0.0)
+    return result
 
 
 def _on_cells(ids: NDArray[np.int64], p: Floats, wanted: NDArray[np.int64]) -> Floats:
     """[n, W] of rows with cells `ids` [n, C]: p of the tokens `wanted` [n, W]; 0 for a token without a cell."""
-    found = np.zeros(wanted.shape)
+    result = np.zeros(wanted.shape)
     # from the last cell, because of equal tokens the first counts
     for cell in reversed(range(ids.shape[1])):
-        np.copyto(found, p[:, cell, None], where=wanted == ids[:, cell, None])
-    return np.where(wanted > TAIL, found, 0.0)
+        np.copyto(result, p[:, cell, None], where=wanted == ids[:, cell, None])
+    return np.where(wanted > TAIL, result, 0.0)

@@ -107,8 +107,8 @@ class LawSums:
         joined = np.split(legendre(np.concatenate(held)), np.cumsum([len(u) for u in held[:-1]]))
         polynomials = dict(zip(columns, joined, strict=True))
         rank = polynomials.pop("rank")
-        for name, each in polynomials.items():
-            self._smooth[name, EVERY] = self._smooth[name, EVERY].add_polynomials(each)
+        for name, item in polynomials.items():
+            self._smooth[name, EVERY] = self._smooth[name, EVERY].add_polynomials(item)
         known = ~np.isnan(table.rank_pit)
         depth, bonus = depth[known], table.bonus[known]
         parts = {EVERY: rank, BONUS: rank[bonus]}

@@ -77,9 +77,9 @@ def application(webhook: Webhook) -> Starlette:
 
     async def ready(_request: Request) -> Response:
         probe = Review("probe", "Pod", "-", {"target": f"sha256:{'0' * 64}"})
-        found = await _decided(webhook, probe, limiter)
-        readable = found.code == 403
-        return JSONResponse({"message": "ready" if readable else found.message}, 200 if readable else 503)
+        outcome = await _decided(webhook, probe, limiter)
+        readable = outcome.code == 403
+        return JSONResponse({"message": "ready" if readable else outcome.message}, 200 if readable else 503)
 
     async def live(_request: Request) -> Response:
         return JSONResponse({"message": "alive"})

@@ -26,7 +26,7 @@ def _case(run: str, requirement: str, reasons: Sequence[Reason]) -> JunitCase:
     worst = min(reasons, key=lambda reason: list(TAGS).index(reason.answer), default=None)
     if worst is None:
         return JunitCase(run, requirement)
-    return JunitCase(run, requirement, TAGS[worst.answer], worst.text, [_line(each, run) for each in reasons])
+    return JunitCase(run, requirement, TAGS[worst.answer], worst.text, [_line(reason, run) for reason in reasons])
 
 
 def _line(reason: Reason, run: str) -> str:

@@ -29,7 +29,8 @@ def render(judgement: GateJudgement) -> str:
     if reasons:
         columns = ("decision", "requirement", "reason", "next step")
         rows = (
-            (each.answer.words, each.requirement, each.text, next_step(each, name) or "") for each in reasons[:MOST]
+            (reason.answer.words, reason.requirement, reason.text, next_step(reason, name) or "")
+            for reason in reasons[:MOST]
         )
         lines += ["", *table_lines(columns, rows)]
     if len(reasons) > MOST:

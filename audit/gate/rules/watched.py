@@ -44,9 +44,9 @@ def _lacks(about: str, text: str) -> Reason:
 def _alarms(watches: WatchFacts, wanted: WatchRule) -> Iterator[Reason]:
     """One reason for all alarms of a watch, model and direction: a fall that stays alarms again and again."""
     for series in watches.series:
-        alarms = [each for each in series.alarms if not wanted.models or each.model in wanted.models]
-        for model, direction in dict.fromkeys((each.model, each.direction) for each in alarms):
-            moments = [each.at for each in alarms if (each.model, each.direction) == (model, direction)]
+        alarms = [alarm for alarm in series.alarms if not wanted.models or alarm.model in wanted.models]
+        for model, direction in dict.fromkeys((alarm.model, alarm.direction) for alarm in alarms):
+            moments = [alarm.at for alarm in alarms if (alarm.model, alarm.direction) == (model, direction)]
             yield _alarmed(series, f"{series.watch.settings.url} {model}", ChangeDirection(direction), moments)
 
 
@@ -81,8 +81,8 @@ def _unwatched(watches: WatchFacts, wanted: WatchRule, now: datetime) -> Iterato
 
 def _last(series: Sequence[WatchedSeries], now: datetime) -> datetime:
     """Time of the last reading, or the start of the last watch."""
-    moments = [reading.at for each in series for reading in each.readings if reading.at <= now + CLOCK_SKEW]
-    return max(moments, default=max(each.watch.created_at for each in series))
+    moments = [reading.at for other in series for reading in other.readings if reading.at <= now + CLOCK_SKEW]
+    return max(moments, default=max(other.watch.created_at for other in series))
 
 
 def _of_server(
@@ -91,12 +91,12 @@ def _of_server(
     if not series:
         yield _lacks(f"watch {url}", f"the store has no watch of {url}")
         return
-    problems = {each.watch.id: _lax(each, bounds, wanted) for each in series}
-    strict = [each for each in series if problems[each.watch.id] is None]
+    problems = {other.watch.id: _lax(other, bounds, wanted) for other in series}
+    strict = [other for other in series if problems[other.watch.id] is None]
     if not strict:
         yield _lacks(f"reference {url}", f"{url}: watch {series[-1].watch.id} {problems[series[-1].watch.id]}")
         return
-    seen = {reading.model for each in strict for reading in each.readings if reading.model and reading.label is None}
+    seen = {reading.model for item in strict for reading in item.readings if reading.model and reading.label is None}
     for model in wanted.models or sorted(seen) or ("",):
         yield from _of_model(f"{url} {model}".rstrip(), model, strict, wanted, now)
 
@@ -128,7 +128,7 @@ class _Covered:
 def _of_model(
     name: str, model: str, series: Sequence[WatchedSeries], wanted: WatchRule, now: datetime
 ) -> Iterator[Reason]:
-    judged = {each.watch.id: _judged(each, model, now) for each in series}
+    judged = {other.watch.id: _judged(other, model, now) for other in series}
     if not any(judged.values()):
         yield _lacks(f"readings {name}", f"{name}: no reading of the last {wanted.days} days was judged")
         return
@@ -139,11 +139,11 @@ def _of_model(
         text = f"the last judged reading is {_spoken(age)} old, at most {_spoken(wanted.interval)} are allowed"
         yield _lacks(f"age {name}", f"{name}: {text}")
     whole = timedelta(days=wanted.days)
-    gaps = whole - sum((each.end - each.begin for each in covered), timedelta())
+    gaps = whole - sum((item.end - item.begin for item in covered), timedelta())
     if gaps > whole * wanted.gaps:
         share = f"{_spoken(gaps)} of the last {wanted.days} days ({gaps / whole:.1%}) were not watched"
         yield _lacks(f"gaps {name}", f"{name}: {share}, at most {wanted.gaps:.1%} are allowed")
-    units = max(_units(each, judged[each.watch.id]) for each in series)
+    units = max(_units(other, judged[other.watch.id]) for other in series)
     if units < wanted.units:
         text = f"{units:.0f} units of drafted tokens were judged, {wanted.units} are required"
         yield _lacks(f"units {name}", f"{name}: {text}")
@@ -171,11 +171,11 @@ def _covered(reading: WatchReading, wanted: WatchRule, now: datetime) -> _Covere
 def _merged(times: Iterator[_Covered]) -> list[_Covered]:
     """The union of the times, as times that do not overlap."""
     merged: list[_Covered] = []
-    for each in sorted(times, key=lambda each: each.begin):
-        if merged and each.begin <= merged[-1].end:
-            merged[-1] = _Covered(merged[-1].begin, max(each.end, merged[-1].end))
+    for time in sorted(times, key=lambda item: item.begin):
+        if merged and time.begin <= merged[-1].end:
+            merged[-1] = _Covered(merged[-1].begin, max(time.end, merged[-1].end))
         else:
-            merged.append(each)
+            merged.append(time)
     return merged
 
 

@@ -65,7 +65,7 @@ def read_aiperf(path: Path) -> AiperfFigures:
         raise UserError(
             f"{path}: it has no records; give profile_export.jsonl of aiperf profile --export-level records"
         )
-    found = (
+    result = (
         str(path),
         tally.requests,
         tally.failed,
@@ -73,7 +73,7 @@ def read_aiperf(path: Path) -> AiperfFigures:
         tuple(sorted(engines)),
         estimates(draft_sums(totals)),
     )
-    return AiperfFigures(*found)
+    return AiperfFigures(*result)
 
 
 def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -107,10 +107,10 @@ def _totals(path: Path, number: int, account: Any) -> DraftTotals:
     emitted = account.get("completion_tokens")
     emitted = emitted if isinstance(emitted, int) else None
     steps, drafted, accepted = counts
-    found = contradiction(steps, drafted, accepted, emitted) or _parts(account)
-    if found is not None:
+    result = contradiction(steps, drafted, accepted, emitted) or _parts(account)
+    if result is not None:
         raise UserError(
-            f"{path}:{number}: {found}; the server's account is wrong, leave the line out or mend the server"
+            f"{path}:{number}: {result}; the server's account is wrong, leave the line out or mend the server"
         )
     return DraftTotals(steps, drafted, accepted, emitted)
 
@@ -125,8 +125,8 @@ def _parts(account: Mapping[str, Any]) -> str | None:
         if histogram is not None and sum(int(kept) * count for kept, count in histogram.items()) != accepted:
             return f"acceptance_histogram does not add up to {accepted} accepted tokens"
         for name, total in (("per_step_accepted", accepted), ("per_step_drafted", drafted)):
-            each = account.get(name)
-            if each is not None and (len(each), sum(each)) != (steps, total):
+            item = account.get(name)
+            if item is not None and (len(item), sum(item)) != (steps, total):
                 return f"{name} does not add up to {total} tokens in {steps} steps"
     except (TypeError, ValueError, AttributeError):
         return "acceptance_histogram or the counts by step are not whole numbers"

@@ -37,8 +37,8 @@ def in_begun_order(
         return BegunOrder(tuple(requests), named=False)
     places = {name: at for at, name in enumerate(workloads)}
     stays = {request.key: stay_of(request) for request in record.requests}
-    found = [stays.get(f"{one.key.case_id}#{one.key.sample}") for one in requests]
-    admitted = _admitted([stay for stay in found if stay is not None])
+    result = [stays.get(f"{one.key.case_id}#{one.key.sample}") for one in requests]
+    admitted = _admitted([stay for stay in result if stay is not None])
     named = len(admitted) < len(requests)
     begun = [()] * len(requests) if named else admitted
     keys = [(key, _by_name(one, places)) for key, one in zip(begun, requests, strict=True)]

@@ -91,10 +91,10 @@ class Parity:
     @property
     def exit_code(self) -> int:
         """1 if a comparison found a fault, 3 if one is undecided or none ran, else 0."""
-        found = {one.verdict for one in self.results}
-        if Verdict.FAULT in found:
+        result = {one.verdict for one in self.results}
+        if Verdict.FAULT in result:
             return 1
-        return 0 if Verdict.CERTIFIED in found and Verdict.INCONCLUSIVE not in found else 3
+        return 0 if Verdict.CERTIFIED in result and Verdict.INCONCLUSIVE not in result else 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +204,17 @@ def _acceptance(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityRes
         return result(Verdict.INCONCLUSIVE, "the instances share no request")
     counts = [_counts([one for one in requests if one.key in shared]) for requests in arm.drafts]
     try:
-        found = pair_changes(counts, limits.alpha / arms)
+        outcome = pair_changes(counts, limits.alpha / arms)
     except ValueError as error:
         return result(Verdict.INCONCLUSIVE, str(error))
-    decisions = [decide(one.change.low, one.change.high, limits.margin) for one in found]
-    worst = max(found, key=lambda one: (abs(one.change.estimate), one.change.high - one.change.low))
+    decisions = [decide(one.change.low, one.change.high, limits.margin) for one in outcome]
+    worst = max(outcome, key=lambda one: (abs(one.change.estimate), one.change.high - one.change.low))
     verdict = next(
         (VERDICTS[one] for one in (EquivalenceDecision.FAULT, EquivalenceDecision.INCONCLUSIVE) if one in decisions),
         Verdict.CERTIFIED,
     )
     ends = f"[{worst.change.low:+.3f}, {worst.change.high:+.3f}]"
-    rates = ", ".join(f"{each.accepted.sum() / each.drafted.sum():.3f}" for each in counts)
+    rates = ", ".join(f"{count.accepted.sum() / count.drafted.sum():.3f}" for count in counts)
     words = f"rates {rates}; largest change {worst.change.estimate:+.3f} {ends} from instance {worst.first + 1}"
     return result(verdict, f"{words} to {worst.second + 1} over {worst.change.clusters} prompts", worst)
 
@@ -283,8 +283,8 @@ def _noise(plain: PlainArms, limits: ParityLimits) -> float | None:
     """The largest change of a log-probability between two plain arms of the first run, or the stated one."""
     if limits.noise is not None or plain.baseline is None or not plain.controls:
         return limits.noise
-    found = [changes(control, plain.baseline, "baseline").value for control in plain.controls]
-    values = np.abs(np.concatenate(found))
+    result = [changes(control, plain.baseline, "baseline").value for control in plain.controls]
+    values = np.abs(np.concatenate(result))
     return float(values.max()) if len(values) >= MIN_NOISE_POSITIONS else None
 
 
@@ -310,29 +310,29 @@ class _Trend:
 
     instance: int
     of: str
-    found: IndexTrend
+    trend: IndexTrend
 
 
 def _drift(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityResult:
     """Two ratios are watched: accepted over drafted, and drafted over emitted tokens, which falls where drafts stop."""
     alpha = limits.alpha / (2 * arms * len(arm.runs))
-    found = [trend for at, requests in enumerate(arm.drafts) for trend in _trends(at, requests, alpha)]
+    drafts = [trend for at, requests in enumerate(arm.drafts) for trend in _trends(at, requests, alpha)]
     n = sum(map(len, arm.drafts))
-    if not found:
+    if not drafts:
         return ParityResult(arm.name, "drift", Verdict.NOT_RUN, n, None, None, limits.drift, NOTHING)
-    lowest = min(found, key=lambda one: one.found.p)
-    rates = [one for one in found if one.of == "acceptance"]
-    widest = max(rates or found, key=lambda one: max(abs(one.found.change.low), abs(one.found.change.high)))
-    bound = max(abs(widest.found.change.low), abs(widest.found.change.high))
-    if lowest.found.p <= alpha:
+    lowest = min(drafts, key=lambda one: one.trend.p)
+    rates = [one for one in drafts if one.of == "acceptance"]
+    widest = max(rates or drafts, key=lambda one: max(abs(one.trend.change.low), abs(one.trend.change.high)))
+    bound = max(abs(widest.trend.change.low), abs(widest.trend.change.high))
+    if lowest.trend.p <= alpha:
         verdict, shown = Verdict.FAULT, lowest
     else:
         verdict = Verdict.CERTIFIED if rates and bound <= limits.drift else Verdict.INCONCLUSIVE
         shown = widest
-    change = shown.found.change
+    change = shown.trend.change
     words = (
         f"{shown.of} of instance {shown.instance + 1} changes by {change.estimate:+.3f} [{change.low:+.3f}, "
-        f"{change.high:+.3f}] from the first to the second half; smallest p {lowest.found.p:.2g}, alarm at {alpha:.2g}"
+        f"{change.high:+.3f}] from the first to the second half; smallest p {lowest.trend.p:.2g}, alarm at {alpha:.2g}"
     )
     finite = bound if math.isfinite(bound) else None
     return ParityResult(arm.name, "drift", verdict, n, abs(change.estimate), finite, limits.drift, words + arm.order)
@@ -348,9 +348,9 @@ def _trends(instance: int, requests: Sequence[RequestDrafts], alpha: float) -> I
     ratios: Mapping[str, tuple[Floats, Floats]] = {"acceptance": (accepted, drafted), "drafting": (drafted, emitted)}
     for number, (name, (counts, of)) in enumerate(ratios.items()):
         generator = np.random.default_rng([SEED, instance, number])
-        found = index_trend(counts, of, strata, prompts, generator, 1.0 - alpha)
-        if found is not None:
-            yield _Trend(instance, name, found)
+        trend = index_trend(counts, of, strata, prompts, generator, 1.0 - alpha)
+        if trend is not None:
+            yield _Trend(instance, name, trend)
 
 
 def _places(requests: Sequence[RequestDrafts]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

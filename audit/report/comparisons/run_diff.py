@@ -100,7 +100,9 @@ class RunDiff:
     @property
     def same(self) -> bool:
         """True if verdicts and outputs are the same."""
-        return not self.verdicts and not any(each.partings or each.unpaired or each.unlike for each in self.outputs)
+        return not self.verdicts and not any(
+            output.partings or output.unpaired or output.unlike for output in self.outputs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,8 @@ def _same_content(a: StoredRun, b: StoredRun) -> bool | None:
 
 def environment_changes(then: Environment, now: Environment) -> tuple[Change, ...]:
     """Changes between two environments."""
-    both = ({"packages": each.packages, "hardware": each.hardware, "code": each.code} for each in (then, now))
-    a, b = (dict(_flat(jsonable(each), "")) for each in both)
+    both = ({"packages": item.packages, "hardware": item.hardware, "code": item.code} for item in (then, now))
+    a, b = (dict(_flat(jsonable(item), "")) for item in both)
     return tuple(_changes(a, b))
 
 
@@ -175,7 +177,7 @@ def _flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _verdicts(checks: Iterable[StoredCheck]) -> dict[str, Any]:
-    return {f"{each.arm} {each.check}: {name}": getattr(each, name) for each in checks for name in COMPARED}
+    return {f"{check.arm} {check.check}: {name}": getattr(check, name) for check in checks for name in COMPARED}
 
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
@@ -215,7 +217,7 @@ def _acceptance(arm: str, a: _Acceptance, b: _Acceptance) -> Iterator[Acceptance
 
 def _outputs(name: str, a: ArmRecord, b: ArmRecord, drafting_a: _Acceptance, drafting_b: _Acceptance) -> ArmOutputs:
     """Walk through both arms in the order of case and sample, one record of each in memory."""
-    found, left, right = ArmOutputs(name), iter(a.requests), iter(b.requests)
+    result, left, right = ArmOutputs(name), iter(a.requests), iter(b.requests)
     one, other = next(left, None), next(right, None)
     while one is not None or other is not None:
         order = _order(one, other)
@@ -226,12 +228,12 @@ def _outputs(name: str, a: ArmRecord, b: ArmRecord, drafting_a: _Acceptance, dra
         if order == 0:
             assert one is not None
             assert other is not None
-            _compare(Pair(other, one), found)
+            _compare(Pair(other, one), result)
         else:
-            found.unpaired += 1
+            result.unpaired += 1
         one = next(left, None) if order <= 0 else one
         other = next(right, None) if order >= 0 else other
-    return found
+    return result
 
 
 def _order(one: RequestRecord | None, other: RequestRecord | None) -> int:
@@ -242,22 +244,22 @@ def _order(one: RequestRecord | None, other: RequestRecord | None) -> int:
     return (first > second) - (first < second)
 
 
-def _compare(pair: Pair, found: ArmOutputs) -> None:
-    headers = [each.trace.header for each in (pair.baseline, pair.candidate)]
+def _compare(pair: Pair, outputs: ArmOutputs) -> None:
+    headers = [item.trace.header for item in (pair.baseline, pair.candidate)]
     if headers[0].prompt != headers[1].prompt or headers[0].sampling != headers[1].sampling:
-        found.unlike += 1
+        outputs.unlike += 1
         return
     parted = divergence(pair)
     if parted is None:
-        found.equal += 1
+        outputs.equal += 1
         return
-    found.partings.append(_parting(parted))
+    outputs.partings.append(_parting(parted))
 
 
 def _parting(parted: Divergence) -> Parting:
     a, b, at = parted.pair.baseline, parted.pair.candidate, parted.index
-    tokens = [each.tokens[at] if at < len(each.tokens) else None for each in (a, b)]
-    margins = [float(each.trace.margin[at]) if at < len(each.trace.margin) else None for each in (a, b)]
+    tokens = [item.tokens[at] if at < len(item.tokens) else None for item in (a, b)]
+    margins = [float(item.trace.margin[at]) if at < len(item.trace.margin) else None for item in (a, b)]
     return Parting(
         request=b.key,
         step=parted.step,

@@ -19,7 +19,7 @@ def render(shown: Results) -> str:
     """A heading, the run, and a row per claim that was judged, faults first."""
     run = shown.run
     checks = [check for verdict in ORDER for check in shown.checks if check.verdict is verdict]
-    rows = [(each.verdict.value, each.arm, each.check, each.claim, str(each.n), each.summary) for each in checks]
+    rows = [(check.verdict.value, check.arm, check.check, check.claim, str(check.n), check.summary) for check in checks]
     idle = len(shown.checks) - len(checks)
     return "\n".join(
         [

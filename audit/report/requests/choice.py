@@ -88,9 +88,9 @@ class NamedFinding:
 def findings_by_request(checks: Iterable[StoredCheck]) -> Mapping[str, tuple[NamedFinding, ...]]:
     """The findings by request, those of faults first, else in the order of arms and checks."""
     ordered = sorted(checks, key=lambda check: check.verdict != "fault")
-    found: dict[str, tuple[NamedFinding, ...]] = {}
+    mapping: dict[str, tuple[NamedFinding, ...]] = {}
     for check in ordered:
         for finding in check.findings:
             named = NamedFinding(check.check, finding.step, finding.message)
-            found[finding.request] = (*found.get(finding.request, ()), named)
-    return found
+            mapping[finding.request] = (*mapping.get(finding.request, ()), named)
+    return mapping

@@ -33,7 +33,7 @@ def pieces_of(run: StoredRun) -> Pieces:
         from engine.backends.native.scripted import ALPHABET
 
         return Pieces(lambda token: ALPHABET[token] if token < len(ALPHABET) else "")
-    used = next((each for each in run.artifacts if each.role == "tokenizer"), None)
+    used = next((artifact for artifact in run.artifacts if artifact.role == "tokenizer"), None)
     if used is None:
         return Pieces(None, "the run records no tokenizer")
     folder = _folder(used.name)

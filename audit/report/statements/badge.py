@@ -50,8 +50,8 @@ def badge_of(run: StoredRun, subject: BadgeSubject) -> Badge:
     if subject is BadgeSubject.VERDICT:
         return VERDICTS.get(run.exit_code, VERDICTS[None])
     counts = [arm.counts for arm in run.arms if arm.kind is ArmKind.CANDIDATE and arm.counts.accepted is not None]
-    drafted = sum(each.drafted or 0 for each in counts)
-    accepted = sum(each.accepted or 0 for each in counts)
+    drafted = sum(count.drafted or 0 for count in counts)
+    accepted = sum(count.accepted or 0 for count in counts)
     return Badge("acceptance", f"{100 * accepted / drafted:.1f} %" if drafted else "unknown", GREY)
 
 

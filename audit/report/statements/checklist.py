@@ -112,10 +112,10 @@ def _facts(store: Store, run: str, production: Production) -> ChecklistFacts:
 def traffic(facts: ChecklistFacts) -> ChecklistItem:
     """Acceptance on the reader's own traffic: a watch of the server, or prompts that are not the packaged ones."""
     key, question = "traffic", "Does it accept drafts on your own traffic?"
-    used = [each for each in facts.readings if each.gap is None and each.label is None and each.drafted]
+    used = [reading for reading in facts.readings if reading.gap is None and reading.label is None and reading.drafted]
     if used:
-        drafted, accepted = (sum(getattr(each, name) or 0 for each in used) for name in ("drafted", "accepted"))
-        alarms = sum(each.alarm is not None for each in used)
+        drafted, accepted = (sum(getattr(item, name) or 0 for item in used) for name in ("drafted", "accepted"))
+        alarms = sum(item.alarm is not None for item in used)
         words = f"a watch against this run counted {accepted} of {drafted} drafted tokens as accepted"
         return ChecklistItem(key, question, Standing.SHOWN, f"{words} ({accepted / drafted:.3f}), alarms: {alarms}")
     hint = "run a suite on prompts of your traffic, or follow the server: audit watch URL --run RUN"
@@ -147,17 +147,17 @@ def concurrency(facts: ChecklistFacts) -> ChecklistItem:
 def tail_latency(facts: ChecklistFacts) -> ChecklistItem:
     """The 99th percentile of candidates beside their baselines'."""
     key, question = "p99", "Is the slowest hundredth faster too, not only the mean?"
-    found, least = [], 0
+    result, least = [], 0
     by_arm = {row.arm: row for row in facts.acceptance.latencies}
     for arm in facts.candidates:
         ours, theirs = by_arm.get(arm.name), by_arm.get(str(arm.spec.get("baseline")))
         if ours is not None and theirs is not None:
             least = min(least or ours.requests, ours.requests, theirs.requests)
-            found.append(f"{arm.name} {ours.p99 / 1e3:.0f} ms, its baseline {theirs.p99 / 1e3:.0f} ms")
+            result.append(f"{arm.name} {ours.p99 / 1e3:.0f} ms, its baseline {theirs.p99 / 1e3:.0f} ms")
     hint = f"repeat the requests (samples) until each arm has {TAIL}"
-    if not found:
+    if not result:
         return ChecklistItem(key, question, Standing.MISSING, "no arm was timed beside its baseline", hint)
-    words = f"P99 of a request: {'; '.join(found)}"
+    words = f"P99 of a request: {'; '.join(result)}"
     if least < TAIL:
         slowest = f"{words}; of {least} requests, so it is the slowest one"
         return ChecklistItem(key, question, Standing.SHORT, slowest, hint)
@@ -167,12 +167,12 @@ def tail_latency(facts: ChecklistFacts) -> ChecklistItem:
 def pins(facts: ChecklistFacts) -> ChecklistItem:
     """Versions and digests that a deployment can be held to."""
     key, question = "pins", "Are versions pinned: engine, target, draft?"
-    run, models = facts.run, [each for each in facts.run.artifacts if each.kind in ("target", "draft")]
-    loose = [each.role for each in models if not _pinned(each)]
+    run, models = facts.run, [artifact for artifact in facts.run.artifacts if artifact.kind in ("target", "draft")]
+    loose = [model.role for model in models if not _pinned(model)]
     words = "; ".join(
         [
             f"{len(run.environment.packages)} package versions (digest {run.environment.sha256[:12]})",
-            *(f"{each.role} {each.sha256[:12]}" for each in models if _pinned(each)),
+            *(f"{model.role} {model.sha256[:12]}" for model in models if _pinned(model)),
             *(f"{arm.name} {arm.configuration_sha256[:12]}" for arm in facts.candidates),
         ]
     )
@@ -220,7 +220,7 @@ def long_contexts(facts: ChecklistFacts) -> ChecklistItem:
 def kind_of_target(facts: ChecklistFacts) -> ChecklistItem:
     """The audited target: quantisation rounds and experts route otherwise, so evidence holds for one target."""
     key, question = "target", "Is the audited target the deployed one, quantised and with experts as in production?"
-    target = next((each for each in facts.run.artifacts if each.kind == "target"), None)
+    target = next((artifact for artifact in facts.run.artifacts if artifact.kind == "target"), None)
     about = _described(target)
     hint = "name the deployed target's folder in the suite"
     if target is None or not about:

@@ -98,8 +98,8 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
         "accepted_tokens": counts.accepted,
         "counts_from": counts.source.value,
         "aspects": [
-            {"aspect": found.aspect.value, "outcome": found.outcome.value, "checks": [*map(_check, found.checks)]}
-            for found in part.aspects
+            {"aspect": aspect.aspect.value, "outcome": aspect.outcome.value, "checks": [*map(_check, aspect.checks)]}
+            for aspect in part.aspects
         ],
         "examined_too_seldom": [
             {"check": row.check, "situation": row.situation, "examined": row.examined, "required": row.least}
@@ -171,8 +171,8 @@ def _arm(part: ArmDisclosure) -> Iterator[str]:
     yield from _conditions(part)
     if part.silent:
         yield "The store holds no result for this arm."
-    for found in part.aspects:
-        yield from _aspect(found)
+    for aspect in part.aspects:
+        yield from _aspect(aspect)
     yield from _unexamined(part)
 
 
@@ -207,14 +207,14 @@ def _conditions(part: ArmDisclosure) -> Iterator[str]:
         yield f"The requests had {_list(stated)}."
 
 
-def _aspect(found: AspectResult) -> Iterator[str]:
-    name = found.aspect.value.capitalize()
-    if found.outcome is AspectOutcome.UNTESTED:
-        checks = f" by {_list([check.check for check in found.checks])}" if found.checks else ""
-        yield f"{name}: {OUTCOMES[found.outcome]}{checks}."
+def _aspect(result: AspectResult) -> Iterator[str]:
+    name = result.aspect.value.capitalize()
+    if result.outcome is AspectOutcome.UNTESTED:
+        checks = f" by {_list([check.check for check in result.checks])}" if result.checks else ""
+        yield f"{name}: {OUTCOMES[result.outcome]}{checks}."
     else:
-        yield f"{name}: {OUTCOMES[found.outcome]}."
-    for check in found.checks:
+        yield f"{name}: {OUTCOMES[result.outcome]}."
+    for check in result.checks:
         yield _result(check)
 
 

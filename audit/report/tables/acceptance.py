@@ -280,8 +280,8 @@ class ArmEstimates:
 def run_estimates(store: Store, run: StoredRun) -> tuple[ArmEstimates, ...]:
     """The estimates of every candidate whose drafts somebody counted."""
     known = {one.arm: one for one in store.figures.draft_sums(run.ulid)}
-    found = (_estimates(store, run, arm, known.get(arm.name)) for arm in run.candidates if arm.counts.drafted)
-    return tuple(one for one in found if one.values or one.contradictions)
+    result = (_estimates(store, run, arm, known.get(arm.name)) for arm in run.candidates if arm.counts.drafted)
+    return tuple(one for one in result if one.values or one.contradictions)
 
 
 def _estimates(store: Store, run: StoredRun, arm: StoredArm, known: ArmDraftSums | None) -> ArmEstimates:
@@ -293,8 +293,8 @@ def _estimates(store: Store, run: StoredRun, arm: StoredArm, known: ArmDraftSums
 def arm_estimates(arm: StoredArm, drafts: ArmDrafts) -> ArmEstimates:
     """The estimates of one arm; requests that nobody counted leave only those of the server's counters."""
     known, grown = sums_of(arm.name, drafts.requests), drafts.counters
-    found = None if grown is None else contradiction(grown.steps, grown.drafted, grown.accepted)
-    broken = (*known.contradictions, *([] if found is None else [f"the server's counters: {found}"]))
+    result = None if grown is None else contradiction(grown.steps, grown.drafted, grown.accepted)
+    broken = (*known.contradictions, *([] if result is None else [f"the server's counters: {result}"]))
     if broken:
         return ArmEstimates(arm.name, (), broken)
     counters = None if grown is None else DraftTotals(grown.steps, grown.drafted, grown.accepted)

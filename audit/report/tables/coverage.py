@@ -36,18 +36,18 @@ def in_order(coverage: Iterable[StoredCoverage], *, everything: bool) -> list[St
     """Arms as they come, situations in the catalogue's order; without `everything` only those that occurred or have
     a floor.
     """
-    kept = [each for each in coverage if everything or each.occurred or each.least is not None]
+    kept = [item for item in coverage if everything or item.occurred or item.least is not None]
     places = {name: place for place, name in enumerate(CATALOGUE)}
-    arms = {arm: place for place, arm in enumerate(dict.fromkeys(each.arm for each in kept))}
-    return sorted(kept, key=lambda each: (arms[each.arm], places.get(each.situation, len(places))))
+    arms = {arm: place for place, arm in enumerate(dict.fromkeys(item.arm for item in kept))}
+    return sorted(kept, key=lambda item: (arms[item.arm], places.get(item.situation, len(places))))
 
 
 def situation_rows(coverage: Sequence[StoredCoverage]) -> list[tuple[Any, ...]]:
     """One row per arm and situation, with the check that examined it least."""
     rows = []
-    for arm, situation in dict.fromkeys((each.arm, each.situation) for each in coverage):
-        own = [each for each in coverage if (each.arm, each.situation) == (arm, situation)]
-        least = min(own, key=lambda each: each.examined)
+    for arm, situation in dict.fromkeys((item.arm, item.situation) for item in coverage):
+        own = [item for item in coverage if (item.arm, item.situation) == (arm, situation)]
+        least = min(own, key=lambda item: item.examined)
         bound = zero_hit_bound(least.examined) if least.examined else None
         rows.append((arm, situation, least.occurred, least.least, least.check, least.examined, bound))
     return rows
@@ -55,26 +55,26 @@ def situation_rows(coverage: Sequence[StoredCoverage]) -> list[tuple[Any, ...]]:
 
 def check_rows(coverage: Iterable[StoredCoverage]) -> list[tuple[Any, ...]]:
     """One row per arm, check and situation."""
-    return [(each.arm, each.check, each.situation, each.occurred, each.examined, each.least) for each in coverage]
+    return [(item.arm, item.check, item.situation, item.occurred, item.examined, item.least) for item in coverage]
 
 
 def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
     """One line per arm with a check of its drafts: the main situations, what a check examined too rarely, and what
     never occurred, of which a pass says nothing.
     """
-    drafting = dict.fromkeys(each.arm for each in coverage if each.situation in CORE)
+    drafting = dict.fromkeys(item.arm for item in coverage if item.situation in CORE)
     return [_line(arm, coverage) for arm in drafting]
 
 
 def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
-    own = [each for each in coverage if each.arm == arm]
+    own = [item for item in coverage if item.arm == arm]
     # checks that were decided at an earlier look counted fewer requests
-    occurred = {each.situation: each.occurred for each in sorted(own, key=lambda each: each.occurred)}
+    occurred = {item.situation: item.occurred for item in sorted(own, key=lambda item: item.occurred)}
     shown = {name: words for name, words in IN_WORDS.items() if name in CORE or occurred.get(name)}
     counts = ", ".join(f"{occurred.get(name, 0)} {words}" for name, words in shown.items())
-    short = sorted({each.situation for each in own if each.short})
+    short = sorted({item.situation for item in own if item.short})
     missing = f"; too few examined: {', '.join(short)}" if short else ""
-    floored = {each.situation for each in own if each.least}
+    floored = {item.situation for item in own if item.least}
     never = [name for name in CATALOGUE if name in GENERAL and occurred.get(name) == 0 and name not in floored]
     unmet = f"; not met: {', '.join(never)}" if never else ""
     return f"coverage of {arm}: {counts}{missing}{unmet}"

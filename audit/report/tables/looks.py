@@ -25,17 +25,19 @@ def look_lines(run: StoredRun, checks: Sequence[StoredCheck]) -> list[str]:
 
 def left_lines(checks: Sequence[StoredCheck]) -> list[str]:
     """One line per arm that is not decided, with its undecided checks and why."""
-    lines = (_line([each for each in checks if each.arm == arm]) for arm in dict.fromkeys(each.arm for each in checks))
+    lines = (
+        _line([check for check in checks if check.arm == arm]) for arm in dict.fromkeys(check.arm for check in checks)
+    )
     return [line for line in lines if line]
 
 
 def _line(checks: Sequence[StoredCheck]) -> str | None:
-    verdicts = {each.verdict for each in checks}
-    left = [each for each in checks if each.verdict is Verdict.INCONCLUSIVE or each.lacking]
+    verdicts = {check.verdict for check in checks}
+    left = [check for check in checks if check.verdict is Verdict.INCONCLUSIVE or check.lacking]
     if Verdict.FAULT in verdicts:
         return None
     if left:
-        return f"left in {checks[0].arm}: " + "; ".join(f"{each.check} ({_reason(each)})" for each in left)
+        return f"left in {checks[0].arm}: " + "; ".join(f"{item.check} ({_reason(item)})" for item in left)
     return None if Verdict.CERTIFIED in verdicts else f"left in {checks[0].arm}: no check applies to this arm"
 
 

@@ -49,5 +49,5 @@ def _suite(run: StoredRun) -> str:
 
 
 def _greedy(run: StoredRun, arm: str) -> bool:
-    spec = next((each.spec for each in run.arms if each.name == arm), {})
+    spec = next((other.spec for other in run.arms if other.name == arm), {})
     return not (spec.get("sampling") or {}).get("temperature")

@@ -46,16 +46,16 @@ class Results:
 
 def results(store: Store, run: str) -> Results:
     """Read a run's results."""
-    found = store.load_run(run)
+    result = store.load_run(run)
     return Results(
         FORMAT,
-        found,
+        result,
         store.checks(run),
         store.coverage(run),
         store.decisions(run),
         store.attachments(run),
         tuple(_signed(store.attestations.of_run(run, (WAIVER, REVIEW)))),
-        run_estimates(store, found),
+        run_estimates(store, result),
     )
 
 
@@ -72,13 +72,13 @@ def _signed(rows: Sequence[StoredAttestation]) -> Iterator[SignedEntry]:
         yield SignedEntry(review.id, "review", review_statement(review).predicate)
 
 
-def write_results(found: Results, path: Path) -> None:
+def write_results(result: Results, path: Path) -> None:
     """Write the document atomically.
 
     Raises:
         UserError: the file cannot be written.
     """
-    text = json.dumps(jsonable(found), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(jsonable(result), indent=2, allow_nan=False) + "\n"
     _make_folder(path)
     with staged({path: text.encode()}):
         pass

@@ -69,12 +69,12 @@ def paired_answers(store: Store, off: EvaluatedArm, on: EvaluatedArm) -> PairedA
     Raises:
         CannotDecide: no answer was generated.
     """
-    plain, drafted = (_keyed(store.load_arm(each.run, each.arm)) for each in (off, on))
+    plain, drafted = (_keyed(store.load_arm(item.run, item.arm)) for item in (off, on))
     if not len(drafted.requests):
         raise CannotDecide("the evaluation generated no answers to compare")
     partners = {request.case_id: request.tokens for request in plain.requests}
     paired = [request for request in drafted.requests if request.case_id in partners]
-    changed = tuple(each.request_id for each in paired if each.tokens != partners[each.case_id])
+    changed = tuple(item.request_id for item in paired if item.tokens != partners[item.case_id])
     unpaired = len(drafted.requests) + len(plain.requests) - 2 * len(paired)
     upper = upper_bound(len(changed), len(paired), 0.99) if paired else 1.0
     return PairedAnswers(len(paired), changed, unpaired, upper, tuple(_judged(plain, drafted)))
@@ -100,7 +100,7 @@ def _checks(evidence: Evidence, greedy: bool) -> tuple[str, ...]:
 
 def _part(arm: ArmRecord, greedy: bool) -> ArmRecord:
     requests = arm.requests
-    places = [at for at, each in enumerate(requests) if each.trace.header.sampling.greedy is greedy]
+    places = [at for at, item in enumerate(requests) if item.trace.header.sampling.greedy is greedy]
     return replace(arm, requests=LazyRequests(len(places), lambda at: requests[places[at]]))
 
 

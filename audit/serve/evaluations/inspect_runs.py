@@ -57,7 +57,9 @@ def evaluated(options: Mapping[str, Any], tasks: InspectTasks, which: Evaluation
         why = broken[0].error.message if broken[0].error else broken[0].status
         raise CannotDecide(f"task {broken[0].eval.task} (evaluation {which}): {why}")
     facts = model.api.recorded.facts
-    return ScoredRun(EvaluatedArm(facts["run"], facts["arm"]), tuple(each for log in logs for each in _samples(log)))
+    return ScoredRun(
+        EvaluatedArm(facts["run"], facts["arm"]), tuple(sample for log in logs for sample in _samples(log))
+    )
 
 
 def _samples(log: EvalLog) -> Iterator[ScoredSample]:

@@ -73,10 +73,10 @@ class SpecauditLM(TemplateLM):  # type: ignore[misc]  # the environment of the t
 
         # the caller may be inside an event loop, as in a notebook
         with ThreadPoolExecutor(1) as own:
-            found = own.submit(asyncio.run, answers()).result()
-        for request, answer in zip(requests, found, strict=True):
+            result = own.submit(asyncio.run, answers()).result()
+        for request, answer in zip(requests, result, strict=True):
             _name(request, answer.record)
-        return [answer.document["choices"][0]["text"] for answer in found]
+        return [answer.document["choices"][0]["text"] for answer in result]
 
     async def _answer(self, request: Instance) -> RecordedAnswer:
         context, given = request.args[:2]

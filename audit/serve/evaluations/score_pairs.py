@@ -103,12 +103,13 @@ class _Metric:
 
 def _means(samples: Sequence[ScoredSample]) -> dict[_Metric, dict[str, float]]:
     """The mean of every sample's repetitions, by metric and sample."""
-    found: dict[_Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    mapping: dict[_Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         for name, score in sample.scores.items():
-            found[_Metric(sample.task, name)][sample.sample].append(score)
+            mapping[_Metric(sample.task, name)][sample.sample].append(score)
     return {
-        metric: {sample: float(np.mean(scores)) for sample, scores in found[metric].items()} for metric in sorted(found)
+        metric: {sample: float(np.mean(scores)) for sample, scores in mapping[metric].items()}
+        for metric in sorted(mapping)
     }
 
 
@@ -138,7 +139,7 @@ def _interval(moved: Floats, confidence: float) -> Interval:
 def unseen_changes(off: Sequence[ScoredSample], on: Sequence[ScoredSample], changed: Sequence[str]) -> int:
     """How many samples have an answer among `changed` and the same scores in both evaluations."""
     before, names = _means(off), {name.partition("#")[0] for name in changed}
-    touched = {(each.task, each.sample) for each in on if names.intersection(each.requests)}
+    touched = {(item.task, item.sample) for item in on if names.intersection(item.requests)}
     moved = {
         (metric.task, sample)
         for metric, scores in _means(on).items()

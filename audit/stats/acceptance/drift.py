@@ -107,8 +107,8 @@ def acceptance_drift(own: AcceptanceCounts, reference: AcceptanceCounts, confide
     )
     if min(ours[:, 1].sum(), theirs[:, 1].sum()) <= 0:
         raise ValueError("a build without drafted tokens has no rate")
-    rates = [float(each[:, 0].sum() / each[:, 1].sum()) for each in (ours, theirs)]
-    left_out = [left_out_ratios(each[:, 0], each[:, 1]) for each in (ours, theirs)]
+    rates = [float(item[:, 0].sum() / item[:, 1].sum()) for item in (ours, theirs)]
+    left_out = [left_out_ratios(item[:, 0], item[:, 1]) for item in (ours, theirs)]
     return jackknife_interval(rates[0] - rates[1], left_out[0] - left_out[1], len(own.drafted), confidence)
 
 
@@ -133,11 +133,11 @@ def mean_recorded(rates: Sequence[RecordedRate]) -> RecordedRate:
     Raises:
         ValueError: intervals of different confidence, or none.
     """
-    if len({each.confidence for each in rates}) != 1:
+    if len({rate.confidence for rate in rates}) != 1:
         raise ValueError("a mean needs intervals of one confidence")
-    estimate = float(np.mean([each.estimate for each in rates]))
-    below = np.linalg.norm([each.estimate - each.low for each in rates]) / len(rates)
-    above = np.linalg.norm([each.high - each.estimate for each in rates]) / len(rates)
+    estimate = float(np.mean([rate.estimate for rate in rates]))
+    below = np.linalg.norm([rate.estimate - rate.low for rate in rates]) / len(rates)
+    above = np.linalg.norm([rate.high - rate.estimate for rate in rates]) / len(rates)
     return RecordedRate(estimate, estimate - float(below), estimate + float(above), rates[0].confidence)
 
 

@@ -43,9 +43,9 @@ class DraftTotals:
 
     def __post_init__(self) -> None:
         """Refuse accepted tokens above the drafted or emitted ones."""
-        found = contradiction(self.steps, self.drafted, self.accepted, self.emitted)
-        if found is not None:
-            raise ValueError(found)
+        text = contradiction(self.steps, self.drafted, self.accepted, self.emitted)
+        if text is not None:
+            raise ValueError(text)
 
 
 def contradiction(steps: int | None, drafted: int, accepted: int, emitted: int | None = None) -> str | None:
@@ -203,11 +203,11 @@ def estimates(requests: DraftSums | None, counters: DraftTotals | None = None) -
         counters: the growth of a server's counters over the run, if it has them.
     """
     grown = None if counters is None else draft_sums([counters])
-    found = []
+    result = []
     for one in ESTIMATORS:
         sums = grown if one.counters else requests
         value = None if sums is None else one.value(sums)
         if sums is not None and value is not None:
             over = None if one.counters else sums.requests
-            found.append(AcceptanceEstimate(one.estimator, value, one.unit, one.weighs, over, one.aiperf))
-    return tuple(found)
+            result.append(AcceptanceEstimate(one.estimator, value, one.unit, one.weighs, over, one.aiperf))
+    return tuple(result)

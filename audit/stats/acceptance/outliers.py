@@ -82,19 +82,19 @@ class AcceptanceFit:
 
     def chances(self, weights: Floats) -> list[float]:
         """[n] two-sided chances of so few or so many accepted tokens with the weights of the effects."""
-        found = []
+        result = []
         for law, count in zip(self.laws, self.accepted, strict=True):
             mixed = law.mixed(self.spread, weights)
             tail = min(float(mixed[: count + 1].sum()), float(mixed[count:].sum()))
-            found.append(min(1.0, 2.0 * tail))
-        return found
+            result.append(min(1.0, 2.0 * tail))
+        return result
 
     def detectable(self, level: float) -> float | None:
         """The loss, as a share of its accepted tokens, at which the middle request is named with probability 0.9.
 
         `level` is the chance that names a request on either side. None if not even the loss of everything does.
         """
-        law = sorted(self.laws, key=lambda each: each.variance)[len(self.laws) // 2]
+        law = sorted(self.laws, key=lambda item: item.variance)[len(self.laws) // 2]
         named = int(np.sum(np.cumsum(law.mixed(self.beside, EXPONENTIAL)) <= level / 2.0))
 
         def missed(loss: float) -> float:

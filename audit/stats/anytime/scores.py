@@ -97,7 +97,7 @@ class ScoreSums:
     def of(cls, observed: Floats, expected: Moments) -> ScoreSums:
         """Those of `observed` [n] against its moments."""
         terms = (observed - expected.mean, expected.variance, expected.third)
-        return cls(len(observed), *(float(np.sum(each)) for each in terms))
+        return cls(len(observed), *(float(np.sum(term)) for term in terms))
 
 
 def score_test(observed: Floats, expected: Moments, step: float) -> ScoreTest:

@@ -156,7 +156,7 @@ def _ask_postgresql(url: URL, statement: TextClause, params: Mapping[str, Any], 
             with driver.cursor(name="query") as cursor:
                 cursor.execute(str(compiled), compiled.construct_params(dict(params)))
                 rows = cursor.fetchmany(limits.rows + 1)
-                columns = tuple(each.name for each in cursor.description or ())
+                columns = tuple(item.name for item in cursor.description or ())
             return QueryResult(columns, tuple(rows[: limits.rows]), len(rows) > limits.rows)
     except errors as error:
         cause = error.orig if isinstance(error, StatementError) and error.orig else error
@@ -166,9 +166,9 @@ def _ask_postgresql(url: URL, statement: TextClause, params: Mapping[str, Any], 
 
 
 def _require_harmless(connection: Connection, sql: str, limits: QueryLimits) -> None:
-    found = FORBIDDEN.search(sql)
-    if found is not None:
-        raise UserError(f"a query may not use {found[0].rstrip('( ')}; it reaches beyond the store's tables")
+    matched = FORBIDDEN.search(sql)
+    if matched is not None:
+        raise UserError(f"a query may not use {matched[0].rstrip('( ')}; it reaches beyond the store's tables")
     if limits.superuser:
         return
     if connection.execute(text("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")).scalar():

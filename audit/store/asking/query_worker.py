@@ -50,7 +50,7 @@ def main() -> None:
 
 def _rows(job: dict[str, Any]) -> dict[str, Any]:
     with contextlib.closing(_connected(job)) as connection:
-        cursor = connection.execute(job["sql"], [_value(each) for each in job["values"]])
+        cursor = connection.execute(job["sql"], [_value(item) for item in job["values"]])
         if cursor.description is None:
             return {"error": "no rows"}
         rows, size = [], 0
@@ -61,7 +61,7 @@ def _rows(job: dict[str, Any]) -> dict[str, Any]:
             rows.append([_written(cell) for cell in row])
             if len(rows) == job["rows"]:
                 break
-        return {"columns": [each[0] for each in cursor.description], "rows": rows}
+        return {"columns": [item[0] for item in cursor.description], "rows": rows}
 
 
 def _connected(job: dict[str, Any]) -> sqlite3.Connection:

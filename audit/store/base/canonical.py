@@ -42,14 +42,14 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key if type(key) is str else str(jsonable(key)): jsonable(each) for key, each in value.items()}
+        return {key if type(key) is str else str(jsonable(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         listed = sorted(value) if isinstance(value, set | frozenset) else value
-        return [each if type(each) in PLAIN else jsonable(each) for each in listed]
+        return [item if type(item) in PLAIN else jsonable(item) for item in listed]
     if isinstance(value, Effective):
         return jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: jsonable(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # numpy's scalars and arrays, without an import of numpy
         return jsonable(value.tolist())
     raise TypeError(f"{type(value).__name__} has no JSON form")

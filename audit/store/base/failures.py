@@ -83,10 +83,10 @@ def _cause(error: DBAPIError) -> Cause:
     if code is not None:
         return REPLACED if code == sqlite3.SQLITE_READONLY_DBMOVED else SQLITE.get(code & 0xFF, UNKNOWN)
     state = getattr(error.orig, "sqlstate", None) or ""
-    found = next((cause for prefix, cause in POSTGRESQL.items() if state.startswith(prefix)), None)
+    result = next((cause for prefix, cause in POSTGRESQL.items() if state.startswith(prefix)), None)
     # a server that is gone gives no state
     lost = error.connection_invalidated or (not state and hasattr(error.orig, "sqlstate"))
-    return found or (POSTGRESQL["08"] if lost else UNKNOWN)
+    return result or (POSTGRESQL["08"] if lost else UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def identity(path: Path) -> FileIdentity | None:
     SQLite writes on into a file that was removed or replaced, and everything written is lost when the process ends.
     """
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return FileIdentity(found.st_dev, found.st_ino)
+    return FileIdentity(result.st_dev, result.st_ino)

@@ -372,8 +372,8 @@ def requests_named(run: str, keys: Sequence[RequestKey], name: str) -> list[Requ
     Raises:
         UserError: none has that name.
     """
-    found = [key for key in keys if name in (key.name, key.short)]
-    if not found:
+    result = [key for key in keys if name in (key.name, key.short)]
+    if not result:
         first = keys[0].name if keys else "none"
         raise UserError(f"run {run} has no request {name!r}; write one as findings do, such as {first}")
-    return found
+    return result

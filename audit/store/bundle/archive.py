@@ -204,17 +204,17 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]
     infos = archive.infolist()
     if len(infos) > MOST_PARTS:
         raise refusal(path, "archive", f"has {len(infos)} parts; a bundle has at most {MOST_PARTS}")
-    found: dict[str, zipfile.ZipInfo] = {}
+    mapping: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         reason = _odd(info)
-        if info.filename in found:
+        if info.filename in mapping:
             reason = "stands twice in the archive"
         if reason is not None:
             raise refusal(path, repr(info.orig_filename)[:100], reason)
-        found[info.filename] = info
+        mapping[info.filename] = info
     if sum(info.file_size for info in infos) > TOTAL_BYTES:
         raise refusal(path, "archive", f"unpacks to more than {TOTAL_BYTES >> 30} GiB")
-    return found
+    return mapping
 
 
 def _odd(info: zipfile.ZipInfo) -> str | None:
@@ -244,8 +244,8 @@ def _manifest_of(value: Any) -> Manifest:
         raise ValueError("it has other keys")
     texts = [value["run"], value["record_root"], value["revision"]]
     parts = {
-        name: BundlePart(int(each["rows"]), int(each["bytes"]), str(each["sha256"]))
-        for name, each in value["parts"].items()
+        name: BundlePart(int(item["rows"]), int(item["bytes"]), str(item["sha256"]))
+        for name, item in value["parts"].items()
     }
     if not all(isinstance(text, str) for text in texts) or not all(map(PART.fullmatch, parts)):
         raise ValueError("a value is of another kind")

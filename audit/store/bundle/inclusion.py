@@ -30,7 +30,7 @@ from audit.store.tables.runs import Base, RunRow
 
 MANY: Final = frozenset({"request", "erasure"})
 """Tables with a row per request: the record root, which the run's last state has, covers them."""
-KINDS: Final = tuple(name for name, each in COVERED.items() if "run_id" in each.columns and name not in MANY)
+KINDS: Final = tuple(name for name, item in COVERED.items() if "run_id" in item.columns and name not in MANY)
 """Tables whose rows of the run are proven, besides the run itself and its last state."""
 
 
@@ -76,7 +76,7 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
     for row in proven.rows:
         rows.setdefault(row.kind, []).append(row)
     broken, later = [], {}
-    ranks = {name: _ranks(found) for name, found in rows.items()}
+    ranks = {name: _ranks(result) for name, result in rows.items()}
     if not rows.keys() <= {RUN, STATE, *KINDS}:
         raise UserError(f"{place}: a proof of rows that no bundle has")
     for name in (RUN, *KINDS):
@@ -88,7 +88,7 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
     (state,) = rows[STATE]
     if (state.values["record_root"], state.values["status"]) != (run.record_root, run.status):
         broken.append("run: its record root or status is not that of the log")
-    counts = {name: len(found) for name, found in rows.items()}
+    counts = {name: len(result) for name, result in rows.items()}
     return BundleInclusion(proven.head, claimed.name, key is not None, counts, later, tuple(broken))
 
 

@@ -58,9 +58,9 @@ def _written(session: Session, ulid: str, folder: Path) -> Iterator[str]:
         columns = table.columns.keys()
         values = [[_plain(row[name], as_json=name in jsons) for name in columns] for row in rows.of(table)]
         yield _file(folder, table.name, columns, values)
-    found = inspect(session.connection())
-    for view in sorted(found.get_view_names()):
-        columns = [column["name"] for column in found.get_columns(view)]
+    result = inspect(session.connection())
+    for view in sorted(result.get_view_names()):
+        columns = [column["name"] for column in result.get_columns(view)]
         if RUN in columns:
             query = text(f"SELECT {', '.join(columns)} FROM {view} WHERE {RUN} = :ulid")
             listed = [[_plain(value) for value in row] for row in session.execute(query, {"ulid": ulid})]

@@ -54,8 +54,10 @@ class RunRows:
     def _stored(self, table: Table) -> Iterator[Row]:
         query = select(table).where(self._mine(table))
         if self.is_owned(table) and all(kind_of(column) is int for column in table.primary_key.columns):
-            found = self._session.execute(query.order_by(*table.primary_key.columns).execution_options(yield_per=PIECE))
-            yield from (dict(row._mapping) for row in found)
+            result = self._session.execute(
+                query.order_by(*table.primary_key.columns).execution_options(yield_per=PIECE)
+            )
+            yield from (dict(row._mapping) for row in result)
             return
         # sorted here and not in SQL, because databases differ in their collation
         rows = [dict(row._mapping) for row in self._session.execute(query)]

@@ -46,11 +46,11 @@ def travelling(metadata: MetaData) -> list[Table]:
 
 def parents(table: Table) -> dict[str, str]:
     """The tables that the columns of a table refer to."""
-    found = {}
+    result = {}
     for column in table.columns:
         for key in column.foreign_keys:
-            found[column.name] = key.target_fullname.split(".")[0]
-    return found
+            result[column.name] = key.target_fullname.split(".")[0]
+    return result
 
 
 def owned(metadata: MetaData) -> set[str]:
@@ -70,8 +70,8 @@ def owner(table: Table, of_run: set[str]) -> str:
 
 def natural_key(table: Table) -> tuple[str, ...]:
     """The columns that name a row in every store: a unique set of columns, else the primary key."""
-    unique = [each for each in table.constraints if isinstance(each, UniqueConstraint)]
-    named = [tuple(column.name for column in each.columns) for each in unique]
+    unique = [constraint for constraint in table.constraints if isinstance(constraint, UniqueConstraint)]
+    named = [tuple(column.name for column in item.columns) for item in unique]
     named += [(column.name,) for column in table.columns if column.unique]
     return min(named) if named else tuple(column.name for column in table.primary_key.columns)
 
@@ -175,6 +175,6 @@ def _shallow(value: Any, room: int) -> Any:
     if room < 0:
         raise ValueError(f"nested deeper than {DEEPEST}")
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for each in inner:
-        _shallow(each, room - 1)
+    for item in inner:
+        _shallow(item, room - 1)
     return value

@@ -60,14 +60,14 @@ def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
 def _copy(rows: RunRows, target: Session) -> None:
     keys: dict[str, dict[int, int]] = {}
     for table in rows.tables:
-        found = keys.setdefault(table.name, {})
+        result = keys.setdefault(table.name, {})
         pending: list[Row] = []
         for row in rows.of(table):
             made = _moved(table, row, keys)
-            if rows.is_owned(table) or not _known(table, made, row, target, found):
+            if rows.is_owned(table) or not _known(table, made, row, target, result):
                 pending.append(made)
-            if "id" in row and row["id"] not in found:
-                made["id"] = found[row["id"]] = _next_key(table, target, len(pending) - 1)
+            if "id" in row and row["id"] not in result:
+                made["id"] = result[row["id"]] = _next_key(table, target, len(pending) - 1)
             if len(pending) >= PIECE:
                 _insert(target, table, pending)
                 pending = []
@@ -91,13 +91,13 @@ def _moved(table: Table, row: Row, keys: dict[str, dict[int, int]]) -> Row:
     return moved
 
 
-def _known(table: Table, made: Row, row: Row, target: Session, found: dict[int, int]) -> bool:
+def _known(table: Table, made: Row, row: Row, target: Session, mapping: dict[int, int]) -> bool:
     """True if the store has a shared row of this name; its key is kept in `found`."""
     first = next(iter(table.primary_key.columns))
     same = [table.c[name] == made[name] for name in natural_key(table)]
     key: Any = target.execute(select(first).where(*same)).scalar_one_or_none()
     if key is not None and "id" in row:
-        found[row["id"]] = key
+        mapping[row["id"]] = key
     return key is not None
 
 

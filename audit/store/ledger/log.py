@@ -108,8 +108,8 @@ def frontier_of(session: Session, size: int) -> list[bytes]:
     """Roots of the perfect subtrees that the first `size` entries split into, largest first."""
     ends = subtree_ends(size)
     query = select(LogEntryRow.seq, LogEntryRow.node).where(LogEntryRow.seq.in_(ends))
-    found = {row.seq: bytes(row.node) for row in session.execute(query)}
-    return [found[end] for end in ends]
+    result = {row.seq: bytes(row.node) for row in session.execute(query)}
+    return [result[end] for end in ends]
 
 
 def subtree_ends(size: int) -> list[int]:

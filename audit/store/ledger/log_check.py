@@ -37,12 +37,15 @@ class Damaged:
 
 def damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
     """Every difference between the rows and their entries, and every entry that does not fit, first entry first."""
-    found = [Damaged(each.seq, IntegrityViolation(f"log entry {each.seq}", each.message)) for each in scanned.problems]
+    result = [
+        Damaged(problem.seq, IntegrityViolation(f"log entry {problem.seq}", problem.message))
+        for problem in scanned.problems
+    ]
     for kind, covered in COVERED.items():
-        found.extend(_differences(session, kind, covered, scanned))
-    found.extend(_changed_states(session, scanned))
+        result.extend(_differences(session, kind, covered, scanned))
+    result.extend(_changed_states(session, scanned))
     # rows without an entry come last
-    yield from (each.violation for each in sorted(found, key=lambda each: each.seq))
+    yield from (item.violation for item in sorted(result, key=lambda item: item.seq))
 
 
 def _differences(session: Session, kind: str, covered: Covered, scanned: Scan) -> Iterator[Damaged]:
@@ -66,7 +69,7 @@ def _erased(session: Session, kind: str) -> frozenset[str]:
     if kind not in named:
         return frozenset()
     key, what = named[kind]
-    return frozenset(str(each) for each in session.scalars(select(key).where(ErasureRow.what == what)))
+    return frozenset(str(item) for item in session.scalars(select(key).where(ErasureRow.what == what)))
 
 
 def _changed_states(session: Session, scanned: Scan) -> Iterator[Damaged]:

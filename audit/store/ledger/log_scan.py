@@ -127,10 +127,10 @@ def _note(done: Scan, rows: Sequence[Sequence[Any]]) -> None:
         known[ref] = seq
 
 
-def _gap(expected: int, found: int) -> str:
-    if found < expected:
-        return f"an entry with the number {found} was inserted"
-    return "the entry was deleted" if found == expected + 1 else f"entries {expected} to {found - 1} were deleted"
+def _gap(expected: int, count: int) -> str:
+    if count < expected:
+        return f"an entry with the number {count} was inserted"
+    return "the entry was deleted" if count == expected + 1 else f"entries {expected} to {count - 1} were deleted"
 
 
 def leaves(session: Session, size: int) -> list[bytes]:

@@ -36,8 +36,8 @@ def opened(note: str, key: PublicKey, place: str) -> TreeHead:
     Raises:
         UserError: not a checkpoint, or not signed by the key.
     """
-    body, found, signatures = note.partition("\n\n")
-    lines = _lines(body, place, found=bool(found))
+    body, separator, signatures = note.partition("\n\n")
+    lines = _lines(body, place, complete=bool(separator))
     message = (body + "\n").encode()
     if not any(_signs(line, key, message) for line in signatures.split("\n")):
         raise UserError(f"{place}: not signed by the key {key.name} ({key.id.hex()})")
@@ -58,14 +58,14 @@ def claimed(note: str, place: str) -> ClaimedHead:
     Raises:
         UserError: not a checkpoint.
     """
-    body, found, _ = note.partition("\n\n")
-    lines = _lines(body, place, found=bool(found))
+    body, separator, _ = note.partition("\n\n")
+    lines = _lines(body, place, complete=bool(separator))
     return ClaimedHead(_head(lines, place), lines[0])
 
 
-def _lines(body: str, place: str, *, found: bool) -> list[str]:
+def _lines(body: str, place: str, *, complete: bool) -> list[str]:
     lines = body.split("\n")
-    if not found or len(lines) < 3:
+    if not complete or len(lines) < 3:
         raise UserError(f"{place}: not a signed checkpoint")
     return lines
 

@@ -79,8 +79,8 @@ def _sqlite(name: str, table: str, action: str) -> str:
 
 
 def _postgresql(name: str, table: str, action: str) -> str:
-    each = "STATEMENT" if action == "TRUNCATE" else "ROW"
-    head = f"CREATE TRIGGER {name} BEFORE {_event(table, action)} ON public.{table} FOR EACH {each}"
+    item = "STATEMENT" if action == "TRUNCATE" else "ROW"
+    head = f"CREATE TRIGGER {name} BEFORE {_event(table, action)} ON public.{table} FOR EACH {item}"
     if table in ERASABLE and action == "DELETE":
         key, what = ERASED_BY[table]
         return f"{head} EXECUTE FUNCTION audit_refuse_kept('{key}', '{what}') O {REFUSE_KEPT}"

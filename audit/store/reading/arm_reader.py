@@ -81,9 +81,9 @@ def requests(session: Session, ulid: str) -> Iterator[ArmRequest]:
     """
     run = find_run(session, ulid)
     for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all():
-        for found in _found(session, f"run {ulid}, arm {arm.name}", arm, {}, ()):
-            read = _read(found, None)
-            yield ArmRequest(arm.name, _stored(found, read).record(read.trace))
+        for result in _found(session, f"run {ulid}, arm {arm.name}", arm, {}, ()):
+            read = _read(result, None)
+            yield ArmRequest(arm.name, _stored(result, read).record(read.trace))
 
 
 def copies(session: Session, ulid: str, name: str, part: range) -> tuple[NewRequest, ...]:
@@ -95,16 +95,16 @@ def copies(session: Session, ulid: str, name: str, part: range) -> tuple[NewRequ
     arm = find_arm(session, find_run(session, ulid), name)
     rows = select(RequestRow.id).where(RequestRow.arm_id == arm.id).order_by(RequestRow.id)
     only = (RequestRow.id.in_(rows.offset(part.start).limit(len(part))),)
-    return tuple(_copy(found, name) for found in _found(session, f"run {ulid}, arm {name}", arm, {}, only))
+    return tuple(_copy(result, name) for result in _found(session, f"run {ulid}, arm {name}", arm, {}, only))
 
 
-def _copy(found: _Found, arm: str) -> NewRequest:
+def _copy(result: _Found, arm: str) -> NewRequest:
     # imported late, as in `_read`
     from engine.core.types import Generation, Request
 
-    stored, content = _light(found), found.content
+    stored, content = _light(result), result.content
     if not stored.intact:
-        raise CannotDecide(f"{found.place}: the stored trace or output is not the one on record")
+        raise CannotDecide(f"{result.place}: the stored trace or output is not the one on record")
     header = stored.header
     request = Request(header.request, tuple(header.prompt), header.sampling, header.stream)
     made = Generation(
@@ -129,11 +129,11 @@ def _arm_record(
 ) -> ArmRecord:
     place = f"run {ulid}, arm {arm.name}"
     # closed before the session is: a record that cannot be read leaves the rows behind it unread
-    with closing(_found(session, place, arm, kept, only)) as found:
-        stored = sorted((_light(request) for request in found), key=lambda row: (row.case_id, row.sample))
-    level = min([Level[arm.level], *(each.level for each in stored)])
+    with closing(_found(session, place, arm, kept, only)) as result:
+        stored = sorted((_light(request) for request in result), key=lambda row: (row.case_id, row.sample))
+    level = min([Level[arm.level], *(item.level for item in stored)])
     done, failed, refused = (
-        _lazily([each for each in stored if (each.failed, each.refused) == end], payload_of)
+        _lazily([item for item in stored if (item.failed, item.refused) == end], payload_of)
         for end in ((False, False), (True, False), (False, True))
     )
     return ArmRecord(arm.name, ArmKind(arm.kind), level, Effective.from_json(arm.effective), done, failed, refused)
@@ -263,33 +263,33 @@ class _Read:
     intact: bool
 
 
-def _read(found: _Found, only: Collection[str] | None) -> _Read:
+def _read(result: _Found, only: Collection[str] | None) -> _Read:
     """The trace of a request, with the columns in `only` or all of them."""
     # imported with the first trace: numpy and zstandard are not needed to list runs and verdicts
     from engine.record import envelope
     from engine.record import trace as traces
 
     try:
-        bare = envelope.opened(found.content.payload)
+        bare = envelope.opened(result.content.payload)
         trace = traces.decoded(bare, only=only)
     except TraceError as error:
-        raise UnreadableRecord(f"{found.place}: the stored trace cannot be decoded ({error})") from error
-    return _Read(trace, bare.digest == found.content.sha256)
+        raise UnreadableRecord(f"{result.place}: the stored trace cannot be decoded ({error})") from error
+    return _Read(trace, bare.digest == result.content.sha256)
 
 
-def _light(found: _Found) -> _Stored:
+def _light(result: _Found) -> _Stored:
     from engine.record.trace import STORED
 
-    return _stored(found, _read(found, STORED))
+    return _stored(result, _read(result, STORED))
 
 
-def _stored(found: _Found, read: _Read) -> _Stored:
+def _stored(result: _Found, read: _Read) -> _Stored:
     # imported late, as in `_read`
     from engine.core.types import FinishReason
 
-    row, trace = found.row, read.trace
+    row, trace = result.row, read.trace
     # The row's own digest of the output ties the trace to the row, whatever the trace's digest says.
-    same_output = contents.tokens_hash(trace.tokens) == found.content.output_sha256
+    same_output = contents.tokens_hash(trace.tokens) == result.content.output_sha256
     return _Stored(
         row=row.id,
         header=trace.header,
@@ -297,7 +297,7 @@ def _stored(found: _Found, read: _Read) -> _Stored:
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,
-        text=found.content.text,
+        text=result.content.text,
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
         intact=same_output and read.intact,

@@ -118,7 +118,7 @@ def _of_run(session: Session, run: str, types: Sequence[str] | None) -> tuple[St
     query = select(AttestationRow).where(AttestationRow.run_id == row.id).order_by(AttestationRow.id)
     if types is not None:
         query = query.where(AttestationRow.predicate_type.in_(types))
-    return tuple(_stored(found, run) for found in session.scalars(query))
+    return tuple(_stored(result, run) for result in session.scalars(query))
 
 
 def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, ...]:
@@ -164,13 +164,13 @@ def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]
     begun = _place(session, "run", row.id)
     suite = session.get_one(ArtifactRow, row.suite_artifact_id)
     query = select(RegistrationRow).where(RegistrationRow.suite_sha256 == suite.sha256)
-    found = []
+    result = []
     for registered in session.scalars(query.order_by(RegistrationRow.id)):
         place = _place(session, "registration", registered.id)
         if place is not None:
             precedes = begun is not None and place < begun
-            found.append(StoredRegistration(_registered(registered), place, precedes))
-    return tuple(found)
+            result.append(StoredRegistration(_registered(registered), place, precedes))
+    return tuple(result)
 
 
 def _registered(row: RegistrationRow) -> Registration:

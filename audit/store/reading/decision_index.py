@@ -278,5 +278,5 @@ def _signed_root_covers(session: Session, key: PublicKey, entry: _Entry) -> bool
 
 
 def _later_fault(session: Session, row: GateDecisionRow) -> str | None:
-    found = session.execute(LATER_FAULT, {"run": row.run_id, "at": row.created_at}).one_or_none()
-    return None if found is None else f"arm {found[1]}: {found[0]}"
+    result = session.execute(LATER_FAULT, {"run": row.run_id, "at": row.created_at}).one_or_none()
+    return None if result is None else f"arm {result[1]}: {result[0]}"

@@ -37,7 +37,7 @@ def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
     return tuple(_check(*row) for row in ordered)
 
 
-def _check(row: CheckRow, arm: str, found: FindingRow | None) -> StoredCheck:
+def _check(row: CheckRow, arm: str, result: FindingRow | None) -> StoredCheck:
     return StoredCheck(
         arm=arm,
         check=row.name,
@@ -50,9 +50,9 @@ def _check(row: CheckRow, arm: str, found: FindingRow | None) -> StoredCheck:
         effect=row.effect,
         bound=row.bound,
         margin=row.margin,
-        summary=row.summary if found is None or found.summary is None else found.summary,
-        findings=() if found is None else tuple(Finding(**finding) for finding in found.findings),
-        erased=row.n_findings if found is None else 0,
+        summary=row.summary if result is None or result.summary is None else result.summary,
+        findings=() if result is None else tuple(Finding(**finding) for finding in result.findings),
+        erased=row.n_findings if result is None else 0,
         details=row.details,
         created_at=row.created_at,
     )

@@ -45,10 +45,10 @@ def resolve(session: Session, name: str) -> str:
     """
     newest = select(RunRow.ulid).order_by(RunRow.id.desc())
     if name == "latest":
-        found = session.scalars(newest.limit(1)).one_or_none()
-        if found is None:
+        result = session.scalars(newest.limit(1)).one_or_none()
+        if result is None:
             raise UserError("the store has no runs yet; make one: audit run SUITE")
-        return found
+        return result
     prefix = name.upper()
     fits: list[str] = []
     if prefix and set(prefix) <= set(ALPHABET):

@@ -100,8 +100,8 @@ class Watches:
 
     def begin(self, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
         """The newest watch with these settings, or a new one."""
-        found: StoredWatch = self.write(lambda session: _begun(session, settings, actor, at))
-        return found
+        watch: StoredWatch = self.write(lambda session: _begun(session, settings, actor, at))
+        return watch
 
     def add(self, watch: int, readings: Sequence[WatchReading]) -> None:
         """Record readings of one moment, all or none."""
@@ -124,9 +124,9 @@ class Watches:
 
 
 def _begun(session: Session, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
-    found = [watch for watch in _all(session) if watch.settings == settings]
-    if found:
-        return found[-1]
+    watchs = [watch for watch in _all(session) if watch.settings == settings]
+    if watchs:
+        return watchs[-1]
     names = ("reference", "rise_reference", "unit", "alpha", "interval_s")
     row = WatchRow(
         **{name: getattr(settings, name) for name in names},
@@ -161,8 +161,8 @@ def _prompts(session: Session, run: str, arm: str) -> tuple[PromptDrafts, ...]:
     query = select(RequestRow.case_id, RequestRow.n_drafted, RequestRow.n_accepted).join(
         ArmRow, ArmRow.id == RequestRow.arm_id
     )
-    found = session.execute(query.where(ArmRow.run_id == find_run(session, run).id, ArmRow.name == arm))
-    return tuple(PromptDrafts(*row) for row in found)
+    result = session.execute(query.where(ArmRow.run_id == find_run(session, run).id, ArmRow.name == arm))
+    return tuple(PromptDrafts(*row) for row in result)
 
 
 def _all(session: Session) -> tuple[StoredWatch, ...]:

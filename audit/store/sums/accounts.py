@@ -52,14 +52,14 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     effective = Effective.from_json(arm.effective)
     if reports_steps(effective):
         return counts
-    found = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
+    result = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
     return replace(
         counts,
-        steps=found.steps,
-        drafted=found.drafted,
-        accepted=found.accepted,
-        source=found.source,
-        resolution=found.resolution,
+        steps=result.steps,
+        drafted=result.drafted,
+        accepted=result.accepted,
+        source=result.source,
+        resolution=result.resolution,
     )
 
 
@@ -92,8 +92,8 @@ def endpoint_counts(effective: Effective, facts: Iterable[Mapping[str, Any]]) ->
     known = list(facts)
     if effective.in_effect.get("speculation") is False:
         return SpeculationCounts(None, 0, 0, CountSource.SERVER, Resolution.RUN)
-    answered = [each.get(ANSWERED) for each in known if "error" not in each]
-    if answered and all(isinstance(each, Mapping) for each in answered):
+    answered = [item.get(ANSWERED) for item in known if "error" not in item]
+    if answered and all(isinstance(item, Mapping) for item in answered):
         steps, drafted, accepted = (_sum(answered, name) for name in ("steps", "drafted", "accepted"))
         if drafted is not None:
             return SpeculationCounts(steps, drafted, accepted, CountSource.ANSWERS, Resolution.REQUEST)
@@ -101,7 +101,7 @@ def endpoint_counts(effective: Effective, facts: Iterable[Mapping[str, Any]]) ->
 
 
 def _sum(accounts: Sequence[Any], name: str) -> int | None:
-    values = [each.get(name) for each in accounts]
+    values = [account.get(name) for account in accounts]
     return sum(values) if all(isinstance(value, int) for value in values) else None
 
 
@@ -110,9 +110,9 @@ def counted(effective: Effective, facts: Sequence[Mapping[str, Any]]) -> Specula
     if effective.facts.get("stream") == "both":
         # every request was sent twice
         return UNKNOWN
-    grown, requests = [each[COUNTED] for each in facts if COUNTED in each], len(facts)
-    covered = sum(int(each.get("requests", requests)) for each in grown)
-    if not grown or covered < requests or any(each.get("restarted") for each in grown):
+    grown, requests = [fact[COUNTED] for fact in facts if COUNTED in fact], len(facts)
+    covered = sum(int(item.get("requests", requests)) for item in grown)
+    if not grown or covered < requests or any(item.get("restarted") for item in grown):
         return UNKNOWN
     drafted, accepted = (_sum(grown, name) for name in ("drafted", "accepted"))
     return (

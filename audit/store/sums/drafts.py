@@ -50,8 +50,8 @@ class RequestDrafts:
     @property
     def contradiction(self) -> str | None:
         """The request with what contradicts itself in its account; None if nothing does."""
-        found = contradiction(self.steps, self.drafted, self.accepted, self.emitted)
-        return None if found is None else f"{self.key.short}: {found}"
+        text = contradiction(self.steps, self.drafted, self.accepted, self.emitted)
+        return None if text is None else f"{self.key.short}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ def run_draft_sums(session: Session, run: str) -> tuple[ArmDraftSums, ...]:
     query = select(ArmRow).join(RunRow, RunRow.id == ArmRow.run_id).where(RunRow.ulid == run)
     arms = session.scalars(query.where(ArmRow.kind == ArmKind.CANDIDATE.value)).all()
     own = [arm for arm in sorted(arms, key=lambda arm: arm.name) if reports_steps(Effective.from_json(arm.effective))]
-    found = (sums_of(arm.name, tuple(recorded_drafts(session, arm))) for arm in own)
-    return tuple(one for one in found if one.sums is None or one.sums.requests)
+    result = (sums_of(arm.name, tuple(recorded_drafts(session, arm))) for arm in own)
+    return tuple(one for one in result if one.sums is None or one.sums.requests)
 
 
 def sums_of(arm: str, requests: Sequence[RequestDrafts]) -> ArmDraftSums:
     """The sums over an arm's requests."""
-    broken = [found for one in requests if (found := one.contradiction) is not None]
+    broken = [result for one in requests if (result := one.contradiction) is not None]
     if broken:
         return ArmDraftSums(arm, None, shortened(broken))
     return ArmDraftSums(arm, draft_sums(DraftTotals(one.steps, one.drafted, one.accepted) for one in requests))
@@ -146,9 +146,9 @@ def _answered(session: Session, arm: ArmRow, effective: Effective) -> ArmDrafts:
         told = facts.get(number, {})
         if "error" in told:
             continue
-        found = _account(RequestKey(arm.name, case, sample), domain, emitted, told.get(ANSWERED))
-        known += [] if found is None else [found]
-        uncounted += found is None
+        mapping = _account(RequestKey(arm.name, case, sample), domain, emitted, told.get(ANSWERED))
+        known += [] if mapping is None else [mapping]
+        uncounted += mapping is None
     return ArmDrafts(tuple(known), counters, uncounted)
 
 
@@ -158,10 +158,10 @@ def _account(key: RequestKey, domain: str, emitted: int, account: Any) -> Reques
     drafted, accepted, steps = (account.get(name) for name in ("drafted", "accepted", "steps"))
     if not isinstance(drafted, int) or not isinstance(accepted, int):
         return None
-    each, kept = (account.get(name) for name in ("per_step_drafted", "per_step_accepted"))
+    item, kept = (account.get(name) for name in ("per_step_drafted", "per_step_accepted"))
     plan: Sequence[tuple[int, int]] = ()
-    if isinstance(each, Sequence) and isinstance(kept, Sequence) and len(each) == len(kept):
-        plan = [(many, few) for many, few in zip(each, kept, strict=True) if many]
+    if isinstance(item, Sequence) and isinstance(kept, Sequence) and len(item) == len(kept):
+        plan = [(many, few) for many, few in zip(item, kept, strict=True) if many]
         steps = len(plan)
     return RequestDrafts(
         key, domain, emitted, steps if isinstance(steps, int) else None, drafted, accepted, tuple(plan)
@@ -172,9 +172,9 @@ def _drafts(facts: Any) -> int | None:
     """Growth of the counter of drafts that vLLM and llama.cpp have."""
     grown = [
         value
-        for each in facts
-        if COUNTED in each
-        for name, value in each[COUNTED].get("samples", {}).items()
+        for fact in facts
+        if COUNTED in fact
+        for name, value in fact[COUNTED].get("samples", {}).items()
         if name.endswith("spec_decode_num_drafts_total")
     ]
     return int(sum(grown)) if grown else None

@@ -38,9 +38,9 @@ def expected(dialect: str) -> Mapping[str, str]:
     command.upgrade(made, REVISION, sql=True)
     views: dict[str, str] = {}
     for statement in written.getvalue().split(";\n"):
-        if (found := MADE.match(statement.strip())) is None:
+        if (matched := MADE.match(statement.strip())) is None:
             continue
-        action, name, query = found.groups()
+        action, name, query = matched.groups()
         views.pop(name, None)
         if action == "CREATE":
             views[name] = query.strip()
@@ -52,7 +52,7 @@ def stored(connection: Connection) -> Mapping[str, str]:
     if connection.dialect.name == "postgresql":
         return {row.relname: row.definition for row in connection.execute(text(STORED))}
     rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'view'")
-    return {row.name: found.group(3).strip() if (found := MADE.match(row.sql)) else row.sql for row in rows}
+    return {row.name: matched.group(3).strip() if (matched := MADE.match(row.sql)) else row.sql for row in rows}
 
 
 def rewritten(connection: Connection, queries: Mapping[str, str]) -> Mapping[str, str]:

@@ -117,14 +117,14 @@ def _uncommitted(
         same = False
     if not same:
         return "its prompt was changed"
-    found = {
+    result = {
         "prompt": commitments.of_prompt(content.salt, content.prompt_ids),
         "output": commitments.of_output(content.salt, content.output_sha256, content.text),
         "trace": commitments.of_trace(content.salt, trace.sha256),
         "tokens": commitments.of_tokens(content.salt, [getattr(tokens, name) for name in TOKEN_COLUMNS]),
     }
-    differing = [name for name, value in found.items() if value != getattr(request, f"{name}_commitment")]
-    if len(differing) == len(found):
+    differing = [name for name, value in result.items() if value != getattr(request, f"{name}_commitment")]
+    if len(differing) == len(result):
         return "its salt was changed"
     return f"the commitment contradicts its {' and its '.join(differing)}" if differing else None
 
@@ -155,9 +155,9 @@ def _finding_broken(check: CheckRow, finding: FindingRow | None, erasure: Erasur
         return None if finding is None else "the erasure of its findings is on record, but they are still there"
     if finding is None:
         return None if not check.n_findings else "its findings are missing, and no erasure names them"
-    salt, found = finding.salt or b"", finding.findings
-    same = commitments.of_findings(salt, finding.summary, found) == check.findings_commitment
-    return None if same and len(found) == check.n_findings else "its findings differ from the commitment"
+    salt, result = finding.salt or b"", finding.findings
+    same = commitments.of_findings(salt, finding.summary, result) == check.findings_commitment
+    return None if same and len(result) == check.n_findings else "its findings differ from the commitment"
 
 
 def intact(payload: bytes, sha256: str) -> envelope.Opened | None:

@@ -63,8 +63,8 @@ def plan(session: Session, ulid: str, names: Sequence[str]) -> ErasurePlan:
     chosen = {key for name in names for key in requests_named(ulid, keys, name)} if names else set(keys)
     parts = (ContentRow, RequestTokensRow, TokenTraceRow, ToolEventRow)
     kept = {number for part in parts for number in session.scalars(select(part.request_id))}
-    found = select(FindingRow).join(CheckRow, CheckRow.id == FindingRow.check_result_id)
-    results = session.scalars(found.where(CheckRow.run_id == run.id).order_by(FindingRow.check_result_id))
+    outcome = select(FindingRow).join(CheckRow, CheckRow.id == FindingRow.check_result_id)
+    results = session.scalars(outcome.where(CheckRow.run_id == run.id).order_by(FindingRow.check_result_id))
     return ErasurePlan(
         ulid,
         tuple(rows[key] for key in keys if key in chosen and rows[key] in kept),
@@ -82,8 +82,8 @@ def _may_quote(row: FindingRow, chosen: set[RequestKey], keys: Sequence[RequestK
     """True if a finding names a chosen request, or none that the run has: then it may be about any of them."""
     wanted = {key.short for key in chosen}
     known = {name for key in keys for name in (key.short, key.name)}
-    for found in row.findings:
-        request, message = str(found["request"]), str(found["message"])
+    for finding in row.findings:
+        request, message = str(finding["request"]), str(finding["message"])
         if request not in known or any(name in request or name in message for name in wanted):
             return True
     return False
@@ -99,24 +99,24 @@ def erase_all(session: Session, plans: Sequence[ErasurePlan], reason: str, actor
     """Delete the rows of the plans and put the erasures on record, in the caller's transaction."""
     if session.get_bind().dialect.name == "sqlite":
         session.connection().exec_driver_sql("PRAGMA secure_delete = ON")
-    for each in plans:
-        _erase(session, each, reason, actor)
+    for other in plans:
+        _erase(session, other, reason, actor)
 
 
 def _erase(session: Session, planned: ErasurePlan, reason: str, actor: str) -> None:
     run = find_run(session, planned.run)
     shared: dict[str, Any] = {"run_id": run.id, "reason": reason, "actor": actor, "created_at": now()}
     # as mapped rows, which the log notes, and before the deletions, which the triggers allow only then
-    session.add_all(ErasureRow(request_id=each, what=CONTENT, **shared) for each in planned.requests)
-    session.add_all(ErasureRow(check_result_id=each, what=FINDING, **shared) for each in planned.findings)
+    session.add_all(ErasureRow(request_id=request, what=CONTENT, **shared) for request in planned.requests)
+    session.add_all(ErasureRow(check_result_id=finding, what=FINDING, **shared) for finding in planned.findings)
     session.flush()
-    for each in planned.requests:
-        session.execute(delete(ContentRow).where(ContentRow.request_id == each))
-        session.execute(delete(RequestTokensRow).where(RequestTokensRow.request_id == each))
-        session.execute(delete(TokenTraceRow).where(TokenTraceRow.request_id == each))
-        session.execute(delete(ToolEventRow).where(ToolEventRow.request_id == each))
-    for each in planned.findings:
-        session.execute(delete(FindingRow).where(FindingRow.check_result_id == each))
+    for other in planned.requests:
+        session.execute(delete(ContentRow).where(ContentRow.request_id == other))
+        session.execute(delete(RequestTokensRow).where(RequestTokensRow.request_id == other))
+        session.execute(delete(TokenTraceRow).where(TokenTraceRow.request_id == other))
+        session.execute(delete(ToolEventRow).where(ToolEventRow.request_id == other))
+    for other in planned.findings:
+        session.execute(delete(FindingRow).where(FindingRow.check_result_id == other))
 
 
 def erasures(session: Session, ulid: str) -> tuple[StoredErasure, ...]:

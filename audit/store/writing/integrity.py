@@ -159,10 +159,10 @@ def broken_places(session: Session, run: RunRow, *, rooted: bool = True) -> list
             request = parts.request
             place = f"{arm.name}/{request.case_id}#{request.sample}"
             bare = None if parts.trace is None else contents.intact(parts.trace.payload, parts.trace.sha256)
-            found = _recomputed(parts, context, erasures.get(request.id), bare)
-            if isinstance(found, IntegrityViolation):
-                broken.append(IntegrityViolation(place, found.message))
-            elif found != request.record_hash:
+            text = _recomputed(parts, context, erasures.get(request.id), bare)
+            if isinstance(text, IntegrityViolation):
+                broken.append(IntegrityViolation(place, text.message))
+            elif text != request.record_hash:
                 broken.append(IntegrityViolation(place, "the request's row, steps or trace digest were changed"))
             elif (table := events.differing(happened.get(request.id, {}), bare)) is not None:
                 broken.append(IntegrityViolation(place, f"its rows of {table} are not those of its trace"))

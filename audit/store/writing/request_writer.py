@@ -122,7 +122,7 @@ def _made(run_id: int, arms: Sequence[ArmRow], requests: Sequence[NewRequest]) -
     opened = (envelope.opened(new.generation.trace) for new in requests)
     read = [_Read(bare.digest, traces.fitting(bare, NEEDED)) for bare in opened]
     rows: dict[int, _Made] = {}
-    for joined in joined_traces.joined([each.held for each in read], NEEDED):
+    for joined in joined_traces.joined([item.held for item in read], NEEDED):
         columns = zip(joined.places, _counts(joined), readable_of(joined), strict=True)
         for place, counts, readable in columns:
             rows[place] = _row(run_id, arms[place], requests[place], read[place], counts, readable)

@@ -37,7 +37,7 @@ def add_pieces(session: Session, ulid: str, text: Callable[[int], str]) -> int:
 
 def _tokens(session: Session, run_id: int) -> set[int]:
     query = select(RequestTokensRow.token).join(RequestRow, RequestRow.id == RequestTokensRow.request_id)
-    found: set[int] = set()
+    result: set[int] = set()
     for steps in session.scalars(query.where(RequestRow.run_id == run_id)):
-        found.update(chain.from_iterable(json.loads(steps)))
-    return found
+        result.update(chain.from_iterable(json.loads(steps)))
+    return result

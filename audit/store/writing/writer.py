@@ -89,17 +89,17 @@ def _artifact(session: Session, used: ArtifactRef) -> int:
     }
     made = _insert_if_new(session, ArtifactRow, values)
     query = select(ArtifactRow.id).where(ArtifactRow.kind == used.kind, ArtifactRow.sha256 == used.sha256)
-    found = session.execute(query).scalar_one()
-    log.note(session, "artifact", [(found,)] if made else [])
-    return found
+    result = session.execute(query).scalar_one()
+    log.note(session, "artifact", [(result,)] if made else [])
+    return result
 
 
 def _environment(session: Session, place: Environment) -> int:
     parts = {name: jsonable(getattr(place, name)) for name in ("packages", "hardware", "code")}
     made = _insert_if_new(session, EnvironmentRow, {"sha256": place.sha256, **parts})
-    found = session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
-    log.note(session, "environment", [(found,)] if made else [])
-    return found
+    result = session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
+    log.note(session, "environment", [(result,)] if made else [])
+    return result
 
 
 def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
@@ -209,8 +209,8 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
         session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))
         log.note(session, "finding", [(row.id,)])
     if check.coverage:
-        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(each)} for each in check.coverage])
-        log.note(session, "coverage", [(row.id, each.situation) for each in check.coverage])
+        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(item)} for item in check.coverage])
+        log.note(session, "coverage", [(row.id, item.situation) for item in check.coverage])
 
 
 def _finding(result: CheckResult) -> dict[str, Any] | None:
@@ -222,7 +222,8 @@ def _finding(result: CheckResult) -> dict[str, Any] | None:
         "salt": commitments.new_salt(),
         "summary": storable(result.summary) if quoting else None,
         "findings": [
-            {**each, "message": storable(each["message"])} for each in (jsonable(found) for found in result.findings)
+            {**item, "message": storable(item["message"])}
+            for item in (jsonable(finding) for finding in result.findings)
         ],
     }
 
@@ -230,15 +231,15 @@ def _finding(result: CheckResult) -> dict[str, Any] | None:
 def _unquoted(result: CheckResult) -> str:
     """The summary without the messages of findings, which may quote outputs."""
     summary = result.summary
-    for message in sorted({found.message for found in result.findings if found.message}, key=len, reverse=True):
+    for message in sorted({finding.message for finding in result.findings if finding.message}, key=len, reverse=True):
         summary = summary.replace(message, "(see the findings)")
     return summary
 
 
 def _details(result: CheckResult) -> dict[str, Any]:
     """The details, with the detectable effect if the check has one."""
-    found = {} if result.detectable is None else {"detectable": result.detectable}
-    return {**result.details, **found}
+    outcome = {} if result.detectable is None else {"detectable": result.detectable}
+    return {**result.details, **outcome}
 
 
 def add_decision(session: Session, decision: StoredDecision) -> None:

@@ -70,17 +70,17 @@ class LlamaDriver(EngineDriver):
         after = self._http.counters()
         growth = {name: value - before.get(name, 0) for name, value in after.items()}
         answers = [_outcome(done) for done in running]
-        totals = _totals([each for each in answers if isinstance(each, Answered)])
-        for request, each in zip(requests, answers, strict=True):
-            if isinstance(each, RefusedRequest):
-                self.say(op="refused", id=request["id"], message=one_line(each))
+        totals = _totals([answer for answer in answers if isinstance(answer, Answered)])
+        for request, item in zip(requests, answers, strict=True):
+            if isinstance(item, RefusedRequest):
+                self.say(op="refused", id=request["id"], message=one_line(item))
                 continue
             self.say(
                 op="output",
                 id=request["id"],
-                tokens=each.body["tokens"],
-                answer=each.body,
-                latency_us=each.microseconds,
+                tokens=item.body["tokens"],
+                answer=item.body,
+                latency_us=item.microseconds,
                 counters=growth,
                 totals=totals,
             )
@@ -108,9 +108,9 @@ def _outcome(done: Future[Answered]) -> Answered | RefusedRequest:
 
 def _totals(answers: Sequence[Answered]) -> dict[str, int]:
     """The drafted and accepted tokens of answers that ran together."""
-    timings = [each.body["timings"] for each in answers]
+    timings = [answer.body["timings"] for answer in answers]
     names = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
-    return {ours: sum(each.get(theirs, 0) for each in timings) for ours, theirs in names.items()}
+    return {ours: sum(timing.get(theirs, 0) for timing in timings) for ours, theirs in names.items()}
 
 
 def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
@@ -136,8 +136,8 @@ def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
         draft.cache_type_k = draft.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         threaded += [draft.cpuparams, draft.cpuparams_batch]
     if job["threads"] is not None:
-        for each in threaded:
-            each.n_threads = job["threads"]
+        for item in threaded:
+            item.n_threads = job["threads"]
     return params
 
 

@@ -34,8 +34,8 @@ class LoopbackServer:
     """A server at `http://HOST:PORT`."""
 
     def __init__(self, address: str) -> None:
-        found = urlsplit(address)
-        self._host, self._port = found.hostname or "127.0.0.1", found.port
+        result = urlsplit(address)
+        self._host, self._port = result.hostname or "127.0.0.1", result.port
 
     def get(self, path: str, seconds: float = PAGE_S) -> Any:
         """A page of JSON."""

@@ -52,7 +52,7 @@ def _lengths(answer: Mapping[str, Any], prompt: int) -> Iterator[str]:
         yield f"lengths: {timings['prompt_n']} prompt tokens and {timings['cache_n']} cached ones, of {prompt}"
     if answer["truncated"]:
         yield "lengths: the server dropped tokens of the context"
-    numbers = [each["id"] for each in answer.get("completion_probabilities", [])]
+    numbers = [item["id"] for item in answer.get("completion_probabilities", [])]
     # the server leaves out those of a stop string
     whole = len(numbers) == count or answer["stop_type"] == "word"
     if not whole or numbers != list(answer["tokens"][: len(numbers)]):
@@ -70,8 +70,8 @@ def _same(name: str, value: Any, kept: Any) -> bool:
     if name == "logit_bias":
         # the server writes a forbidden token's bias as null
         stated = {token: None if bias is False else bias for token, bias in value}
-        found = {each["token"]: each["bias"] for each in kept}
-        return stated.keys() == found.keys() and all(_near(stated[token], found[token]) for token in stated)
+        result = {item["token"]: item["bias"] for item in kept}
+        return stated.keys() == result.keys() and all(_near(stated[token], result[token]) for token in stated)
     return _near(value, kept) if isinstance(value, float) else bool(value == kept)
 
 

@@ -38,7 +38,7 @@ def _numbers(answer: Mapping[str, Any], asked: SamplingParams) -> tuple[tuple[fl
     places = answer.get("completion_probabilities", ())
     if len(places) != len(answer["tokens"]):
         return ()
-    leads = [lead_of([float(each["logprob"]) for each in place["top_logprobs"]]) for place in places]
+    leads = [lead_of([float(item["logprob"]) for item in place["top_logprobs"]]) for place in places]
     decided = leads if asked.plain_scores else [math.nan] * len(places)
     return tuple(float(place["logprob"]) for place in places), tuple(decided)
 

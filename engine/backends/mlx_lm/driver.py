@@ -190,9 +190,9 @@ def _processors(asked: Mapping[str, Any], log: SamplerLog) -> list[Any]:
         return []
     shared = {name: value for name, value in asked.items() if name not in ("logit_bias", *OF_ANSWER)}
     bias = {int(token): value for token, value in asked.get("logit_bias", [])}
-    found = make_logits_processors(logit_bias=bias or None, **shared)
+    logits_processors = make_logits_processors(logit_bias=bias or None, **shared)
     of_answer = {name: asked[name] for name in OF_ANSWER if name in asked}
-    return [log.tap, *found, *map(_behind_the_prompt, make_logits_processors(**of_answer))]
+    return [log.tap, *logits_processors, *map(_behind_the_prompt, make_logits_processors(**of_answer))]
 
 
 OF_ANSWER: Final = ("presence_penalty", "presence_context_size", "frequency_penalty", "frequency_context_size")

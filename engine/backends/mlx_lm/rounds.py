@@ -44,11 +44,11 @@ def rounds_of(answer: Mapping[str, Any]) -> tuple[DraftRound, ...]:
     tokens, words, calls = answer["tokens"], answer["from_draft"], answer["calls"]
     starts = [at for at, group in enumerate(calls) if group]
     ends = [*starts[1:], len(tokens)]
-    found = []
+    result = []
     for start, end in zip(starts, ends, strict=True):
         drafted, sampled = _split(calls[start])
-        found.append(DraftRound(drafted, sampled, tuple(tokens[start:end]), tuple(words[start:end])))
-    return tuple(found)
+        result.append(DraftRound(drafted, sampled, tuple(tokens[start:end]), tuple(words[start:end])))
+    return tuple(result)
 
 
 def _split(calls: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -98,37 +98,39 @@ def _of_rounds(answer: Mapping[str, Any], asked: Mapping[str, Any], gamma: int) 
     rounds, before = rounds_of(answer), 0
     if not answer["calls"][0]:
         yield Contradiction("sampler: not asked before the first token")
-    for at, each in enumerate(rounds):
+    for at, item in enumerate(rounds):
         width = min(gamma, asked["sampling"]["max_tokens"] - before)
-        shape = list(_of_shape(each, width))
-        tokens = list(_of_tokens(each, last=at == len(rounds) - 1))
+        shape = list(_of_shape(item, width))
+        tokens = list(_of_tokens(item, last=at == len(rounds) - 1))
         yield from (Contradiction(f"{problem}, in round {at}") for problem in shape)
         # of a round with other calls than expected, nobody knows which call drew which token
-        yield from (Contradiction(f"{each.message}, in round {at}", each.misreturned and not shape) for each in tokens)
-        before += len(each.emitted)
+        yield from (
+            Contradiction(f"{token.message}, in round {at}", token.misreturned and not shape) for token in tokens
+        )
+        before += len(item.emitted)
 
 
-def _of_shape(each: DraftRound, width: int) -> Iterator[str]:
-    if len(each.drafted) != width:
-        yield f"sampler: {len(each.drafted)} drafted tokens, not {width}"
-    if len(each.sampled) != len(each.drafted) + 1:
-        yield f"sampler: {len(each.sampled)} samples of the target beside {len(each.drafted)} drafted tokens"
+def _of_shape(other: DraftRound, width: int) -> Iterator[str]:
+    if len(other.drafted) != width:
+        yield f"sampler: {len(other.drafted)} drafted tokens, not {width}"
+    if len(other.sampled) != len(other.drafted) + 1:
+        yield f"sampler: {len(other.sampled)} samples of the target beside {len(other.drafted)} drafted tokens"
 
 
-def _of_tokens(each: DraftRound, *, last: bool) -> Iterator[Contradiction]:
-    count = len(each.emitted)
-    if each.emitted != each.sampled[:count]:
-        at = _first_unlike(each.emitted, each.sampled)
-        place = "" if at is None else f": {each.emitted[at]} at place {at}, where it drew {each.sampled[at]}"
+def _of_tokens(other: DraftRound, *, last: bool) -> Iterator[Contradiction]:
+    count = len(other.emitted)
+    if other.emitted != other.sampled[:count]:
+        at = _first_unlike(other.emitted, other.sampled)
+        place = "" if at is None else f": {other.emitted[at]} at place {at}, where it drew {other.sampled[at]}"
         yield Contradiction(f"tokens: returned ones are not the target's samples{place}", at is not None)
-    expected = tuple(place < each.accepted for place in range(count))
-    if each.from_draft != expected:
-        told = f"from_draft: true {sum(each.from_draft)} times, but {sum(expected)} drafted tokens are emitted"
+    expected = tuple(place < other.accepted for place in range(count))
+    if other.from_draft != expected:
+        told = f"from_draft: true {sum(other.from_draft)} times, but {sum(expected)} drafted tokens are emitted"
         yield Contradiction(told)
-    if count > each.accepted + 1 or (count <= each.accepted and not last):
+    if count > other.accepted + 1 or (count <= other.accepted and not last):
         # what the target drew behind a refused draft was drawn after another text
-        behind = count > each.accepted + 1
-        yield Contradiction(f"tokens: {count} returned beside {each.accepted} accepted drafted ones", behind)
+        behind = count > other.accepted + 1
+        yield Contradiction(f"tokens: {count} returned beside {other.accepted} accepted drafted ones", behind)
 
 
 def _of_end(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
@@ -153,9 +155,9 @@ def speculation(answer: Mapping[str, Any]) -> dict[str, Any]:
     rounds = rounds_of(answer)
     return {
         "steps": len(rounds),
-        "drafted": sum(len(each.drafted) for each in rounds),
+        "drafted": sum(len(other.drafted) for other in rounds),
         "accepted": sum(answer["from_draft"]),
-        "per_step_drafted": [len(each.drafted) for each in rounds],
-        "per_step_accepted": [sum(each.from_draft) for each in rounds],
-        "per_step_emitted": [len(each.emitted) for each in rounds],
+        "per_step_drafted": [len(other.drafted) for other in rounds],
+        "per_step_accepted": [sum(other.from_draft) for other in rounds],
+        "per_step_emitted": [len(other.emitted) for other in rounds],
     }

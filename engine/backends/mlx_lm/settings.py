@@ -133,7 +133,7 @@ def processor_arguments(request: Request) -> dict[str, Any]:
     added: dict[int, float] = {}
     for token, bias in asked.logit_bias:
         added[token] = added.get(token, 0.0) + bias
-    found: dict[str, Any] = {"logit_bias": [[token, bias] for token, bias in added.items()]} if added else {}
+    mapping: dict[str, Any] = {"logit_bias": [[token, bias] for token, bias in added.items()]} if added else {}
     values = {
         "repetition": asked.repetition_penalty if asked.repetition_penalty != 1 else 0,
         "presence": asked.presence_penalty,
@@ -141,8 +141,8 @@ def processor_arguments(request: Request) -> dict[str, Any]:
     }
     for name, value in values.items():
         if value:
-            found |= {f"{name}_penalty": value, f"{name}_context_size": window}
-    return found
+            mapping |= {f"{name}_penalty": value, f"{name}_context_size": window}
+    return mapping
 
 
 def message_of(request: Request, vocabulary: int, eos_ids: tuple[int, ...]) -> dict[str, Any]:

@@ -53,16 +53,16 @@ def _decoded(request: Request, tokens: tuple[int, ...], reason: FinishReason, ta
 
 def _rounds(answer: Mapping[str, Any], rows: Any) -> tuple[ForeignStep, ...]:
     steps, start = [], 0
-    for each in rounds_of(answer):
-        end = start + len(each.emitted)
+    for other in rounds_of(answer):
+        end = start + len(other.emitted)
         steps.append(
             ForeignStep(
-                drafted=each.drafted,
-                emitted=each.emitted,
-                accepted=each.accepted,
+                drafted=other.drafted,
+                emitted=other.emitted,
+                accepted=other.accepted,
                 q_kind=QKind.ONE_HOT,
                 logits=None if rows is None else rows[start:end],
-                examined_q=(1.0,) * len(each.drafted),
+                examined_q=(1.0,) * len(other.drafted),
             )
         )
         start = end

@@ -57,7 +57,7 @@ class NativeEngine:
         self._rereader = rereader(target)
         self._reference = reference
         self._head = head
-        self._drafts = tuple(each.model for each in drafts)
+        self._drafts = tuple(draft.model for draft in drafts)
         self._numerics = {
             "numerics": target.numerics.full_facts(),
             "draft_numerics": drafts[0].numerics.facts() if drafts else None,
@@ -86,7 +86,7 @@ class NativeEngine:
             "target": dict(self._target.facts),
             "context": self._target.context,
             "draft": dict(self._drafts[0].facts) if self._drafts else None,
-            "other_drafts": [dict(each.facts) for each in self._drafts[1:]],
+            "other_drafts": [dict(draft.facts) for draft in self._drafts[1:]],
             "head": dict(self._head.facts) if self._head else None,
             **self._numerics,
             "proposer": self._facts.name,
@@ -153,7 +153,7 @@ class NativeEngine:
         if not requests:
             return
         self.require(requests)
-        longest = max(len(each.prompt) + each.sampling.max_new_tokens for each in requests)
+        longest = max(len(request.prompt) + request.sampling.max_new_tokens for request in requests)
         loop = self._loop(min(self._plan.rows, len(requests)), longest, record=True)
         yield from loop.run([self._calls.constrained(request) for request in requests])
 
@@ -272,7 +272,7 @@ class NativeEngine:
     def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
         if self._plan.proposer is None:
             return PlainProposer()
-        drafts = tuple(self._parts.draft(each) for each in self._drafts)
+        drafts = tuple(self._parts.draft(draft) for draft in self._drafts)
         parts = ProposerParts(
             rows=rows,
             capacity=capacity,
@@ -316,8 +316,8 @@ class NativeBackend:
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
-        models = (_facts(name, each.source, each.model.facts, each) for name, each in self._models.items())
-        heads = (_facts(name, each.source, each.facts, each) for name, each in self._heads.items())
+        models = (_facts(name, item.source, item.model.facts, item) for name, item in self._models.items())
+        heads = (_facts(name, item.source, item.facts, item) for name, item in self._heads.items())
         return (*models, *heads)
 
     def arm(self, plan: EngineSpec) -> Engine:
@@ -366,8 +366,8 @@ def open_models(models: Mapping[str, ModelSource]) -> NativeBackend:
         NumericsRefused: a numerics mode that does not hold on this machine.
     """
     loaded = {name: _load(name, model) for name, model in models.items()}
-    heads = {name: each for name, each in loaded.items() if isinstance(each, LoadedHead)}
-    return NativeBackend({name: each for name, each in loaded.items() if isinstance(each, LoadedModel)}, heads)
+    heads = {name: item for name, item in loaded.items() if isinstance(item, LoadedHead)}
+    return NativeBackend({name: item for name, item in loaded.items() if isinstance(item, LoadedModel)}, heads)
 
 
 def _load(name: str, model: ModelSource) -> LoadedModel | LoadedHead:

@@ -87,7 +87,11 @@ class ScriptedBackend:
 
 
 def _encode(prompt: Prompt) -> list[int]:
-    text = prompt.text if prompt.text is not None else " ".join(each.get("content") or "" for each in prompt.messages)
+    text = (
+        prompt.text
+        if prompt.text is not None
+        else " ".join(message.get("content") or "" for message in prompt.messages)
+    )
     return _encode_text(text.lower()) or [0]
 
 

@@ -51,11 +51,11 @@ def rounds_of(growth: Sequence[Mapping[str, int]]) -> tuple[Round, ...]:
     """The rounds, in order; steps without a draft are in none."""
     starts = [at for at, step in enumerate(growth) if step.get("rounds")]
     alone = [at for at, step in enumerate(growth) if step.get("standard_fallback_steps")]
-    found = []
+    result = []
     for start in starts:
         end = min((at for at in (*starts, *alone, len(growth)) if at > start), default=len(growth))
         step = growth[start]
-        found.append(
+        result.append(
             Round(
                 proposed=step.get("draft_tokens_proposed", 0),
                 evaluated=step.get("draft_tokens_evaluated", 0),
@@ -66,7 +66,7 @@ def rounds_of(growth: Sequence[Mapping[str, int]]) -> tuple[Round, ...]:
                 delivered=end - start,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def mismatches(accounts: Accounts) -> tuple[str, ...]:
@@ -84,22 +84,22 @@ def _of_sequence(accounts: Accounts) -> Iterator[str]:
 
 
 def _of_rounds(accounts: Accounts, rounds: Sequence[Round]) -> Iterator[str]:
-    for at, each in enumerate(rounds):
-        name, last, own = f"counters: round {at}", at == len(rounds) - 1, each.corrections + each.bonus
-        if not 0 <= each.accepted <= each.evaluated <= each.proposed:
-            yield f"{name} proposed {each.proposed}, evaluated {each.evaluated} and accepted {each.accepted}"
-        if each.evaluated - each.accepted > 1:
-            yield f"{name} evaluated {each.evaluated - each.accepted} tokens behind the last accepted one"
-        if each.proposed > accounts.most:
-            yield f"{name} proposed {each.proposed} tokens, more than {accounts.most}"
-        if each.queued != each.accepted + own:
-            yield f"{name} queued {each.queued} tokens of {each.accepted} accepted ones and {own} more"
+    for at, item in enumerate(rounds):
+        name, last, own = f"counters: round {at}", at == len(rounds) - 1, item.corrections + item.bonus
+        if not 0 <= item.accepted <= item.evaluated <= item.proposed:
+            yield f"{name} proposed {item.proposed}, evaluated {item.evaluated} and accepted {item.accepted}"
+        if item.evaluated - item.accepted > 1:
+            yield f"{name} evaluated {item.evaluated - item.accepted} tokens behind the last accepted one"
+        if item.proposed > accounts.most:
+            yield f"{name} proposed {item.proposed} tokens, more than {accounts.most}"
+        if item.queued != item.accepted + own:
+            yield f"{name} queued {item.queued} tokens of {item.accepted} accepted ones and {own} more"
         if own != 1 and not (last and own == 0):
-            yield f"{name} has {each.corrections} corrections and {each.bonus} bonus tokens"
-        if each.bonus and each.accepted < each.proposed:
-            yield f"{name} has a bonus token, but accepted {each.accepted} of {each.proposed}"
-        if each.delivered > each.queued or (each.delivered < each.queued and not last):
-            yield f"{name} queued {each.queued} tokens and delivered {each.delivered}"
+            yield f"{name} has {item.corrections} corrections and {item.bonus} bonus tokens"
+        if item.bonus and item.accepted < item.proposed:
+            yield f"{name} has a bonus token, but accepted {item.accepted} of {item.proposed}"
+        if item.delivered > item.queued or (item.delivered < item.queued and not last):
+            yield f"{name} queued {item.queued} tokens and delivered {item.delivered}"
 
 
 def _of_totals(accounts: Accounts, rounds: Sequence[Round]) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _of_totals(accounts: Accounts, rounds: Sequence[Round]) -> Iterator[str]:
     if total("tokens_queued") != total("tokens_emitted") + total("tokens_discarded") + total("tokens_buffered"):
         yield f"counters: {total('tokens_queued')} tokens queued, but not as many emitted, discarded and buffered"
     alone = total("standard_fallback_steps")
-    if sum(each.delivered for each in rounds) + alone != count:
+    if sum(other.delivered for other in rounds) + alone != count:
         yield f"counters: {count} tokens, of which {alone} without a draft and {count - alone} others in no round"
 
 
@@ -124,16 +124,16 @@ def speculation(accounts: Accounts) -> dict[str, Any]:
     rounds = rounds_of(accounts.growth)
     return {
         "steps": len(rounds) + accounts.total("standard_fallback_steps"),
-        "drafted": sum(each.proposed for each in rounds),
-        "evaluated": sum(each.evaluated for each in rounds),
-        "accepted": sum(each.accepted for each in rounds),
-        "corrections": sum(each.corrections for each in rounds),
-        "bonus": sum(each.bonus for each in rounds),
+        "drafted": sum(other.proposed for other in rounds),
+        "evaluated": sum(other.evaluated for other in rounds),
+        "accepted": sum(other.accepted for other in rounds),
+        "corrections": sum(other.corrections for other in rounds),
+        "bonus": sum(other.bonus for other in rounds),
         "undrafted_steps": accounts.total("standard_fallback_steps"),
         "discarded": accounts.total("tokens_discarded"),
         "draft_forwards": accounts.total("draft_forward_passes"),
         "target_forwards": accounts.total("target_forward_passes"),
-        "per_step_drafted": [each.proposed for each in rounds],
-        "per_step_accepted": [each.accepted for each in rounds],
-        "per_step_emitted": [each.delivered for each in rounds],
+        "per_step_drafted": [other.proposed for other in rounds],
+        "per_step_accepted": [other.accepted for other in rounds],
+        "per_step_emitted": [other.delivered for other in rounds],
     }

@@ -71,11 +71,11 @@ def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int)
     for _ in range(min(workers, len(items))):
         threading.Thread(target=run, daemon=True).start()
     for _ in items:
-        found = done.get()
-        if found.error is not None:
-            raise found.error
-        assert found.result is not None
-        yield found.result
+        result = done.get()
+        if result.error is not None:
+            raise result.error
+        assert result.result is not None
+        yield result.result
 
 
 NAME: Final = "openai"
@@ -251,11 +251,11 @@ class _PendingRecord:
         if self.text is None:
             trace = failed_trace(header_of(self.request, self.observed, FinishReason.ERROR, facts))
             return Generation(self.request, (), FinishReason.ERROR, trace, "", self.latency_us, facts)
-        found = self.text
-        header = header_of(self.request, self.observed, found.reason, facts)
-        tokens = tuple(each.emitted[0] for each in found.told.steps)
-        trace = observed_trace(header, found.told)
-        return Generation(self.request, tokens, found.reason, trace, found.text, self.latency_us, facts)
+        result = self.text
+        header = header_of(self.request, self.observed, result.reason, facts)
+        tokens = tuple(step.emitted[0] for step in result.told.steps)
+        trace = observed_trace(header, result.told)
+        return Generation(self.request, tokens, result.reason, trace, result.text, self.latency_us, facts)
 
 
 class AnchoredEngine(OpenAIEngine):

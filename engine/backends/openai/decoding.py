@@ -80,23 +80,23 @@ def decoded_facts(source: TextSource) -> dict[str, Any]:
     named = source.read.origin in (TokenOrigin.SERVER, TokenOrigin.LOGPROBS)
     if named and source.codec.origin is TokenOrigin.TOKENIZER:
         return _by_ids(source)
-    if not answer.pieces or any(NAMED.fullmatch(each.text) for each in answer.pieces):
+    if not answer.pieces or any(NAMED.fullmatch(piece.text) for piece in answer.pieces):
         return undecoded(NAMELESS)
     return _by_pieces(source, answer.pieces)
 
 
 def _by_ids(source: TextSource) -> dict[str, Any]:
     tokens, rules = source.read.tokens, source.rules
-    found = source.decoded(tokens)
-    before = source.decoded(tokens[:-1]) if _ended_by_token(source) and not rules.stop_shown else found
-    if found is None or before is None:
+    text = source.decoded(tokens)
+    before = source.decoded(tokens[:-1]) if _ended_by_token(source) and not rules.stop_shown else text
+    if text is None or before is None:
         return undecoded(NO_DECODING)
     if rules.end_cut:
-        found = before
-    elif before is not found:
-        found = SecondDecoding(found.text, len(found.text) - len(before.text))
+        text = before
+    elif before is not text:
+        text = SecondDecoding(text.text, len(text.text) - len(before.text))
     ahead = list(_ahead(source))
-    return _facts(found, rules, {"ahead": ahead} if ahead else {})
+    return _facts(text, rules, {"ahead": ahead} if ahead else {})
 
 
 def _ended_by_token(source: TextSource) -> bool:
@@ -143,8 +143,8 @@ def _named(pieces: Sequence[Piece], text: bytes) -> Iterator[bytes]:
         yield raw
 
 
-def _facts(found: SecondDecoding, rules: TextRules, more: Mapping[str, Any]) -> dict[str, Any]:
-    facts = found.facts()
+def _facts(result: SecondDecoding, rules: TextRules, more: Mapping[str, Any]) -> dict[str, Any]:
+    facts = result.facts()
     shown = {"stop_shown": True} if rules.stop_shown else {}
     decoding = {**facts.get("decoding", {}), **shown, **more}
     return {**facts, **({"decoding": decoding} if decoding else {})}

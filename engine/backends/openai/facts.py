@@ -99,7 +99,7 @@ def request_facts(
     if answer.speculation is not None:
         facts["speculation"] = dict(answer.speculation)
     if answer.tool_calls:
-        facts["tool_calls"] = [{"name": each.name, **parsed(each.arguments)} for each in answer.tool_calls]
+        facts["tool_calls"] = [{"name": call.name, **parsed(call.arguments)} for call in answer.tool_calls]
     if settings.response_format is not None and settings.response_format.get("type") in ("json_schema", "json_object"):
         facts["json"] = parsed(answer.content)
     return facts
@@ -109,7 +109,7 @@ def reconciled(
     asked: RequestResult, answer: Completion, read: AnswerTokens, prompt: Sequence[int] | None
 ) -> dict[str, Any]:
     """The server's accounts of one answer, and where they contradict each other."""
-    found = list(_counts(answer, read))
+    counts = list(_counts(answer, read))
     sources = ["answer"]
     if "completion_tokens" in answer.usage:
         sources.append("usage")
@@ -119,26 +119,26 @@ def reconciled(
         sources.append("speculation")
     if asked.streamed is not None:
         sources.append("streamed answer")
-        found += _both(answer, asked.streamed)
+        counts += _both(answer, asked.streamed)
     if prompt is not None and answer.prompt_ids is not None:
         sources.append("prompt")
-        found += _prompt(prompt, answer.prompt_ids)
+        counts += _prompt(prompt, answer.prompt_ids)
     if answer.finish in ("tool_calls", "function_call") and not answer.tool_calls:
-        found.append(f"it ended with {answer.finish} and holds no call")
-    return {"sources": sources, "mismatches": found}
+        counts.append(f"it ended with {answer.finish} and holds no call")
+    return {"sources": sources, "mismatches": counts}
 
 
 def _counts(answer: Completion, read: AnswerTokens) -> list[str]:
     """Numbers of tokens, where the server names the tokens."""
     if read.origin is not TokenOrigin.SERVER:
         return []
-    found, count = [], len(read.tokens)
+    result, count = [], len(read.tokens)
     usage = answer.usage.get("completion_tokens")
     if isinstance(usage, int) and usage != count:
-        found.append(f"{count} tokens, the usage counts {usage}")
+        result.append(f"{count} tokens, the usage counts {usage}")
     if answer.pieces is not None and len(answer.pieces) != count:
-        found.append(f"{count} tokens, {len(answer.pieces)} log-probabilities")
-    return found + _drafts(answer.speculation, count)
+        result.append(f"{count} tokens, {len(answer.pieces)} log-probabilities")
+    return result + _drafts(answer.speculation, count)
 
 
 def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
@@ -146,15 +146,15 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
     if told is None:
         return []
     drafted, accepted = told.get("drafted"), told.get("accepted")
-    found = []
+    result = []
     if isinstance(drafted, int) and isinstance(accepted, int) and accepted > drafted:
-        found.append(f"{accepted} drafted tokens were accepted of {drafted}")
+        result.append(f"{accepted} drafted tokens were accepted of {drafted}")
     steps = list(zip(told.get("per_step_accepted", ()), told.get("per_step_drafted", ()), strict=False))
-    found += [f"step {at}: {kept} accepted of {made}" for at, (kept, made) in enumerate(steps) if kept > made]
+    result += [f"step {at}: {kept} accepted of {made}" for at, (kept, made) in enumerate(steps) if kept > made]
     # the last step may be cut by the end of the answer
     if steps and sum(kept + 1 for kept, _ in steps[:-1]) > count:
-        found.append(f"{count} tokens, the steps before the last emitted more")
-    return found
+        result.append(f"{count} tokens, the steps before the last emitted more")
+    return result
 
 
 def _both(whole: Completion, parts: Completion) -> list[str]:
@@ -162,15 +162,15 @@ def _both(whole: Completion, parts: Completion) -> list[str]:
     # a call cut by the length limit is text to a parser of whole answers and half a call to a parser of parts
     cut = whole.finish == "length" and bool(whole.tool_calls) != bool(parts.tool_calls)
     same = cut or whole.text == parts.text
-    found = [] if same else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
+    result = [] if same else [f"the streamed text differs: {_where(whole.text, parts.text)}"]
     if None not in (whole.token_ids, parts.token_ids) and whole.token_ids != parts.token_ids:
-        found.append("the streamed token ids differ")
+        result.append("the streamed token ids differ")
     if whole.finish != parts.finish:
-        found.append(f"it ended with {whole.finish}, streamed with {parts.finish}")
-    ours, theirs = ([each.logprob for each in every.pieces or ()] for every in (whole, parts))
+        result.append(f"it ended with {whole.finish}, streamed with {parts.finish}")
+    ours, theirs = ([piece.logprob for piece in every.pieces or ()] for every in (whole, parts))
     if len(ours) != len(theirs):
-        found.append(f"{len(ours)} log-probabilities, streamed {len(theirs)}")
-    return found
+        result.append(f"{len(ours)} log-probabilities, streamed {len(theirs)}")
+    return result
 
 
 def _where(left: str, right: str) -> str:

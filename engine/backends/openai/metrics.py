@@ -31,17 +31,17 @@ def counters(text: str) -> dict[str, float]:
 
     Counters are summed; a gauge (no `_total`) keeps its largest value.
     """
-    found: dict[str, float] = {}
+    mapping: dict[str, float] = {}
     for line in text.splitlines():
-        match = SAMPLE.fullmatch(line.strip()) if len(line) <= MOST_LINE and len(found) < MOST_NAMES else None
+        match = SAMPLE.fullmatch(line.strip()) if len(line) <= MOST_LINE and len(mapping) < MOST_NAMES else None
         if match is None or not ABOUT.search(match[1]) or match[1].endswith("_created"):
             continue
         value = _number(match[3])
         place = re.search(r'position="([0-9]+)"', match[2] or "")
         name = f"{match[1]}[{place[1]}]" if place else match[1]
         if math.isfinite(value):
-            found[name] = found.get(name, 0.0) + value if "_total" in name else max(found.get(name, value), value)
-    return found
+            mapping[name] = mapping.get(name, 0.0) + value if "_total" in name else max(mapping.get(name, value), value)
+    return mapping
 
 
 def _number(text: str) -> float:
@@ -62,6 +62,6 @@ def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
         name: value - before.get(name, 0.0) if "_total" in name else value for name, value in sorted(after.items())
     }
     known = (("drafted", DRAFTED), ("accepted", ACCEPTED))
-    named = {key: int(grown[each]) for key, name in known for each in (name, of_llama(name)) if each in grown}
+    named = {key: int(grown[item]) for key, name in known for item in (name, of_llama(name)) if item in grown}
     restarted = any(value < 0 for value in grown.values())
     return {**named, "samples": grown, **({"restarted": True} if restarted else {})}

@@ -120,8 +120,8 @@ def _context_of_llama(listed: Mapping[str, Any]) -> Any:
 def _slots_speculate(endpoint: Endpoint, settings: OpenAISettings) -> bool | None:
     """Whether llama.cpp's slots speculate; None if the server hides them or they differ."""
     slots = _page(endpoint, f"{settings.root}/slots")
-    found = {slot.get("speculative") for slot in slots if isinstance(slot, Mapping)} if isinstance(slots, list) else ()
-    return next(iter(found)) is True if len(found) == 1 and None not in found else None
+    result = {slot.get("speculative") for slot in slots if isinstance(slot, Mapping)} if isinstance(slots, list) else ()
+    return next(iter(result)) is True if len(result) == 1 and None not in result else None
 
 
 def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
@@ -139,8 +139,10 @@ def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
 def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
     """The model's entry in the list of models."""
     data = document.get("data") if isinstance(document, Mapping) else None
-    entries = [each for each in data if isinstance(each, Mapping) and "id" in each] if isinstance(data, list) else []
-    names = [str(each["id"]) for each in entries]
+    entries = (
+        [datum for datum in data if isinstance(datum, Mapping) and "id" in datum] if isinstance(data, list) else []
+    )
+    names = [str(entry["id"]) for entry in entries]
     if not entries:
         raise EngineError(f"{settings.url}: the list of models is empty or malformed; is this the address of the API?")
     if settings.model is None and len(entries) > 1:
@@ -151,13 +153,13 @@ def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
 
 
 def _told(names: Sequence[str]) -> str:
-    return ", ".join(repr(each) for each in names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return ", ".join(repr(name) for name in names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def _version(endpoint: Endpoint, settings: OpenAISettings) -> str | None:
     document = _page(endpoint, f"{settings.root}/version")
-    found = document.get("version") if isinstance(document, Mapping) else None
-    return str(found)[:200] if found is not None else None
+    result = document.get("version") if isinstance(document, Mapping) else None
+    return str(result)[:200] if result is not None else None
 
 
 def _page(endpoint: Endpoint, url: str) -> Any:

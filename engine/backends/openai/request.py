@@ -59,7 +59,7 @@ def seed_of(request: Request, salt: str, bits: int) -> int:
 def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
     told: dict[str, Any] = {"messages": _messages(prompt.messages), **_logprobs(settings)}
     if prompt.tools:
-        told["tools"] = [_tool(each) for each in prompt.tools]
+        told["tools"] = [_tool(tool) for tool in prompt.tools]
     if prompt.tools and (choice := choice_of(settings, prompt)) is not None:
         told["tool_choice"] = choice
     if prompt.tools and settings.parallel_tool_calls is not None:

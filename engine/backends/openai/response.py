@@ -81,7 +81,7 @@ class Completion:
     def text(self) -> str:
         """The whole answer: the content, or a JSON document if there is more than content."""
         told: dict[str, Any] = {"reasoning": self.reasoning, "refusal": self.refusal}
-        calls = [{"name": each.name, "arguments": each.arguments} for each in self.tool_calls]
+        calls = [{"name": call.name, "arguments": call.arguments} for call in self.tool_calls]
         more = {key: value for key, value in {**told, "tool_calls": calls}.items() if value}
         return self.content if not more else json.dumps({"content": self.content, **more}, ensure_ascii=False)
 
@@ -216,10 +216,10 @@ def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Counts of drafts, if the server reports them per request (vLLM: `metrics`; llama.cpp: `timings`)."""
     metrics, timings = whole.get("metrics"), whole.get("timings")
     if isinstance(metrics, Mapping) and isinstance(metrics.get("speculative_decoding"), Mapping):
-        found = metrics["speculative_decoding"]
+        result = metrics["speculative_decoding"]
         names = {"num_draft_tokens": "drafted", "num_accepted_draft_tokens": "accepted", "num_spec_steps": "steps"}
-        return {new: found[old] for old, new in names.items() if isinstance(found.get(old), int)} | {
-            key: found[key] for key in ("per_step_drafted", "per_step_accepted") if _counts(found.get(key))
+        return {new: result[old] for old, new in names.items() if isinstance(result.get(old), int)} | {
+            key: result[key] for key in ("per_step_drafted", "per_step_accepted") if _counts(result.get(key))
         }
     if isinstance(timings, Mapping) and isinstance(timings.get("draft_n"), int):
         return {"drafted": timings["draft_n"], "accepted": timings.get("draft_n_accepted", 0)}
@@ -229,23 +229,23 @@ def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     """Tokens with log-probabilities: chat's list of entries, or the parallel lists of the older route."""
     if logprobs.get("content") is not None:
-        return [_piece(_mapping(each, "logprobs")) for each in _list(logprobs["content"], "logprobs")]
+        return [_piece(_mapping(item, "logprobs")) for item in _list(logprobs["content"], "logprobs")]
     if "tokens" not in logprobs:
         return []
     texts, values = _list(logprobs["tokens"], "tokens"), _list(logprobs.get("token_logprobs"), "token_logprobs")
     tops = _list(logprobs.get("top_logprobs") or [None] * len(texts), "top_logprobs")
     if not len(texts) == len(values) == len(tops):
         raise malformed(f"logprobs has {len(texts)} tokens, {len(values)} numbers and {len(tops)} lists")
-    found = []
+    result = []
     for text, value, top in zip(texts, values, tops, strict=True):
-        rivals = [_number(each) for each in _mapping(top or {}, "top_logprobs").values()]
-        found.append(_named(_text(text, "tokens"), _number(value), lead_of(rivals), None))
-    return found
+        rivals = [_number(item) for item in _mapping(top or {}, "top_logprobs").values()]
+        result.append(_named(_text(text, "tokens"), _number(value), lead_of(rivals), None))
+    return result
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
     tops = _list(entry.get("top_logprobs") or (), "top_logprobs")
-    rivals = [_number(_mapping(each, "top_logprobs").get("logprob")) for each in tops]
+    rivals = [_number(_mapping(top, "top_logprobs").get("logprob")) for top in tops]
     own = entry.get("id")
     piece = _named(
         _text(entry.get("token"), "token"), _number(entry.get("logprob")), lead_of(rivals), own if _whole(own) else None
@@ -296,7 +296,7 @@ def _bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     numbers = _list(value, "bytes")
-    if not all(_whole(each) and each < 256 for each in numbers):
+    if not all(_whole(number) and number < 256 for number in numbers):
         raise malformed("bytes holds something that is no byte")
     return bytes(numbers)
 
@@ -313,7 +313,7 @@ def _ids(value: Any, name: str) -> tuple[int, ...] | None:
     if value is None:
         return None
     ids = tuple(_list(value, name))
-    if not all(_whole(each) for each in ids):
+    if not all(_whole(other) for other in ids):
         raise malformed(f"{name} holds something that is no token id")
     return ids
 

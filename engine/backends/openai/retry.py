@@ -69,7 +69,7 @@ class RetryingClient:
             self.rate_limiter.turn()
             began = time.monotonic()
             try:
-                found = self._once(body)
+                result = self._once(body)
             except AttemptError as attempt_error:
                 latency = int(1e6 * (time.monotonic() - began))
                 if not self._again(attempt_error, attempt):
@@ -77,7 +77,7 @@ class RetryingClient:
                 lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
                 self._wait(attempt_error, attempt, name)
             else:
-                return _with(found, attempt, lost)
+                return _with(result, attempt, lost)
         raise AssertionError("the last try returns")
 
     def _again(self, attempt_error: AttemptError, attempt: int) -> bool:
@@ -116,5 +116,5 @@ class RetryingClient:
         return _TimedAnswer(without_key(require_size(collector.answer(), body), self.endpoint.secret), first)
 
 
-def _with(found: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
-    return replace(found, attempts=attempts, lost=tuple(lost))
+def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
+    return replace(result, attempts=attempts, lost=tuple(lost))

@@ -43,7 +43,7 @@ class Secret:
             return self.clean(document)
         if isinstance(document, Mapping):
             return {self.clean(key): self.cleaned(value) for key, value in document.items()}
-        return [self.cleaned(each) for each in document] if isinstance(document, list) else document
+        return [self.cleaned(item) for item in document] if isinstance(document, list) else document
 
 
 def secret_of(key: str) -> Secret:

@@ -228,11 +228,11 @@ def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[Out
         InvalidRequest: an address that is none.
     """
     variable = engine.get("api_key_env")
-    found = [] if variable is None else [OutsideAccess(OutsideKind.VARIABLE, str(variable), "engine.api_key_env")]
+    result = [] if variable is None else [OutsideAccess(OutsideKind.VARIABLE, str(variable), "engine.api_key_env")]
     for key in ADDRESSES:
         if engine.get(key) is not None:
-            found.append(OutsideAccess(OutsideKind.HOST, str(origin_of(key, str(engine[key]))), f"engine.{key}"))
-    return tuple(found)
+            result.append(OutsideAccess(OutsideKind.HOST, str(origin_of(key, str(engine[key]))), f"engine.{key}"))
+    return tuple(result)
 
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(

@@ -156,8 +156,8 @@ def tokens_of(answer: Completion, codec: Codec, reason: FinishReason) -> AnswerT
         return _scored(
             answer.token_ids, TokenOrigin.SERVER, pieces, "the server names tokens without log-probabilities"
         )
-    if pieces and all(each.id is not None for each in pieces):
-        ids = tuple(each.id for each in pieces if each.id is not None)
+    if pieces and all(piece.id is not None for piece in pieces):
+        ids = tuple(piece.id for piece in pieces if piece.id is not None)
         return _scored(ids, TokenOrigin.LOGPROBS, pieces, "")
     ids = codec.ids(answer.text)
     why = "without token ids the text was tokenized here, and the log-probabilities are of other tokens"
@@ -172,18 +172,18 @@ def _same(ids: Sequence[int], pieces: Sequence[Piece], codec: Codec, reason: Fin
     if len(pieces) == len(ids) + 1 and reason is FinishReason.EOS:
         pieces = pieces[:-1]
     equal = len(pieces) == len(ids) and all(
-        codec.piece(token) == each.text for token, each in zip(ids, pieces, strict=True)
+        codec.piece(token) == item.text for token, item in zip(ids, pieces, strict=True)
     )
     return tuple(pieces) if equal else None
 
 
 def _scored(ids: tuple[int, ...], origin: TokenOrigin, pieces: Sequence[Piece] | None, why: str) -> AnswerTokens:
-    if pieces is None or len(pieces) != len(ids) or any(math.isnan(each.logprob) for each in pieces):
+    if pieces is None or len(pieces) != len(ids) or any(math.isnan(piece.logprob) for piece in pieces):
         told = f"{len(pieces)} log-probabilities for {len(ids)} tokens" if pieces and len(pieces) != len(ids) else why
         return AnswerTokens(ids, origin, less=told or "a log-probability is missing")
-    lead = tuple(each.lead for each in pieces)
-    known = not any(math.isnan(each) for each in lead)
-    return AnswerTokens(ids, origin, tuple(each.logprob for each in pieces), lead if known else ())
+    lead = tuple(piece.lead for piece in pieces)
+    known = not any(math.isnan(item) for item in lead)
+    return AnswerTokens(ids, origin, tuple(piece.logprob for piece in pieces), lead if known else ())
 
 
 def finish_of(answer: Completion, request: Request, codec: Codec) -> FinishReason | None:

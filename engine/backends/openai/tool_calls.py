@@ -58,8 +58,8 @@ def calls_of(answer: Completion) -> ParsedCalls:
 def _problem(at: int, call: ToolCall) -> str | None:
     if not call.name:
         return f"call {at} has no name"
-    found = parsed(call.arguments)
-    return None if found["valid"] else f"the arguments of {call.name}: {found['problem']}"
+    mapping = parsed(call.arguments)
+    return None if mapping["valid"] else f"the arguments of {call.name}: {mapping['problem']}"
 
 
 def _same_text(whole: Completion, streamed: Completion | None) -> bool:

@@ -147,11 +147,11 @@ def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a converted model but its manifest."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
-    found = {}
+    result = {}
     for path in files:
         with path.open("rb") as stream:
-            found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+            result[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return result
 
 
 def read_converted(folder: Path) -> Converted:

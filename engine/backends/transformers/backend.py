@@ -230,11 +230,11 @@ class TransformersEngine:
             return {}, ForeignRecord(plain(output, greedy))
         if seen is None:
             return {}, ForeignRecord(told(output), logprobs(output))
-        found = mismatches(seen, request.prompt, output)
-        facts: dict[str, Any] = {"reconciliation": {"sources": list(SOURCES), "mismatches": list(found)}}
+        result = mismatches(seen, request.prompt, output)
+        facts: dict[str, Any] = {"reconciliation": {"sources": list(SOURCES), "mismatches": list(result)}}
         facts["drafter"] = seen.drafter
-        if found:
-            facts |= {"level": TEXT_LEVEL, "why": f"what was seen of the drafts contradicts itself: {found[0]}"}
+        if result:
+            facts |= {"level": TEXT_LEVEL, "why": f"what was seen of the drafts contradicts itself: {result[0]}"}
             return facts, ForeignRecord(told(output), logprobs(output))
         return facts, ForeignRecord(observed(seen, output, self._settings.soft))
 

@@ -65,8 +65,8 @@ def problems(kind: str | None) -> tuple[str, ...]:
     if kind is None:
         return ()
     drafters = {f"{CANDIDATES}:{name}.get_candidates": names for name, names in DRAFTERS[kind].items()}
-    found = (_difference(place, expected) for place, expected in {**SHARED, **drafters}.items())
-    return tuple(each for each in found if each is not None)
+    result = (_difference(place, expected) for place, expected in {**SHARED, **drafters}.items())
+    return tuple(item for item in result if item is not None)
 
 
 def _difference(place: str, expected: tuple[str, ...]) -> str | None:

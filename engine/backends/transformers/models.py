@@ -28,13 +28,13 @@ class TransformersBackend:
         self._local_target = LocalTarget(sources["target"])
         self._local_target.tokens  # noqa: B018 - raises if there are none
         drafters = [name for name in sources if name != "target" and is_drafter(sources[name])]
-        self._models = {name: open_network(each) for name, each in sources.items() if name not in drafters}
+        self._models = {name: open_network(item) for name, item in sources.items() if name not in drafters}
         self._drafters = {name: open_drafter(name, sources[name]) for name in drafters}
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
         return tuple(
-            facts_of(name, open_source(each.source, each.revision, each.base)) for name, each in self._sources.items()
+            facts_of(name, open_source(item.source, item.revision, item.base)) for name, item in self._sources.items()
         )
 
     def arm(self, plan: EngineSpec) -> Engine:

@@ -62,9 +62,9 @@ class AnswerFacts:
         return {**self.masks.account(request.sampling, tokens, text), **self._calls(request, tokens, text)}
 
     def _calls(self, request: Request, tokens: Sequence[int], text: str) -> dict[str, Any]:
-        found = offer_facts(request.tools, self.template)
+        mapping = offer_facts(request.tools, self.template)
         if not is_read(request.tools, self.template):
-            return found
+            return mapping
         assert self.template is not None
 
         def decoded(generated: Sequence[int]) -> str:
@@ -74,7 +74,7 @@ class AnswerFacts:
         reader = CallReader(request, self.template, decoded)
         for count in range(1, len(tokens) + 1):
             reader.step(tokens[:count], 1)
-        return {"tools": {**found["tools"], **reader.facts(text, len(tokens))}}
+        return {"tools": {**mapping["tools"], **reader.facts(text, len(tokens))}}
 
 
 READ: Final = ("rejection_sample_method", "draft_sample_method", "model_runner")
@@ -250,10 +250,10 @@ class VllmEngine:
 
 def _counted(batch: CallOutcomes) -> Reconciliation:
     """The call's steps against its counters; requests ended by a stop string continue uncounted."""
-    recorded = all(each.worker for each in batch.outcomes if each.failure is None)
-    if not batch.call.counters or not recorded or any(each.request.sampling.stop for each in batch.outcomes):
+    recorded = all(outcome.worker for outcome in batch.outcomes if outcome.failure is None)
+    if not batch.call.counters or not recorded or any(outcome.request.sampling.stop for outcome in batch.outcomes):
         return NOTHING
-    steps = [seen.step for each in batch.outcomes for seen in each.worker or ()]
+    steps = [seen.step for outcome in batch.outcomes for seen in outcome.worker or ()]
     return reconcile_counters(steps, batch.call.counters)
 
 
@@ -268,11 +268,11 @@ class VllmBackend:
     def __init__(self, models: Mapping[str, ModelSource], extension: str = EXTENSION) -> None:
         self._target = LocalTarget(models["target"])
         self._drafts: dict[str, OpenedSource] = {
-            name: open_source(each.source, each.revision, each.base)
-            for name, each in models.items()
+            name: open_source(item.source, item.revision, item.base)
+            for name, item in models.items()
             if name != "target"
         }
-        folders = {name: each.folder.path.resolve() for name, each in self._drafts.items()}
+        folders = {name: item.folder.path.resolve() for name, item in self._drafts.items()}
         self._places = ModelFolders(
             self._target.folder.resolve(), folders, self._target.context, models["target"].dtype
         )
@@ -283,7 +283,7 @@ class VllmBackend:
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
-        return (self._target.facts("target"), *(facts_of(name, each) for name, each in self._drafts.items()))
+        return (self._target.facts("target"), *(facts_of(name, item) for name, item in self._drafts.items()))
 
     def arm(self, plan: EngineSpec) -> Engine:
         """A backend for one arm; its engine is started later."""

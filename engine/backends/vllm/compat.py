@@ -100,11 +100,11 @@ def resolve(point: HookPoint) -> ResolvedPoint:
         function = getattr(holder, last)
     except (ImportError, AttributeError) as error:
         return ResolvedPoint(problem=f"{point.name}: not there ({error})")
-    found = tuple(inspect.signature(function).parameters)
-    if found[: len(point.parameters)] != point.parameters:
+    parameters = tuple(inspect.signature(function).parameters)
+    if parameters[: len(point.parameters)] != point.parameters:
         expected = ", ".join(point.parameters)
         return ResolvedPoint(
-            problem=f"{point.name}: its parameters are {', '.join(found)}; expected to begin {expected}"
+            problem=f"{point.name}: its parameters are {', '.join(parameters)}; expected to begin {expected}"
         )
     return ResolvedPoint(holder, function)
 
@@ -112,4 +112,4 @@ def resolve(point: HookPoint) -> ResolvedPoint:
 def problems(points: Sequence[HookPoint], version: str) -> list[str]:
     """All mismatches, the version first."""
     unknown = [] if version in TRIED else [f"vLLM {version} was never tried; tried: {', '.join(TRIED)}"]
-    return [*unknown, *(found.problem for found in map(resolve, points) if found.problem)]
+    return [*unknown, *(point.problem for point in map(resolve, points) if point.problem)]

@@ -114,7 +114,7 @@ def decided(seen: SpooledRows, reading: StepReading) -> ForeignStep:
     kind = _q_kind(step, numbers, reading)
     allowed = _allowed(seen, reading)
     unknown = allowed is None and reading.structured
-    found = ForeignStep(
+    result = ForeignStep(
         drafted=step.drafted,
         emitted=step.emitted,
         accepted=min(step.accepted, size),
@@ -129,7 +129,7 @@ def decided(seen: SpooledRows, reading: StepReading) -> ForeignStep:
         allowed=allowed,
     )
     drawn = reading.drawn and not reading.greedy
-    return with_refused(found, forbidden_draft(replace(seen, step=step), allowed, drawn=drawn))
+    return with_refused(result, forbidden_draft(replace(seen, step=step), allowed, drawn=drawn))
 
 
 def _allowed(seen: SpooledRows, reading: StepReading) -> Mask | None:

@@ -210,7 +210,7 @@ def sampling_params(given: Mapping[str, Any]) -> Any:
     if words:
         if not hasattr(params, "_bad_words_token_ids"):
             raise ValueError("this version of vLLM takes no forbidden token sequences")
-        params._bad_words_token_ids = [list(each) for each in words]
+        params._bad_words_token_ids = [list(word) for word in words]
     return params
 
 
@@ -238,8 +238,8 @@ def _refusals() -> tuple[type[Exception], ...]:
     """Exceptions that vLLM raises for unknown parameters; any other exception is a failure."""
     from vllm import exceptions
 
-    found = (getattr(exceptions, name, None) for name in ("VLLMClientError", "VLLMValidationError"))
-    return (ValueError, *(each for each in found if each is not None))
+    result = (getattr(exceptions, name, None) for name in ("VLLMClientError", "VLLMValidationError"))
+    return (ValueError, *(item for item in result if item is not None))
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def adapter_arguments(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
     """The arguments of vLLM for an engine with adapters; none without."""
     if not adapters:
         return {}
-    largest = max(each.rank for each in adapters.values())
-    rank = next((each for each in RANKS if each >= largest), largest)
+    largest = max(adapter.rank for adapter in adapters.values())
+    rank = next((item for item in RANKS if item >= largest), largest)
     return {"enable_lora": True, "max_loras": len(adapters), "max_lora_rank": rank}
 
 
@@ -95,7 +95,11 @@ def adapter_facts(adapters: Mapping[str, Adapter]) -> dict[str, Any]:
     """The adapters in an effective configuration; none without."""
     if not adapters:
         return {}
-    return {"adapters": {each.name: {"source": each.source, "sha256": each.sha256} for each in adapters.values()}}
+    return {
+        "adapters": {
+            adapter.name: {"source": adapter.source, "sha256": adapter.sha256} for adapter in adapters.values()
+        }
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,24 +187,24 @@ def request_facts(terms: RequestTerms, request: Request, seen: Witnessed) -> dic
 
 
 def _effective(request: Request, seen: Witnessed) -> dict[str, Any]:
-    answer, found = seen.answer, dict[str, Any]()
+    answer, result = seen.answer, dict[str, Any]()
     if seen.worker:
         adapters = sorted({str(step["adapter"]) for step in seen.worker})
         one = seen.worker[0]["adapter"]
-        found["adapter"] = one if len(adapters) == 1 else " and ".join(adapters)
-        found["unseeded"] = not any(step["seeded"] for step in seen.worker)
+        result["adapter"] = one if len(adapters) == 1 else " and ".join(adapters)
+        result["unseeded"] = not any(step["seeded"] for step in seen.worker)
     if seen.scheduler is not None and seen.scheduler.priority is not None:
-        found["priority"] = seen.scheduler.priority
+        result["priority"] = seen.scheduler.priority
     if answer.get("samples") is not None:
-        found["n"] = answer["samples"]
+        result["n"] = answer["samples"]
     if answer.get("prompt_logprobs") is not None:
         whole = len(answer["prompt_logprobs"]["own"]) == len(request.prompt)
-        found["prompt_logprobs"] = answer["prompt_logprobs"]["ranks"] if whole else "only a part of the prompt"
+        result["prompt_logprobs"] = answer["prompt_logprobs"]["ranks"] if whole else "only a part of the prompt"
     if isinstance(answer.get("stop_reason"), str):
-        found["include_stop_str_in_output"] = answer["text"].endswith(answer["stop_reason"])
+        result["include_stop_str_in_output"] = answer["text"].endswith(answer["stop_reason"])
     if answer.get("cached_tokens") is not None:
-        found["prefix"] = WARM if answer["cached_tokens"] else COLD
-    return found
+        result["prefix"] = WARM if answer["cached_tokens"] else COLD
+    return result
 
 
 def whole_groups(size: int, terms: RequestTerms) -> int:

@@ -216,13 +216,13 @@ def seed_of(request: Request) -> int:
 def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
     """`SamplingParams` of a request; it omits those that are off, so that vLLM refuses only requested ones."""
     asked = request.sampling
-    found: dict[str, Any] = {
+    mapping: dict[str, Any] = {
         "temperature": asked.temperature,
         "max_tokens": asked.max_new_tokens,
         "ignore_eos": asked.ignore_eos,
         "logprobs": logprobs,
-        "bad_words": [list(each) for each in asked.bad_words],
-        "logit_bias": [list(each) for each in asked.logit_bias],
+        "bad_words": [list(word) for word in asked.bad_words],
+        "logit_bias": [list(bias) for bias in asked.logit_bias],
     }
     optional = {
         "top_k": (asked.top_k, 0),
@@ -237,7 +237,7 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
         "seed": (None if asked.greedy else seed_of(request), None),
         "structured_outputs": (None if asked.structured is None else structured_params(asked.structured), None),
     }
-    return found | {name: value for name, (value, off) in optional.items() if value != off}
+    return mapping | {name: value for name, (value, off) in optional.items() if value != off}
 
 
 HOOKS: Final = "engine.backends.vllm.hooks."

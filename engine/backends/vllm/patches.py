@@ -94,7 +94,7 @@ def repair_lengths(sampler: Any, processor: Any) -> None:
     assert callable(apply)
 
     def counting_forward(self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
-        every = [each for each in sampling_metadata.logitsprocs.all if isinstance(each, processor)]
+        every = [item for item in sampling_metadata.logitsprocs.all if isinstance(item, processor)]
         with _drafted_counts(every, metadata.num_draft_tokens):
             return forward(self, metadata, draft_probs, logits, sampling_metadata)
 
@@ -112,13 +112,13 @@ def repair_lengths(sampler: Any, processor: Any) -> None:
 
 @contextmanager
 def _drafted_counts(processors: list[Any], drafted: list[int]) -> Iterator[None]:
-    for each in processors:
-        each.specaudit_drafted = drafted
+    for processor in processors:
+        processor.specaudit_drafted = drafted
     try:
         yield
     finally:
-        for each in processors:
-            each.specaudit_drafted = None
+        for processor in processors:
+            processor.specaudit_drafted = None
 
 
 def repair_seeds(runner: Any) -> None:
@@ -133,7 +133,7 @@ def repair_seeds(runner: Any) -> None:
 
     def undoing_sample(self: Any, *args: Any, **named: Any) -> Any:
         generators = self.input_batch.generators
-        drawn = {row: each.get_state() for row, each in generators.items() if self.discard_request_mask.np[row]}
+        drawn = {row: item.get_state() for row, item in generators.items() if self.discard_request_mask.np[row]}
         output = sample(self, *args, **named)
         for row, state in drawn.items():
             generators[row].set_state(state)

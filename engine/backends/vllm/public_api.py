@@ -27,7 +27,7 @@ def outputs_of(output: Any) -> list[dict[str, Any]]:
 
 def _output_of(output: Any, said: Any, sample: str) -> dict[str, Any]:
     """One answer. `logprobs` None if none were requested; `steps` is None without speculation."""
-    tokens = [int(each) for each in said.token_ids]
+    tokens = [int(other) for other in said.token_ids]
     metrics = said.spec_decode_metrics
     return {
         "id": f"{sample}{output.request_id}",
@@ -54,20 +54,20 @@ def _of_prompt(output: Any) -> dict[str, Any]:
 
 def _ranks(row: Any) -> int:
     """The largest k for which the row has the k largest; a token of the prompt may stand beside them."""
-    ranks = {each.rank for each in row.values()}
+    ranks = {item.rank for item in row.values()}
     return next(k for k in range(len(ranks) + 1) if k + 1 not in ranks)
 
 
 def _own_logprobs(rows: Any, tokens: list[int]) -> list[float | None]:
     """Of the tokens themselves; None where a token has none."""
-    found = [row.get(token) for row, token in zip(rows, tokens, strict=False)]
-    return [None if each is None else float(each.logprob) for each in found]
+    result = [row.get(token) for row, token in zip(rows, tokens, strict=False)]
+    return [None if item is None else float(item.logprob) for item in result]
 
 
 def counters(engine: Any) -> dict[str, int]:
     """The engine's own counts so far."""
-    values = ((COUNTERS.get(each.name.removesuffix("_total")), each) for each in engine.get_metrics())
-    return {name: int(each.value) for name, each in values if name is not None}
+    values = ((COUNTERS.get(metric.name.removesuffix("_total")), metric) for metric in engine.get_metrics())
+    return {name: int(item.value) for name, item in values if name is not None}
 
 
 def settings_of(config: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def settings_of(config: Any) -> dict[str, Any]:
         "block_size": cache.block_size,
         "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
         "scheduling_policy": str(schedule.policy),
-        "logits_processors": [str(each) for each in model.logits_processors or ()],
+        "logits_processors": [str(processor) for processor in model.logits_processors or ()],
         **_adapters(config.lora_config),
         "compilation_mode": _word(config.compilation_config.mode),
         **{f"{CONFIG}.{name}": getattr(config.structured_outputs_config, name) for name in READ_BACK},

@@ -56,14 +56,14 @@ def reconcile(told: SourceReports) -> Reconciliation:
     """Compare all sources of one request."""
     witnesses = {"worker": told.worker, "scheduler": told.scheduler}
     heard = {name: steps for name, steps in witnesses.items() if steps is not None}
-    found = [line for name, steps in heard.items() for line in _against_tokens(name, steps, told)]
+    result = [line for name, steps in heard.items() for line in _against_tokens(name, steps, told)]
     if told.worker is not None and told.scheduler is not None:
-        found += _against_each_other(told.worker, told.scheduler)
+        result += _against_each_other(told.worker, told.scheduler)
     steps = told.worker if told.worker is not None else told.scheduler
     if told.metrics is not None and steps is not None:
-        found += _against_metrics(steps, told)
+        result += _against_metrics(steps, told)
     sources = ("output", *heard, *(("metrics",) if told.metrics is not None else ()))
-    return Reconciliation(sources, tuple(found))
+    return Reconciliation(sources, tuple(result))
 
 
 def _against_tokens(name: str, steps: Sequence[SpooledStep], told: SourceReports) -> list[str]:
@@ -121,5 +121,5 @@ def reconcile_counters(steps: Sequence[SpooledStep], counters: Mapping[str, int]
         "accepted_tokens": sum(step.accepted for step in with_drafts),
     }
     told = {name: counters[name] for name in own if name in counters}
-    found = (f"counter {name}: {said}, recorded {own[name]}" for name, said in told.items() if said != own[name])
-    return Reconciliation(("counters",), tuple(found)) if told else NOTHING
+    result = (f"counter {name}: {said}, recorded {own[name]}" for name, said in told.items() if said != own[name])
+    return Reconciliation(("counters",), tuple(result)) if told else NOTHING

@@ -45,25 +45,25 @@ def head_of(step: ForeignStep) -> dict[str, Any]:
 
 def arrays_of(steps: Sequence[ForeignStep]) -> dict[str, NDArray[Any]]:
     """The numbers of several steps, behind each other."""
-    found: dict[str, list[NDArray[Any]]] = {}
+    mapping: dict[str, list[NDArray[Any]]] = {}
     for step in steps:
         blank = (np.nan,) * len(step.drafted)
         own = (step.p or (np.nan,) * len(step.emitted), step.examined_p or blank, step.examined_q or blank)
         named = dict(zip(OWN, map(np.array, own), strict=True))
         for name, column in {**named, **(step.columns or {})}.items():
-            found.setdefault(PREFIX + name, []).append(column)
-    return {name: _joined(parts) for name, parts in found.items()}
+            mapping.setdefault(PREFIX + name, []).append(column)
+    return {name: _joined(parts) for name, parts in mapping.items()}
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    filled = [each for each in parts if len(each)]
+    filled = [part for part in parts if len(part)]
     # masks of requests without a grammar have no width
-    return np.concatenate(filled) if filled else max(parts, key=lambda each: each.shape)
+    return np.concatenate(filled) if filled else max(parts, key=lambda item: item.shape)
 
 
 def steps_of(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Iterator[ForeignStep]:
     """The steps of a message, in its order; none if its rows are not reduced."""
-    columns = {name.removeprefix(PREFIX): each for name, each in arrays.items() if name.startswith(PREFIX)}
+    columns = {name.removeprefix(PREFIX): item for name, item in arrays.items() if name.startswith(PREFIX)}
     at = dict.fromkeys(columns, 0)
     for request in header["requests"]:
         head = request.get("reduced")
@@ -154,14 +154,14 @@ class SpooledRows:
 
 def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
     """By vLLM's own names of requests."""
-    found: dict[str, list[SpooledRows]] = {}
+    mapping: dict[str, list[SpooledRows]] = {}
     if not path.exists():
-        return found
+        return mapping
     with path.open("rb") as stream:
         for frame in _frames(stream):
-            for each in split(frame):
-                found.setdefault(each.name, []).append(each.seen)
-    return found
+            for part in split(frame):
+                mapping.setdefault(part.name, []).append(part.seen)
+    return mapping
 
 
 def _frames(stream: Any) -> Iterator[Frame]:
@@ -185,13 +185,13 @@ def split(frame: Frame) -> Iterator[NamedStep]:
     row = node = 0
     rows, masks = frame.arrays.get("rows"), frame.arrays.get("masks")
     behind = iter(frame.arrays.get("behind", ()))
-    lasts = {name.removeprefix(LAST): each for name, each in frame.arrays.items() if name.startswith(LAST)}
+    lasts = {name.removeprefix(LAST): item for name, item in frame.arrays.items() if name.startswith(LAST)}
     others = (*OF_ROWS, *(name for name in frame.arrays if name.startswith((LAST, PREFIX))))
-    numbers = {name: each for name, each in frame.arrays.items() if name not in others}
+    numbers = {name: item for name, item in frame.arrays.items() if name not in others}
     reduced = steps_of(frame.header, frame.arrays)
     for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
-        own = {name: each[node : node + len(drafted)] for name, each in numbers.items()} if drafted else {}
+        own = {name: item[node : node + len(drafted)] for name, item in numbers.items()} if drafted else {}
         yield NamedStep(
             request["id"],
             SpooledRows(
@@ -199,7 +199,7 @@ def split(frame: Frame) -> Iterator[NamedStep]:
                 frame.header["batch"],
                 None if rows is None else rows[row : row + len(emitted)],
                 own,
-                {name: float(each[index]) for name, each in lasts.items()},
+                {name: float(item[index]) for name, item in lasts.items()},
                 frame.header["step"],
                 request.get("settings", {}),
                 None if masks is None else masks[row : row + len(emitted)],
@@ -219,23 +219,23 @@ class SchedulerLog:
 
     def steps(self) -> dict[str, list[SpooledStep]]:
         """The new entries, by vLLM's own names of requests."""
-        found: dict[str, list[SpooledStep]] = {}
+        mapping: dict[str, list[SpooledStep]] = {}
         if not self.path.exists():
-            return found
+            return mapping
         with self.path.open("rb") as stream:
             stream.seek(self._at)
             for line in stream:
                 if not line.endswith(b"\n"):
                     break
                 self._at += len(line)
-                for each in json.loads(line):
+                for load in json.loads(line):
                     drafted, emitted, forbidden = (
-                        tuple(each.get(name, ())) for name in ("drafted", "emitted", "forbidden")
+                        tuple(load.get(name, ())) for name in ("drafted", "emitted", "forbidden")
                     )
-                    known = {name: each.get(name) for name in ("priority", "preemptions")}
+                    known = {name: load.get(name) for name in ("priority", "preemptions")}
                     step = SpooledStep(drafted, emitted, forbidden, **known)
-                    found.setdefault(each["id"], []).append(step)
-        return found
+                    mapping.setdefault(load["id"], []).append(step)
+        return mapping
 
 
 def valid_drafts(step: SpooledStep) -> SpooledStep:
@@ -246,4 +246,4 @@ def valid_drafts(step: SpooledStep) -> SpooledStep:
 
 def sized(numbers: Mapping[str, NDArray[Any]], count: int) -> dict[str, NDArray[Any]]:
     """The first `count` drafted tokens' numbers."""
-    return {name: np.asarray(each[:count]) for name, each in numbers.items()}
+    return {name: np.asarray(item[:count]) for name, item in numbers.items()}

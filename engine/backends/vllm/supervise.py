@@ -174,11 +174,11 @@ class GenerateCall:
         left, alone = list(requests), 0
         while left:
             if self._deaths > self._setting.restarts:
-                yield CallOutcomes(CallFacts(), tuple(RequestOutcome(each, self._given_up()) for each in left))
+                yield CallOutcomes(CallFacts(), tuple(RequestOutcome(item, self._given_up()) for item in left))
                 return
             batch = self._call(left[:1] if alone else left)
-            answered = {each.request.id for each in batch.outcomes}
-            left = [each for each in left if each.id not in answered]
+            answered = {outcome.request.id for outcome in batch.outcomes}
+            left = [item for item in left if item.id not in answered]
             if batch.died is not None and alone:
                 batch = CallOutcomes(
                     batch.call, (*batch.outcomes, RequestOutcome(left.pop(0), _failure(batch.died))), batch.died
@@ -198,7 +198,7 @@ class GenerateCall:
         engine = self._pool.engine(self._setting)
         self._calls += 1
         asked = grouped(requests, self._setting.terms, self._calls)
-        names = {name: request for each in asked for name, request in each.by_answer().items()}
+        names = {name: request for item in asked for name, request in item.by_answer().items()}
         spool = engine.home / f"worker-{self._calls}"
         said: dict[str, Mapping[str, Any]] = {}
         first = requests[0].id
@@ -207,7 +207,7 @@ class GenerateCall:
             for answer in engine.ask(self._message(asked, str(spool), names)):
                 if answer["op"] == "done":
                     # samples that nobody asked for are counted too
-                    complete = all(len(each.requests) == each.samples for each in asked)
+                    complete = all(len(item.requests) == item.samples for item in asked)
                     call = CallFacts(answer["counters"] if complete else {}, tuple(answer["problems"]), first)
                 elif answer["id"] in names:
                     said[answer["id"]] = answer
@@ -226,7 +226,7 @@ class GenerateCall:
 
     def _message(self, asked: Sequence[Asked], spool: str, names: Mapping[str, Request]) -> dict[str, Any]:
         terms = self._setting.terms
-        requests = [message_of(each, terms, sampling_of(each.requests[0], self._setting.logprobs)) for each in asked]
+        requests = [message_of(item, terms, sampling_of(item.requests[0], self._setting.logprobs)) for item in asked]
         return {
             **({"prefix": terms.settings["prefix"]} if "prefix" in terms.settings else {}),
             "op": "generate",
@@ -239,7 +239,7 @@ class GenerateCall:
 
 def _named(steps: Mapping[str, Any]) -> dict[str, Any]:
     """By our names: vLLM puts a dash and eight random letters behind them."""
-    return {name.rpartition("-")[0]: each for name, each in steps.items()}
+    return {name.rpartition("-")[0]: item for name, item in steps.items()}
 
 
 def _outcome(

@@ -83,9 +83,11 @@ def generation_of(
     tokens = tuple(answer["tokens"])
     reason = _reason(answer, reading.observed)
     told = told_of(outcome)
-    found = reconcile(told)
-    whole = Reconciliation((*found.sources, *counted.sources), (*found.mismatches, *counted.mismatches))
-    steps = _steps(outcome, told, found)
+    reconciliation = reconcile(told)
+    whole = Reconciliation(
+        (*reconciliation.sources, *counted.sources), (*reconciliation.mismatches, *counted.mismatches)
+    )
+    steps = _steps(outcome, told, reconciliation)
     observed = _cut(steps, len(tokens), request, reading)
     facts = _facts(outcome, whole, call, steps) | _decoded(outcome, reading)
     facts |= reading.answered(request, tokens, answer["text"])
@@ -107,7 +109,7 @@ def told_of(outcome: RequestOutcome) -> SourceReports:
     answer, steps = outcome.answer, outcome.answer["steps"]
     return SourceReports(
         tokens=tuple(answer["tokens"]),
-        worker=None if outcome.worker is None else tuple(each.step for each in outcome.worker),
+        worker=None if outcome.worker is None else tuple(item.step for item in outcome.worker),
         scheduler=outcome.scheduler,
         metrics=None if steps is None else RequestMetrics(tuple(steps["accepted"]), tuple(steps["drafted"])),
         open_end=isinstance(answer["stop_reason"], str),
@@ -115,7 +117,7 @@ def told_of(outcome: RequestOutcome) -> SourceReports:
 
 
 def _witnessed(outcome: RequestOutcome) -> Witnessed:
-    worker = None if outcome.worker is None else tuple(each.settings for each in outcome.worker if each.settings)
+    worker = None if outcome.worker is None else tuple(item.settings for item in outcome.worker if item.settings)
     return Witnessed(outcome.answer, worker, outcome.scheduler[-1] if outcome.scheduler else None)
 
 
@@ -126,25 +128,25 @@ def _reason(answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
     return FinishReason.EOS if ended and ended[0] in observed.eos_ids else FinishReason.STOP
 
 
-def _steps(outcome: RequestOutcome, told: SourceReports, found: Reconciliation) -> tuple[SpooledRows, ...]:
+def _steps(outcome: RequestOutcome, told: SourceReports, reconciliation: Reconciliation) -> tuple[SpooledRows, ...]:
     """The best source that agrees with the output."""
-    spoilt = {line.partition(":")[0] for line in found.mismatches}
+    spoilt = {line.partition(":")[0] for line in reconciliation.mismatches}
     worker = with_forbidden(outcome.worker, outcome.scheduler)
     if worker is not None and "worker" not in spoilt:
         return worker
     if outcome.scheduler is not None and "scheduler" not in spoilt:
         # placeholders of an asynchronous scheduler are no tokens
-        return tuple(SpooledRows(valid_drafts(each), 1, None) for each in outcome.scheduler)
+        return tuple(SpooledRows(valid_drafts(item), 1, None) for item in outcome.scheduler)
     return tuple(SpooledRows(SpooledStep((), (token,)), 1, None) for token in told.tokens)
 
 
 def _facts(
-    outcome: RequestOutcome, found: Reconciliation, call: CallFacts, steps: Sequence[SpooledRows]
+    outcome: RequestOutcome, reconciliation: Reconciliation, call: CallFacts, steps: Sequence[SpooledRows]
 ) -> dict[str, Any]:
     answer = outcome.answer
-    seen = sum(len(each.step.emitted) for each in steps)
+    seen = sum(len(step.step.emitted) for step in steps)
     facts: dict[str, Any] = {
-        "reconciliation": found.facts,
+        "reconciliation": reconciliation.facts,
         "dropped_tokens": max(0, seen - len(answer["tokens"])),
         "stop_reason": answer["stop_reason"],
         "cached_tokens": answer["cached_tokens"],
@@ -153,11 +155,15 @@ def _facts(
         facts["preemptions"] = outcome.scheduler[-1].preemptions
     if call.counters and call.counters.get("preemptions"):
         facts["preemptions_of_call"] = call.counters["preemptions"]
-    if any("entropy" in each.numbers or "entropy" in each.last for each in steps):
+    if any("entropy" in step.numbers or "entropy" in step.last for step in steps):
         facts["processed"] = _moments(steps)
     if answer["logprobs"] is not None:
         facts["logprobs"] = answer["logprobs"]
-    why = [*found.mismatches, *call.problems, *([] if outcome.worker else ["no step of it was recorded in the worker"])]
+    why = [
+        *reconciliation.mismatches,
+        *call.problems,
+        *([] if outcome.worker else ["no step of it was recorded in the worker"]),
+    ]
     return facts | ({"level": INCOMPLETE, "why": "; ".join(why)} if why else {})
 
 
@@ -171,10 +177,10 @@ def _decoded(outcome: RequestOutcome, reading: RecordOptions) -> dict[str, Any]:
     by_token = answer["finish_reason"] == "stop" and not isinstance(answer["stop_reason"], str)
     shown = bool(reading.terms.chosen(outcome.request).get("include_stop_str_in_output"))
     cut = by_token and not shown
-    found = reading.decode(outcome.request.prompt, answer["tokens"][:-1] if cut else answer["tokens"])
-    if found is None:
+    text = reading.decode(outcome.request.prompt, answer["tokens"][:-1] if cut else answer["tokens"])
+    if text is None:
         return undecoded(NO_DECODING)
-    facts = found.facts()
+    facts = text.facts()
     return facts | ({"decoding": {**facts.get("decoding", {}), "stop_shown": True}} if shown else {})
 
 
@@ -183,8 +189,8 @@ def _rounds(steps: Sequence[SpooledRows], call: CallFacts) -> dict[str, Any]:
 
     vLLM moves requests between rows, so that the request has no row of its own on record.
     """
-    numbers = [each.round for each in steps]
-    known = [each for each in numbers if each is not None]
+    numbers = [step.round for step in steps]
+    known = [other for other in numbers if other is not None]
     if not known or len(known) < len(numbers):
         return {}
     spans: list[list[int]] = []
@@ -199,16 +205,16 @@ def _rounds(steps: Sequence[SpooledRows], call: CallFacts) -> dict[str, Any]:
 def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
     """Sums over the tokens whose law was seen: the engine's own log p of each, and its row's entropy and variance."""
     sums = {"tokens": 0, "log_p": 0.0, "entropy": 0.0, "variance": 0.0}
-    for each in steps:
-        if "entropy" in each.numbers:
-            said = ~np.isnan(each.numbers["log_p_emitted"])
+    for step in steps:
+        if "entropy" in step.numbers:
+            said = ~np.isnan(step.numbers["log_p_emitted"])
             sums["tokens"] += int(said.sum())
             for name, column in (("log_p", "log_p_emitted"), ("entropy", "entropy"), ("variance", "variance")):
-                sums[name] += float(each.numbers[column][said].sum(dtype=np.float64))
-        if "entropy" in each.last and not math.isnan(each.last["log_p"]):
+                sums[name] += float(step.numbers[column][said].sum(dtype=np.float64))
+        if "entropy" in step.last and not math.isnan(step.last["log_p"]):
             sums["tokens"] += 1
             for name in ("log_p", "entropy", "variance"):
-                sums[name] += each.last[name]
+                sums[name] += step.last[name]
     # a token that the engine's own law forbids has log p -inf, which JSON cannot represent
     return {name: value if math.isfinite(value) else None for name, value in sums.items()}
 
@@ -216,18 +222,18 @@ def _moments(steps: Sequence[SpooledRows]) -> dict[str, Any]:
 def _logprobs(answer: Mapping[str, Any], steps: Sequence[ForeignStep]) -> tuple[float, ...]:
     """The user's log-probabilities, for records without rows."""
     said = answer["logprobs"]
-    if said is None or all(each.logits is not None or each.columns is not None for each in steps):
+    if said is None or all(step.logits is not None or step.columns is not None for step in steps):
         return ()
-    return tuple(NAN if each is None else each for each in said)
+    return tuple(NAN if item is None else item for item in said)
 
 
 def _cut(steps: Sequence[SpooledRows], left: int, request: Request, reading: RecordOptions) -> tuple[ForeignStep, ...]:
     """The steps up to the output's last token."""
-    found = []
-    for each in steps:
+    result = []
+    for step in steps:
         if left <= 0:
             break
-        count = min(left, len(each.step.emitted))
-        found.append(cut(decided(each, reading.of(request)), count))
+        count = min(left, len(step.step.emitted))
+        result.append(cut(decided(step, reading.of(request)), count))
         left -= count
-    return tuple(found)
+    return tuple(result)

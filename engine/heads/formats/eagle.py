@@ -28,12 +28,12 @@ def forms(count: int) -> tuple[LayerForm, ...]:
 def slots(config: LeanConfig, bias: bool) -> list[TensorSpec]:
     """The tensors of a head with or without a bias behind `fc`; the embedding may be left to the target."""
     hidden = config.hidden
-    found = [TensorSpec("fc.weight", "fc.weight", (hidden, 2 * hidden))]
-    found += [TensorSpec("fc.bias", "fc.bias", (hidden,))] if bias else []
-    found.append(TensorSpec("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True))
+    result = [TensorSpec("fc.weight", "fc.weight", (hidden, 2 * hidden))]
+    result += [TensorSpec("fc.bias", "fc.bias", (hidden,))] if bias else []
+    result.append(TensorSpec("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True))
     for index, form in enumerate(forms(config.layers)):
-        found += layer_slots(config, f"layers.{index}.", f"layers.{index}.", form)
-    return found
+        result += layer_slots(config, f"layers.{index}.", f"layers.{index}.", form)
+    return result
 
 
 def read(folder: ModelFolder) -> HeadCheckpoint:
@@ -43,10 +43,10 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
         ModelError: a configuration that the decoder lacks, or a tensor that is missing, unexpected or misshapen.
     """
     config = read_config(folder.config, folder.name("config.json"))
-    tensors = {name: each for name, each in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
-    found = take(tensors, slots(config, bool(folder.config.get("bias", True))), folder.name())
+    tensors = {name: item for name, item in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
+    result = take(tensors, slots(config, bool(folder.config.get("bias", True))), folder.name())
     settings = {"hidden": config.hidden, "vocabulary": config.vocabulary}
-    return HeadCheckpoint("eagle", "eagle", folder.config, found, settings)
+    return HeadCheckpoint("eagle", "eagle", folder.config, result, settings)
 
 
 LAYOUT: Final = CheckpointLayout("eagle", matches, read)

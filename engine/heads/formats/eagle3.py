@@ -94,7 +94,7 @@ def announced(document: Mapping[str, Any], where: str, norm_before_residual: boo
 
 
 def _layer_ids(ids: object, where: str) -> tuple[int, ...]:
-    if not isinstance(ids, list) or not ids or not all(type(each) is int and each >= 0 for each in ids):
+    if not isinstance(ids, list) or not ids or not all(type(other) is int and other >= 0 for other in ids):
         raise ModelError(f"{where}: {IDS} must be a list of layer numbers, not {ids!r}")
     return tuple(ids)
 
@@ -102,7 +102,7 @@ def _layer_ids(ids: object, where: str) -> tuple[int, ...]:
 def slots(said: Eagle3Config, first: str = "midlayer.") -> list[TensorSpec]:
     """The tensors; `first` is the prefix of the first layer's names."""
     config, hidden = said.config, said.config.hidden
-    found = [
+    result = [
         TensorSpec("fc.weight", "fc.weight", (hidden, said.fused)),
         TensorSpec("norm.weight", "norm.weight", (hidden,)),
         TensorSpec("lm_head.weight", "lm_head.weight", (said.draft_vocabulary, hidden)),
@@ -111,8 +111,8 @@ def slots(said: Eagle3Config, first: str = "midlayer.") -> list[TensorSpec]:
         TensorSpec("embed_tokens.weight", "embedding", (config.vocabulary, hidden), optional=True),
     ]
     for index, form in enumerate(said.forms):
-        found += layer_slots(config, f"layers.{index}." if index else first, f"layers.{index}.", form)
-    return found
+        result += layer_slots(config, f"layers.{index}." if index else first, f"layers.{index}.", form)
+    return result
 
 
 def target_ids(tensors: Mapping[str, Tensor], vocabulary: int, where: str) -> Tensor | None:
@@ -146,11 +146,11 @@ def _distinct(ids: Tensor) -> bool:
 
 
 def _read(folder: ModelFolder, document: Mapping[str, Any], layout: str, said: Eagle3Config) -> HeadCheckpoint:
-    tensors = {name: each for name, each in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
+    tensors = {name: item for name, item in read_tensors(folder).items() if not name.endswith(DERIVED_SUFFIX)}
     first = "midlayer." if any(name.startswith("midlayer.") for name in tensors) else "layers.0."
-    found = take(tensors, slots(said, first), folder.name())
-    ids = target_ids(found, said.config.vocabulary, folder.name())
-    kept = {name: each for name, each in found.items() if name not in ("d2t", "t2d")}
+    result = take(tensors, slots(said, first), folder.name())
+    ids = target_ids(result, said.config.vocabulary, folder.name())
+    kept = {name: item for name, item in result.items() if name not in ("d2t", "t2d")}
     if ids is not None:
         kept["target_ids"] = ids
     lossy = declared_lossy(document.get("speculators_config") or {})

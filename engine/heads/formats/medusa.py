@@ -97,8 +97,8 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(BASE)}
     if config.get("original_lm_head"):
         tensors = _with_shared_head(tensors, shape, where)
-    found = take(tensors, _slots(shape, tensors, config), where)
-    _require_types(found, where)
+    result = take(tensors, _slots(shape, tensors, config), where)
+    _require_types(result, where)
     vocabulary = _vocabulary(config, shape)
     settings = {
         "heads": shape.heads,
@@ -107,12 +107,12 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
         "vocabulary": vocabulary,
         "logit_scale": float(config.get("logit_scale", 1.0)),
     }
-    return HeadCheckpoint("medusa", "medusa", config, _mapped(found, shape, vocabulary, where), settings)
+    return HeadCheckpoint("medusa", "medusa", config, _mapped(result, shape, vocabulary, where), settings)
 
 
 def _shape(tensors: Mapping[str, Tensor], config: Mapping[str, Any], where: str) -> MedusaShape:
     """Names and sizes as the tensors have them; the first head's are taken for all."""
-    prefix = next((each for each in PREFIXES if any(name.startswith(each) for name in tensors)), "")
+    prefix = next((item for item in PREFIXES if any(name.startswith(item) for name in tensors)), "")
     own = [name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]
     dialect = VLLM if any(name.startswith("blocks.") for name in own) else RELEASE
     places = [match for match in map(dialect.pattern.fullmatch, own) if match]
@@ -135,10 +135,10 @@ def _require_counts(shape: MedusaShape, config: Mapping[str, Any], where: str) -
         (shape.dialect.layers_key, shape.layers, "layers per head"),
         ("hidden_size", shape.hidden, "columns per output matrix"),
     )
-    for key, found, what in counts:
-        if config.get(key, found) != found:
+    for key, result, what in counts:
+        if config.get(key, result) != result:
             raise ModelError(
-                f"{where}: config.json says {key} {config[key]}, but the tensors have {found} {what}; "
+                f"{where}: config.json says {key} {config[key]}, but the tensors have {result} {what}; "
                 "correct config.json"
             )
 
@@ -211,7 +211,7 @@ def _mapped(tensors: dict[str, Tensor], shape: MedusaShape, vocabulary: int, whe
     if shape.rows not in (len(tokens), vocabulary):
         raise ModelError(f"{where}: token_map has {len(tokens)} tokens, but the output matrices have {shape.rows} rows")
     if shape.rows == vocabulary:
-        tensors |= {name: each[tokens] for name, each in tensors.items() if name.startswith("head.")}
+        tensors |= {name: item[tokens] for name, item in tensors.items() if name.startswith("head.")}
     return {**tensors, "token_map": tokens}
 
 

@@ -58,12 +58,12 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
     tensors = read_tensors(folder)
     prefix = PREFIX if any(name.startswith(PREFIX) for name in tensors) else ""
     _require_stages(tensors, prefix, sizes, where)
-    found = take(tensors, _slots(sizes, prefix), where)
-    for name, tensor in found.items():
+    answer = take(tensors, _slots(sizes, prefix), where)
+    for name, tensor in answer.items():
         if not tensor.is_floating_point():
             raise ModelError(f"{where}: the tensor of {name} is {tensor.dtype}, not plain floats")
     if sizes.tied:
-        found = _shared(found, sizes, where)
+        answer = _shared(answer, sizes, where)
     settings = {
         "stages": sizes.stages,
         "vocabulary": sizes.vocabulary,
@@ -71,20 +71,20 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
         "inner": sizes.inner,
         "scale_input": bool(config.get("scale_input", False)),
     }
-    return HeadCheckpoint("mlp_speculator", "mlp_speculator", config, found, settings)
+    return HeadCheckpoint("mlp_speculator", "mlp_speculator", config, answer, settings)
 
 
 def _sizes(config: Mapping[str, Any], where: str) -> MlpSpeculatorSizes:
     hidden = config.get("emb_dim", config.get("hidden_size"))
-    found = {"n_predict": config.get("n_predict"), "vocab_size": config.get("vocab_size"), "emb_dim": hidden}
-    for key, value in found.items():
+    result = {"n_predict": config.get("n_predict"), "vocab_size": config.get("vocab_size"), "emb_dim": hidden}
+    for key, value in result.items():
         if not isinstance(value, int) or value < 1:
             raise ModelError(f"{where}: config.json's {key} must be a positive integer, not {value!r}")
-    stages, tied = int(found["n_predict"] or 0), bool(config.get("tie_weights", False))
+    stages, tied = int(result["n_predict"] or 0), bool(config.get("tie_weights", False))
     if tied and stages < 2:
         raise ModelError(f"{where}: config.json says tie_weights, but n_predict {stages} leaves nothing to tie")
     size = int(hidden or 0)
-    return MlpSpeculatorSizes(stages, int(found["vocab_size"] or 0), size, int(config.get("inner_dim") or size), tied)
+    return MlpSpeculatorSizes(stages, int(result["vocab_size"] or 0), size, int(config.get("inner_dim") or size), tied)
 
 
 def _require_stages(tensors: Mapping[str, Tensor], prefix: str, sizes: MlpSpeculatorSizes, where: str) -> None:

@@ -115,9 +115,9 @@ def _qk_norm(config: LeanConfig, tensors: Mapping[str, Tensor], prefix: str, kin
 
 
 def _digest(layer: LayerWeights) -> bytes:
-    found = blake3()
+    result = blake3()
     affines = (layer.qkv, layer.out, layer.gate_up, layer.down)
-    others = (layer.attention_norm, layer.qk_norm, layer.ffn_norm, *(each.bias for each in affines))
-    for tensor in (*(each.weight for each in affines), *(each for each in others if each is not None)):
-        found.update(memoryview(tensor.cpu().view(torch.uint8).numpy()))  # type: ignore[arg-type]  # numpy arrays are buffers
-    return found.digest()
+    others = (layer.attention_norm, layer.qk_norm, layer.ffn_norm, *(affine.bias for affine in affines))
+    for tensor in (*(affine.weight for affine in affines), *(other for other in others if other is not None)):
+        result.update(memoryview(tensor.cpu().view(torch.uint8).numpy()))  # type: ignore[arg-type]  # numpy arrays are buffers
+    return result.digest()

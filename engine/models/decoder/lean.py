@@ -71,7 +71,7 @@ class LeanModel:
         self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
         layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
-        self._separate = SeparateLayers(layers, [each.attention_norm for each in layers], self.numerics, self.heads)
+        self._separate = SeparateLayers(layers, [layer.attention_norm for layer in layers], self.numerics, self.heads)
         self._joined = self.numerics.joined(layers, self.heads)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
         self._head = self.numerics.matrix(Affine(weights.head, None))

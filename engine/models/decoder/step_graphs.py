@@ -108,13 +108,13 @@ class StepBuffer:
 
     def __init__(self, like: list[Tensor], device: torch.device) -> None:
         ends = [0]
-        for each in like:
-            ends.append(ends[-1] + round_up(each.numel() * each.element_size(), ALIGNED))
+        for one in like:
+            ends.append(ends[-1] + round_up(one.numel() * one.element_size(), ALIGNED))
         self._gpu = device.type == "cuda"
         self._host = torch.zeros(ends[-1], dtype=torch.uint8, pin_memory=self._gpu)
         self._there = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
-        self._here = [_view(self._host, first, each) for first, each in zip(ends, like, strict=False)]
-        self.there = [_view(self._there, first, each) for first, each in zip(ends, like, strict=False)]
+        self._here = [_view(self._host, first, item) for first, item in zip(ends, like, strict=False)]
+        self.there = [_view(self._there, first, item) for first, item in zip(ends, like, strict=False)]
         # torch leaves its events unannotated
         self._copied = torch.cuda.Event() if self._gpu else None  # type: ignore[no-untyped-call]
 
@@ -151,10 +151,10 @@ def shape_of(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype
     if isinstance(value, list | tuple):
-        return tuple(shape_of(each) for each in value)
+        return tuple(shape_of(item) for item in value)
     if isinstance(value, Placement):
         return value.lengths, value.span, value.first_row
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(value), tuple(shape_of(getattr(value, each.name)) for each in dataclasses.fields(value))
+        return type(value), tuple(shape_of(getattr(value, field.name)) for field in dataclasses.fields(value))
     hashable: Hashable = value
     return hashable

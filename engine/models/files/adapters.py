@@ -143,4 +143,4 @@ def _pair(module: str, weight: Tensor, random: np.random.Generator) -> dict[str,
     out, inner = weight.shape
     size = STRENGTH * weight.double().square().mean().sqrt().item() / RANK**0.5
     factors = {"lora_A": random.standard_normal((RANK, inner)), "lora_B": size * random.standard_normal((out, RANK))}
-    return {f"{PREFIX}{module}.{name}.weight": torch.tensor(each).float() for name, each in factors.items()}
+    return {f"{PREFIX}{module}.{name}.weight": torch.tensor(item).float() for name, item in factors.items()}

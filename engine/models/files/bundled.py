@@ -15,7 +15,7 @@ def bundled_folder(source: str) -> Path:
         ModelError: there is no such model.
     """
     name, home = source.partition(":")[2], Path(str(files("engine"))) / "bundled"
-    known = sorted(each.parent.name for each in home.glob("*/config.json"))
+    known = sorted(path.parent.name for path in home.glob("*/config.json"))
     if name not in known:
         raise ModelError(
             f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"

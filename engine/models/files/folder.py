@@ -94,7 +94,7 @@ class ModelFolder:
             ids = document.get("eos_token_id")
             if ids is not None:
                 several = ids if isinstance(ids, list) else [ids]
-                if not all(type(each) is int for each in several):
+                if not all(type(item) is int for item in several):
                     raise ModelError(
                         f"{self.name(name)}: eos_token_id must be a token id or a list of them, not {ids!r}"
                     )
@@ -235,8 +235,8 @@ def digest_of_tokenizer(path: Path, label: str) -> str:
 
 def _digest(files: tuple[ModelFile, ...], patterns: tuple[str, ...]) -> str:
     """SHA-256 over the lines `sha256  name`, sorted by name, as sha256sum prints them."""
-    chosen = [each for each in files if any(Path(each.name).match(pattern) for pattern in patterns)]
-    lines = [f"{each.sha256}  {each.name}\n" for each in sorted(chosen, key=lambda file: file.name)]
+    chosen = [file for file in files if any(Path(file.name).match(pattern) for pattern in patterns)]
+    lines = [f"{item.sha256}  {item.name}\n" for item in sorted(chosen, key=lambda file: file.name)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -60,7 +60,7 @@ def moved(value: Any, device: torch.device) -> Any:
     """Inputs made on the CPU, tensors in frozen dataclasses and sequences, on a device; a placement stays."""
     if device == CPU:
         return value
-    return with_tensors(value, (each.to(device) for each in tensors_of(value)))
+    return with_tensors(value, (item.to(device) for item in tensors_of(value)))
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
@@ -68,8 +68,8 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_of(each)
+        for item in value:
+            yield from tensors_of(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type | Placement):
         for field in dataclasses.fields(value):
             yield from tensors_of(getattr(value, field.name))
@@ -80,8 +80,8 @@ def with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return next(tensors)
     if isinstance(value, list | tuple):
-        return type(value)([with_tensors(each, tensors) for each in value])
+        return type(value)([with_tensors(item, tensors) for item in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type | Placement):
-        fields = {each.name: with_tensors(getattr(value, each.name), tensors) for each in dataclasses.fields(value)}
+        fields = {field.name: with_tensors(getattr(value, field.name), tensors) for field in dataclasses.fields(value)}
         return dataclasses.replace(value, **fields)
     return value

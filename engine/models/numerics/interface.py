@@ -55,7 +55,7 @@ class RopeTables:
 
     def at(self, positions: Tensor) -> RopeTables:
         """The rows [N, 1, head_dim] of positions [N]."""
-        return RopeTables(*(each.index_select(0, positions).unsqueeze(1) for each in (self.cos, self.sin)))
+        return RopeTables(*(item.index_select(0, positions).unsqueeze(1) for item in (self.cos, self.sin)))
 
 
 @dataclass(frozen=True, slots=True)

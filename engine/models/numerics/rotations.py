@@ -53,8 +53,8 @@ def frequencies(head_dim: int, rope: Mapping[str, Any]) -> list[float]:
         slope = -Decimal(float(rope["rope_theta"])).ln() / head_dim
         plain = [(slope * index).exp() for index in range(0, head_dim, 2)]
         if rope["rope_type"] == "llama3":
-            plain = [_slowed(each, rope) for each in plain]
-        return [float(each) for each in plain]
+            plain = [_slowed(item, rope) for item in plain]
+        return [float(item) for item in plain]
 
 
 def _slowed(frequency: Decimal, rope: Mapping[str, Any]) -> Decimal:
@@ -117,6 +117,6 @@ class _Parts:
 
 def _parts(rows: list[list[Rotation]]) -> _Parts:
     """Rotations by frequency and number of turns; the quotient of two Python integers is correctly rounded."""
-    cos = torch.tensor([[each.cos / ONE for each in row] for row in rows], dtype=torch.float64)
-    sin = torch.tensor([[each.sin / ONE for each in row] for row in rows], dtype=torch.float64)
+    cos = torch.tensor([[item.cos / ONE for item in row] for row in rows], dtype=torch.float64)
+    sin = torch.tensor([[item.sin / ONE for item in row] for row in rows], dtype=torch.float64)
     return _Parts(cos.T, sin.T)

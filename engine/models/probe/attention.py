@@ -120,7 +120,7 @@ def chains(mode: Numerics, parts: ModelParts) -> str | None:
 
 def _prompt_difference(bench: AttentionProbe) -> str | None:
     """The first difference between the end of a prompt of any of PROMPTS and its tokens one at a time."""
-    for count in (each for each in PROMPTS if each <= bench.cache.capacity):
+    for count in (item for item in PROMPTS if item <= bench.cache.capacity):
         first = count - len(OFFSETS)
         wrong = difference(bench.chain(0, 0, count)[first:], bench.one_at_a_time(0, first, len(OFFSETS)))
         if wrong:
@@ -166,10 +166,10 @@ def trees(mode: Numerics, parts: ModelParts) -> str | None:
         return f"the context of {parts.heads.context} positions is too short to try trees of {LEVELS * WIDTH} nodes"
     # the second makes a tree's columns reach as far as possible over the end of a tile, the next two cross one
     wanted = (40, 128 - LEVELS - 1, 126, 254, room // 128 * 128 - 3)
-    for committed in sorted({min(max(2, each), room) for each in wanted}):
-        found = _tree_difference(AttentionProbe(mode, parts, 4, committed + LEVELS * WIDTH, stride=0), committed)
-        if found:
-            return found
+    for committed in sorted({min(max(2, item), room) for item in wanted}):
+        text = _tree_difference(AttentionProbe(mode, parts, 4, committed + LEVELS * WIDTH, stride=0), committed)
+        if text:
+            return text
     return None
 
 
@@ -199,10 +199,10 @@ def _tree_tokens(placement: Placement, committed: int) -> Tensor:
     return torch.cat([torch.where(row < committed, row, row + 31 * (i + 1)) for i, row in enumerate(columns)])
 
 
-def _path_difference(bench: AttentionProbe, committed: int, tokens: Tensor, found: Tensor) -> RowDifference | None:
+def _path_difference(bench: AttentionProbe, committed: int, tokens: Tensor, tensor: Tensor) -> RowDifference | None:
     chain = chain_placement([[0] * len(tokens)], [committed - 1], bench.cache.trash, first_row=1)
     bench.write(chain, tokens)
-    return difference(found, bench.attend(chain, tokens))
+    return difference(tensor, bench.attend(chain, tokens))
 
 
 def _leaves(tree: Tree | None) -> Sequence[int]:

@@ -49,7 +49,7 @@ class NumericsFacts:
             **self.facts(),
             "reason": self.reason,
             "probe": None if self.probe is None else self.probe.facts(),
-            "refused": [each.facts() for each in self.refused],
+            "refused": [item.facts() for item in self.refused],
         }
 
 
@@ -115,7 +115,7 @@ def _first_that_holds(parts: ModelParts) -> NumericsChoice:
         mode = load(name)
         report = probe(parts, mode)
         if report.passed:
-            reason = "; ".join(f"{each.mode} fails {_failure(each)}" for each in failed) or None
+            reason = "; ".join(f"{item.mode} fails {_failure(item)}" for item in failed) or None
             return NumericsChoice(
                 mode, NumericsFacts(name, AUTO, mode.promises, reason, report, tuple(failed), mode.most_tree_nodes)
             )
@@ -126,7 +126,7 @@ def _first_that_holds(parts: ModelParts) -> NumericsChoice:
 def _swiftest(parts: ModelParts) -> NumericsChoice:
     """The fastest mode that has a product for the model; nothing is probed, so nothing is promised."""
     row = Affine(next(iter(parts.affines.values())).weight[:1], None)
-    name = next((each for each in SWIFTEST[:-1] if _multiplies(each, row)), SWIFTEST[-1])
+    name = next((item for item in SWIFTEST[:-1] if _multiplies(item, row)), SWIFTEST[-1])
     return NumericsChoice(load(name), NumericsFacts(name, DRAFTING, Invariance.NONE, UNPROBED))
 
 

@@ -35,8 +35,8 @@ EPS = 2.0**-20
 
 def known_answer(mode: Numerics, parts: ModelParts) -> str | None:
     """How the digest of the answer differs from the one that every machine gives; None if it does not."""
-    found, wanted = digest(mode, parts.device), ANSWERS.get(mode.name, "")
-    return None if found == wanted else f"the answer's digest is {found[:12]}, and {wanted[:12]} everywhere else"
+    result, wanted = digest(mode, parts.device), ANSWERS.get(mode.name, "")
+    return None if result == wanted else f"the answer's digest is {result[:12]}, and {wanted[:12]} everywhere else"
 
 
 @torch.no_grad()

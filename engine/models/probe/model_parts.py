@@ -70,12 +70,12 @@ def parts_of(config: LeanConfig, weights: LeanWeights) -> ModelParts:
 
 
 def _distinct(weights: LeanWeights) -> dict[str, Affine]:
-    found: dict[tuple[torch.Size, bool], str] = {}
+    mapping: dict[tuple[torch.Size, bool], str] = {}
     affines = {}
     for name, affine in _named(weights):
         kind = (affine.weight.shape, affine.bias is None)
-        if kind not in found:
-            found[kind] = name
+        if kind not in mapping:
+            mapping[kind] = name
             affines[name] = affine
     return affines
 

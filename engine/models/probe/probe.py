@@ -61,12 +61,12 @@ class ProbeReport:
     @property
     def failure(self) -> PropertyResult | None:
         """The first promised property that did not hold."""
-        return next((each for each in self.results if each.promised and not each.held), None)
+        return next((result for result in self.results if result.promised and not result.held), None)
 
     @property
     def milliseconds(self) -> float:
         """The probe's duration."""
-        return sum(each.microseconds for each in self.results) / 1000
+        return sum(result.microseconds for result in self.results) / 1000
 
     def facts(self) -> Mapping[str, Any]:
         """As JSON, without times: equal machines give equal facts."""
@@ -78,7 +78,7 @@ class ProbeReport:
             "threads": self.threads,
             "capability": self.capability,
             "device": self.device,
-            "properties": [{name: getattr(each, name) for name in names} for each in self.results],
+            "properties": [{name: getattr(result, name) for name in names} for result in self.results],
         }
 
 
@@ -142,14 +142,14 @@ def threads(mode: Numerics, parts: ModelParts) -> str | None:
 
 def _sample(mode: Numerics, parts: ModelParts) -> dict[str, Tensor]:
     """Products of few and of many rows, and attention of a prompt."""
-    found = {}
+    result = {}
     for name, affine in parts.affines.items():
         multiply = mode.matrix(affine)
         for rows in (1, 5, probe_rows.MANY):
-            found[f"{name} of {rows} rows"] = multiply(parts.draw(rows, rows, affine.weight.shape[1]))
+            result[f"{name} of {rows} rows"] = multiply(parts.draw(rows, rows, affine.weight.shape[1]))
     filled = min(parts.heads.context, probe_rows.MANY)
     bench = probe_attention.AttentionProbe(mode, parts, 1, filled)
-    return found | {"attention": bench.chain(0, 0, filled)}
+    return result | {"attention": bench.chain(0, 0, filled)}
 
 
 PROPERTIES: Final[Mapping[str, PropertyTrial]] = {

@@ -25,20 +25,20 @@ def products(mode: Numerics, parts: ModelParts) -> str | None:
     """The first row dependence of a matrix product; None if there is none."""
     for index, (name, affine) in enumerate(parts.affines.items()):
         rows = parts.draw(SEED + index, MANY, affine.weight.shape[1])
-        found = row_dependence(mode.matrix(affine), rows)
-        if found:
-            return f"{name} {_shape(affine)}: {found}"
+        text = row_dependence(mode.matrix(affine), rows)
+        if text:
+            return f"{name} {_shape(affine)}: {text}"
     return None
 
 
 def norm(mode: Numerics, parts: ModelParts) -> str | None:
     """The first row dependence of a norm, of the hidden state or of queries and keys."""
     hidden = parts.draw(SEED, MANY, len(parts.norm))
-    found = row_dependence(mode.norm(parts.norm, parts.eps, len(parts.norm)), hidden)
-    if found or not parts.qk_norm:
-        return found
-    found = row_dependence(mode.norm(None, parts.eps, parts.heads.head_dim), _turned(parts))
-    return f"queries and keys: {found}" if found else None
+    text = row_dependence(mode.norm(parts.norm, parts.eps, len(parts.norm)), hidden)
+    if text or not parts.qk_norm:
+        return text
+    text = row_dependence(mode.norm(None, parts.eps, parts.heads.head_dim), _turned(parts))
+    return f"queries and keys: {text}" if text else None
 
 
 def gate(mode: Numerics, parts: ModelParts) -> str | None:
@@ -53,7 +53,7 @@ def rotate(mode: Numerics, parts: ModelParts) -> str | None:
     rope = RopeTables(tables.cos.to(parts.device)[:, None], tables.sin.to(parts.device)[:, None])
     x = _turned(parts)[:positions]
     whole = mode.rotate(x, rope)
-    for count in (each for each in COUNTS if each <= positions):
+    for count in (item for item in COUNTS if item <= positions):
         start = _start(count, positions)
         piece = slice(start, start + count)
         wrong = difference(mode.rotate(x[piece].clone(), RopeTables(rope.cos[piece], rope.sin[piece])), whole[piece])

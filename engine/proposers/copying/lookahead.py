@@ -62,13 +62,13 @@ class LookaheadWindow:
         tokens = tuple(token for level in self.levels for token in level)
         return Tree(tokens, (*range(ROOT, width - 1), *nodes))
 
-    def ngrams(self, found: Sequence[int]) -> list[tuple[int, ...]]:
+    def ngrams(self, result: Sequence[int]) -> list[tuple[int, ...]]:
         """The diagonals, each with the token `found` after it."""
-        return list(zip(*self.levels, found, strict=True))
+        return list(zip(*self.levels, result, strict=True))
 
-    def advanced(self, found: Sequence[int]) -> LookaheadWindow:
+    def advanced(self, result: Sequence[int]) -> LookaheadWindow:
         """The window one level further: the root advanced by at least one token; guesses ignore further tokens."""
-        return LookaheadWindow((*self.levels[1:], tuple(found)))
+        return LookaheadWindow((*self.levels[1:], tuple(result)))
 
 
 class NgramPool:
@@ -153,10 +153,10 @@ class LookaheadProposer:
         row, looked_ahead = self._rows[context.row], context.read.looked_ahead
         if looked_ahead is None or not len(looked_ahead):
             return
-        found = to_numpy(looked_ahead[-self._settings.window :]).argmax(axis=1).tolist()
-        for ngram in row.window.ngrams(found):
+        result = to_numpy(looked_ahead[-self._settings.window :]).argmax(axis=1).tolist()
+        for ngram in row.window.ngrams(result):
             row.pool.add(ngram)
-        self._rows[context.row] = _LookaheadRow(row.window.advanced(found), row.pool)
+        self._rows[context.row] = _LookaheadRow(row.window.advanced(result), row.pool)
 
     def finish(self, row: int) -> None:
         """Forget the row."""

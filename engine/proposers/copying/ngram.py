@@ -51,9 +51,9 @@ class NgramProposer:
     def _lookup(self, context: Context) -> Proposal:
         history = list(context.history)
         for size in self._sizes:
-            found = last_occurrence(history, size)
-            if found is not None:
-                tokens = tuple(history[found + size : found + size + context.budget])
+            count = last_occurrence(history, size)
+            if count is not None:
+                tokens = tuple(history[count + size : count + size + context.budget])
                 return Proposal(Tree.chain(tokens), QKind.ONE_HOT) if tokens else Proposal()
         return Proposal()
 

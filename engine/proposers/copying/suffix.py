@@ -155,12 +155,12 @@ class SuffixProposer:
         if self._settings.cached_requests:
             other = draft(self._cache.tree, context, self._settings)
             # ties go to the request's own history, the nearer source
-            best = max(best, other, key=lambda each: each.score)
+            best = max(best, other, key=lambda item: item.score)
         return Proposal(best.tree, QKind.ONE_HOT) if len(best.tree) else Proposal()
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Count the emitted tokens."""
-        row, tokens = self._rows[context.row], [each.token for each in verdict.emitted]
+        row, tokens = self._rows[context.row], [item.token for item in verdict.emitted]
         row.tree.grow(_OWN, tokens)
         row.response.extend(tokens)
 
@@ -187,8 +187,8 @@ def draft(tree: SuffixTree, context: Context, settings: SuffixOptions) -> Suffix
         parents.append(branch.parent)
         score += branch.chance
         if branch.node.length - match.length < context.depth:
-            for each in _branches(tree, branch.node, len(tokens) - 1, branch.chance, settings):
-                heapq.heappush(waiting, each)
+            for other in _branches(tree, branch.node, len(tokens) - 1, branch.chance, settings):
+                heapq.heappush(waiting, other)
     return SuffixDraft(Tree(tuple(tokens), tuple(parents)), score)
 
 
@@ -196,8 +196,8 @@ def _branches(tree: SuffixTree, node: Node, parent: int, chance: float, settings
     """The likely enough continuations of a node whose path has probability `chance`; without `tree` only the best."""
     total = tree.followed(node)
     children = list(tree.children(node, max(1, math.floor(settings.min_token_prob / chance * total))).items())
-    found = [
+    result = [
         _Continuation(-chance * child.count / total, parent, rank, token, child)
         for rank, (token, child) in enumerate(children if settings.tree else children[:1])
     ]
-    return [branch for branch in found if branch.chance >= settings.min_token_prob]
+    return [branch for branch in result if branch.chance >= settings.min_token_prob]

@@ -101,16 +101,16 @@ class SuffixTree:
         A token that follows a string follows the string's suffixes too, so lengths can be tried by halving. Most
         matches are short, so they are doubled until one fails.
         """
-        found = self.find(())
+        runs = self.find(())
         low, high = 0, min(most, len(history), self._width - 1)
         while low < high:
             length = min(max(1, 2 * low), (low + high + 1) // 2)
             node = self.find(history[len(history) - length :])
             if self.followed(node):
-                low, found = length, node
+                low, runs = length, node
             else:
                 high = length - 1
-        return found
+        return runs
 
     def children(self, node: Node, least: int = 1) -> dict[int, Node]:
         """The nodes of the string and one more token that occur `least` times or more, by that token.
@@ -126,8 +126,8 @@ class SuffixTree:
             for starts, span in self._parts(node)
             for at in range(span.start + run - 1, span.stop, run)
         }
-        found = {token: self._child(node, token) for token in sorted(tokens - {END})}
-        kept = {token: child for token, child in found.items() if child.count >= least}
+        result = {token: self._child(node, token) for token in sorted(tokens - {END})}
+        kept = {token: child for token, child in result.items() if child.count >= least}
         return dict(sorted(kept.items(), key=lambda item: -item[1].count))
 
     def _child(self, node: Node, token: int) -> Node:

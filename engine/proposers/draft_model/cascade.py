@@ -107,14 +107,14 @@ class CascadeProposer:
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of the rows' budgets; rows that no longer fit the draft model's context get shorter ones or none."""
         drafts = [ChainDraft(within(self._cache, context)) for context in contexts]
-        while any(each.unread for each in drafts):
-            self._round({each.context.row: each for each in drafts if each.unread})
-        return [each.proposal() for each in drafts]
+        while any(draft.unread for draft in drafts):
+            self._round({draft.context.row: draft for draft in drafts if draft.unread})
+        return [draft.proposal() for draft in drafts]
 
     def _round(self, drafts: Mapping[int, ChainDraft]) -> None:
         """The tiny drafter drafts, the draft model reads it all in one forward and adds to every row's draft."""
-        found = self._tiny.propose([self._inner(each) for each in drafts.values()])
-        offered = dict(zip(drafts, found, strict=True))
+        result = self._tiny.propose([self._inner(other) for other in drafts.values()])
+        offered = dict(zip(drafts, result, strict=True))
         for row, rows in self._read(drafts, offered).items():
             draft = drafts[row]
             before = len(draft.history)
@@ -153,9 +153,9 @@ class CascadeProposer:
                 break
         drawn = draft.draws[before:]
         roles = [*[Role.ACCEPTED] * (len(drawn) - 1), Role.BONUS if len(drawn) > len(tokens) else Role.RECOVERED]
-        chances = [1.0 if each.q is None else float(each.q[each.token]) for each in drawn]
+        chances = [1.0 if item.q is None else float(item.q[item.token]) for item in drawn]
         return StepOutcome(
-            tuple(Emitted(each.token, roles[i], i, chances[i], each.uniform) for i, each in enumerate(drawn))
+            tuple(Emitted(item.token, roles[i], i, chances[i], item.uniform) for i, item in enumerate(drawn))
         )
 
     def _test(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
@@ -171,7 +171,7 @@ class CascadeProposer:
             draft.context.masks,
         )
         verdict = ChainVerifier().verify(offered, own, InnerRandomness(draft.context.randomness))
-        draft.draws += [Draw(each.token, QKind.FULL, own[each.row].p, float("nan")) for each in verdict.emitted]
+        draft.draws += [Draw(item.token, QKind.FULL, own[item.row].p, float("nan")) for item in verdict.emitted]
         return verdict
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:

@@ -49,7 +49,7 @@ class ChainDraft:
     @property
     def history(self) -> list[int]:
         """Committed and drafted tokens."""
-        return [*self.context.history, *(each.token for each in self.draws)]
+        return [*self.context.history, *(draw.token for draw in self.draws)]
 
     def extend(self, logits: NDArray[np.floating[Any]], how: DrawSettings) -> None:
         """Draw the next token from its row of logits [V], or stop before it."""
@@ -70,8 +70,8 @@ class ChainDraft:
         """The drawn tokens, with their q rows if there are any."""
         if not self.draws:
             return Proposal()
-        tree = Tree.chain(tuple(each.token for each in self.draws))
+        tree = Tree.chain(tuple(draw.token for draw in self.draws))
         if self.draws[0].q is None:
             return Proposal(tree, QKind.ONE_HOT)
-        q = np.stack([each.q for each in self.draws if each.q is not None])
-        return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in self.draws]))
+        q = np.stack([draw.q for draw in self.draws if draw.q is not None])
+        return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in self.draws]))

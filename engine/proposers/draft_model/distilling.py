@@ -86,7 +86,7 @@ class LeanStudent:
     def __init__(self, model: LeanModel, learning_rate: float, divergence: str) -> None:
         self._model = model
         self._weights = copied(model.weights)
-        self._trained = {name: each.requires_grad_() for name, each in trained(self._weights).items()}
+        self._trained = {name: item.requires_grad_() for name, item in trained(self._weights).items()}
         self._divergence = DIVERGENCES[divergence]
         self._rope = rope_tables(rope_frequencies(model.config), model.context, torch.float32)
         # one tensor after the other: the fused forms may add in another order
@@ -94,11 +94,11 @@ class LeanStudent:
 
     def digest(self) -> str:
         """Of the names and the bytes of all weights that can change."""
-        found = hashlib.sha256()
-        for name, each in self._trained.items():
-            found.update(name.encode())
-            found.update(each.detach().numpy().tobytes())
-        return found.hexdigest()
+        text = hashlib.sha256()
+        for name, item in self._trained.items():
+            text.update(name.encode())
+            text.update(item.detach().numpy().tobytes())
+        return text.hexdigest()
 
     def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
         """A step along the mean divergence over all positions, at temperature 1.
@@ -114,7 +114,7 @@ class LeanStudent:
                 (self._loss(lesson) / count).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             torch.nn.utils.clip_grad_norm_(self._trained.values(), LONGEST_STEP, foreach=False)
             self._optimiser.step()
-            if not all(bool(torch.isfinite(each).all()) for each in self._trained.values()):
+            if not all(bool(torch.isfinite(item).all()) for item in self._trained.values()):
                 raise InvalidRequest("proposer online: an update gave weights that are not finite; lower learning_rate")
             model, weights = self._model, copied(self._weights)
             return LeanModel(model.config, weights, model.eos_ids, model.facts, model.numerics)
@@ -146,23 +146,23 @@ def copied(weights: LeanWeights) -> LeanWeights:
     def own(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
 
-    def affine(each: Affine) -> Affine:
-        return Affine(own(each.weight), None if each.bias is None else own(each.bias))
+    def affine(other: Affine) -> Affine:
+        return Affine(own(other.weight), None if other.bias is None else own(other.bias))
 
     embedding = own(weights.embedding)
     return LeanWeights(
         embedding=embedding,
         layers=tuple(
             LayerWeights(
-                attention_norm=own(each.attention_norm),
-                qkv=affine(each.qkv),
-                qk_norm=None if each.qk_norm is None else own(each.qk_norm),
-                out=affine(each.out),
-                ffn_norm=own(each.ffn_norm),
-                gate_up=affine(each.gate_up),
-                down=affine(each.down),
+                attention_norm=own(layer.attention_norm),
+                qkv=affine(layer.qkv),
+                qk_norm=None if layer.qk_norm is None else own(layer.qk_norm),
+                out=affine(layer.out),
+                ffn_norm=own(layer.ffn_norm),
+                gate_up=affine(layer.gate_up),
+                down=affine(layer.down),
             )
-            for each in weights.layers
+            for layer in weights.layers
         ),
         norm=own(weights.norm),
         head=embedding if weights.head is weights.embedding else own(weights.head),
@@ -171,17 +171,17 @@ def copied(weights: LeanWeights) -> LeanWeights:
 
 def trained(weights: LeanWeights) -> dict[str, Tensor]:
     """The tensors that an update changes, by name: all but the norms of queries and keys, which heads share."""
-    found = {"embedding": weights.embedding, "norm": weights.norm}
+    result = {"embedding": weights.embedding, "norm": weights.norm}
     if weights.head is not weights.embedding:
-        found["head"] = weights.head
+        result["head"] = weights.head
     for index, layer in enumerate(weights.layers):
-        found |= {f"{index}.attention_norm": layer.attention_norm, f"{index}.ffn_norm": layer.ffn_norm}
+        result |= {f"{index}.attention_norm": layer.attention_norm, f"{index}.ffn_norm": layer.ffn_norm}
         for name in ("qkv", "out", "gate_up", "down"):
             affine: Affine = getattr(layer, name)
-            found[f"{index}.{name}"] = affine.weight
+            result[f"{index}.{name}"] = affine.weight
             if affine.bias is not None:
-                found[f"{index}.{name}.bias"] = affine.bias
-    return found
+                result[f"{index}.{name}.bias"] = affine.bias
+    return result
 
 
 def forward(config: LeanConfig, weights: LeanWeights, rope: RopeTables, tokens: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def _attention(config: LeanConfig, layer: LayerWeights, rope: RopeTables, x: Ten
     queries, keys = torch.split(rotated(queries_keys, rope), [config.heads, config.kv_heads], 1)
     group = config.heads // config.kv_heads
     sides = (queries, keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1))
-    q, k, v = (each.transpose(0, 1) for each in sides)
+    q, k, v = (side.transpose(0, 1) for side in sides)
     seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return _apply(layer.out, seen.transpose(0, 1).flatten(1))
 

@@ -58,20 +58,20 @@ class DraftModelProposer:
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; rows that no longer fit the draft's context get none."""
         drafted = [ChainDraft(within(self._cache, context)) for context in contexts]
-        while any(each.unread for each in drafted):
+        while any(item.unread for item in drafted):
             self._round(drafted)
-        return [each.proposal() for each in drafted]
+        return [item.proposal() for item in drafted]
 
     def _round(self, drafted: list[ChainDraft]) -> None:
         """One forward for all rows that want another token."""
-        waiting = {each.context.row: each for each in drafted if each.unread}
+        waiting = {item.context.row: item for item in drafted if item.unread}
         tokens = [waiting[row].history[self._valid[row] :] if row in waiting else [] for row in range(self._cache.rows)]
         placement = chain_placement(tokens, list(self._valid), self._cache.trash)
         logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
-        for row, each in waiting.items():
-            self._valid[row] = len(each.history)
-            each.extend(to_numpy(logits[row, len(tokens[row]) - 1]), self._how)
+        for row, one in waiting.items():
+            self._valid[row] = len(one.history)
+            one.extend(to_numpy(logits[row, len(tokens[row]) - 1]), self._how)
 
     def replace_model(self, model: TargetModel, contexts: Sequence[Context]) -> None:
         """Draft with other weights of the same shape from here on.

@@ -95,11 +95,11 @@ class OnlineProposer:
         if self._student and self._collected >= self._every:
             self._update(self._student, contexts)
         drafted = self._draft.propose(contexts)
-        return [replace(each, version=self._version) for each in drafted] if self._version else drafted
+        return [replace(item, version=self._version) for item in drafted] if self._version else drafted
 
     def _update(self, student: Student, contexts: Sequence[Context]) -> None:
-        noted = [each for each in (*self._closed, *self._notes.values()) if each.places]
-        lessons = [each.lesson() for each in noted]
+        noted = [note for note in (*self._closed, *self._notes.values()) if note.places]
+        lessons = [item.lesson() for item in noted]
         self._draft.replace_model(student.learn(lessons), contexts)
         assert self._version is not None
         self._version = versions.after(self._version, _update_digest(lessons, student.digest()))

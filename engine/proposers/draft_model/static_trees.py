@@ -180,14 +180,14 @@ class StaticTreeProposer:
         """One tree per row; a drafter whose context a row has outgrown adds nothing to it."""
         grown = [_Grown(context, self._branches(context)) for context in contexts]
         depth = 0
-        while any(branch.growing for each in grown for branch in each.branches):
-            for each in grown:
-                each.level = len(each.nodes)
+        while any(branch.growing for item in grown for branch in item.branches):
+            for one in grown:
+                one.level = len(one.nodes)
             for drafter in range(len(self._readers)):
                 self._grow_level(drafter, depth, grown)
             depth += 1
-        self._grown |= {each.context.row: each for each in grown}
-        return [_proposal(each.nodes) for each in grown]
+        self._grown |= {item.context.row: item for item in grown}
+        return [_proposal(item.nodes) for item in grown]
 
     def _branches(self, context: Context) -> list[_DrafterTree]:
         share, over = divmod(context.budget, len(self._readers))
@@ -199,25 +199,25 @@ class StaticTreeProposer:
 
     def _grow_level(self, drafter: int, depth: int, grown: Sequence[_Grown]) -> None:
         """One level of one drafter's trees, for all rows at once."""
-        growing = {each.context.row: each for each in grown if each.branches[drafter].growing}
+        growing = {item.context.row: item for item in grown if item.branches[drafter].growing}
         if not growing:
             return
         rows = self._read(drafter, depth, growing)
-        for row, each in growing.items():
-            branch, level = each.branches[drafter], []
+        for row, one in growing.items():
+            branch, level = one.branches[drafter], []
             for node, logits in zip(branch.frontier, rows[row], strict=True):
-                draws = self._children(each, node, logits) if node.below else []
+                draws = self._children(one, node, logits) if node.below else []
                 # fewer children than in the shape if q has fewer tokens
-                level += [each.add(branch, node, *pair) for pair in zip(node.below, draws, strict=False)]
+                level += [one.add(branch, node, *pair) for pair in zip(node.below, draws, strict=False)]
             branch.frontier = level
 
     def _read(self, drafter: int, depth: int, growing: Mapping[int, _Grown]) -> Mapping[int, NDArray[np.floating[Any]]]:
         """[n, V] draft logits after the n nodes of each row's newest level."""
         reader = self._readers[drafter]
         if depth == 0:
-            roots = reader.roots([each.context for each in growing.values()])
+            roots = reader.roots([item.context for item in growing.values()])
             return {row: to_numpy(logits[None]) for row, logits in roots.items()}
-        levels = {row: _level(each, each.branches[drafter]) for row, each in growing.items()}
+        levels = {row: _level(item, item.branches[drafter]) for row, item in growing.items()}
         return {row: to_numpy(logits) for row, logits in reader.read(levels).items()}
 
     def _children(self, grown: _Grown, node: _DraftedNode, logits: NDArray[np.floating[Any]]) -> list[Draw]:
@@ -234,7 +234,7 @@ class StaticTreeProposer:
         grown = self._grown.pop(context.row)
         for reader, branch in zip(self._readers, grown.branches, strict=True):
             own = {node.whole: node.own for node in branch.nodes}
-            examined = tuple(replace(each, node=own[each.node]) for each in verdict.examined if each.node in own)
+            examined = tuple(replace(item, node=own[item.node]) for item in verdict.examined if item.node in own)
             reader.observe(context, replace(verdict, examined=examined), branch.read)
 
     def finish(self, row: int) -> None:
@@ -256,8 +256,8 @@ def _proposal(nodes: Sequence[_DraftedNode]) -> Proposal:
     if not draws:
         return Proposal()
     parents = tuple(node.parent.whole for node in nodes if node.parent is not None)
-    tree = Tree(tuple(each.token for each in draws), parents)
+    tree = Tree(tuple(draw.token for draw in draws), parents)
     if draws[0].q is None:
         return Proposal(tree, QKind.ONE_HOT)
-    q = np.stack([each.q for each in draws if each.q is not None])
-    return Proposal(tree, QKind.FULL, q, np.array([each.uniform for each in draws]))
+    q = np.stack([draw.q for draw in draws if draw.q is not None])
+    return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in draws]))

@@ -54,7 +54,7 @@ class TreeReader:
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token; tokens not read yet are read first."""
-        histories = {each.row: each.history for each in contexts}
+        histories = {context.row: context.history for context in contexts}
         tokens = [list(histories[row][valid:]) if row in histories else [] for row, valid in enumerate(self._valid)]
         placement = chain_placement(tokens, list(self._valid), self._cache.trash)
         logits = self.model.forward(self._cache, placement, WantedOutputs()).logits
@@ -75,7 +75,7 @@ class TreeReader:
         before = len(context.history) - len(verdict.emitted)
         if self._valid[context.row] < before:
             return
-        path = [each.node for each in verdict.examined if each.accepted and each.node < read]
+        path = [item.node for item in verdict.examined if item.accepted and item.node < read]
         source, target = accepted_columns(before, path), accepted_columns(before, range(len(path)))
         if source != target:
             self._cache.commit(context.row, source, target)

@@ -34,20 +34,20 @@ class SelfDraftProposer:
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
         drafted = [ChainDraft(context) for context in contexts]
-        while any(each.unread for each in drafted):
+        while any(item.unread for item in drafted):
             self._round(drafted)
-        return [each.proposal() for each in drafted]
+        return [item.proposal() for item in drafted]
 
     def _round(self, drafted: list[ChainDraft]) -> None:
         """One forward of the part for all rows that want another token."""
-        waiting = {each.context.row: each for each in drafted if each.unread}
+        waiting = {item.context.row: item for item in drafted if item.unread}
         histories = [waiting[row].history if row in waiting else [] for row in range(1 + max(waiting))]
-        newest, starts = [each[-1:] for each in histories], [max(0, len(each) - 1) for each in histories]
+        newest, starts = [history[-1:] for history in histories], [max(0, len(history) - 1) for history in histories]
         placement = chain_placement(newest, starts, self._cache.trash)
         logits = self._model.forward(self._cache, placement, self._want).logits
         assert logits is not None
-        for row, each in waiting.items():
-            each.extend(to_numpy(logits[row, 0]), self._how)
+        for row, one in waiting.items():
+            one.extend(to_numpy(logits[row, 0]), self._how)
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Nothing to keep: the verifying forward wrote the committed columns."""

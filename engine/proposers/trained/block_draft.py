@@ -85,7 +85,7 @@ class BlockDrafter:
 
     def logits(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """By row, [block - 1, V]: row i is about the i-th token after the newest one."""
-        active = {context.row: context for context in sorted(contexts, key=lambda each: each.row)}
+        active = {context.row: context for context in sorted(contexts, key=lambda item: item.row)}
         self._read_context(list(active))
         rows = range(1 + max(active))
         blocks = [[active[row].history[-1], *self._masks] if row in active else [] for row in rows]

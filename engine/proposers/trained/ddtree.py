@@ -55,10 +55,10 @@ class DDTreeProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One tree per row with a budget."""
-        drafting = [each for each in contexts if each.budget and self._depth(each)]
-        found = self._drafter.logits(drafting) if drafting else {}
-        trees = {each.row: self._tree(each, to_numpy(found[each.row])) for each in drafting}
-        return [trees.get(each.row, Proposal()) for each in contexts]
+        drafting = [context for context in contexts if context.budget and self._depth(context)]
+        result = self._drafter.logits(drafting) if drafting else {}
+        trees = {item.row: self._tree(item, to_numpy(result[item.row])) for item in drafting}
+        return [trees.get(context.row, Proposal()) for context in contexts]
 
     def _depth(self, context: Context) -> int:
         return min(context.depth, self._drafter.room(context))

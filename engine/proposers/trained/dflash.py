@@ -52,8 +52,8 @@ class DFlashProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
-        rows = {each.row: ChainDraft(limited(each, self._drafter.room(each))) for each in contexts}
-        drafting = [each.context for each in rows.values() if each.unread]
+        rows = {context.row: ChainDraft(limited(context, self._drafter.room(context))) for context in contexts}
+        drafting = [other.context for other in rows.values() if other.unread]
         for row, scores in (self._drafter.logits(drafting) if drafting else {}).items():
             for logits in scores:
                 if rows[row].unread:

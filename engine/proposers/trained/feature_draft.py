@@ -54,22 +54,22 @@ class FeatureChain(FeatureProposer):
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
         drafted = [ChainDraft(self._limited(context)) for context in contexts]
-        while waiting := {each.context.row: each for each in drafted if each.unread}:
+        while waiting := {item.context.row: item for item in drafted if item.unread}:
             for row, logits in self._round(waiting).items():
                 waiting[row].extend(to_numpy(logits), self._how)
-        return [each.proposal() for each in drafted]
+        return [item.proposal() for item in drafted]
 
     def _round(self, waiting: Mapping[int, ChainDraft]) -> Mapping[int, torch.Tensor]:
         """[V] logits after every row's newest token; all rows have drafted equally many."""
-        if not any(each.draws for each in waiting.values()):
-            return self._reader.roots([each.context for each in waiting.values()])
+        if not any(item.draws for item in waiting.values()):
+            return self._reader.roots([item.context for item in waiting.values()])
         levels = {
             row: TreeLevel(
-                committed=len(each.context.history),
-                tree=Tree.chain(tuple(drawn.token for drawn in each.draws)),
-                first=len(each.draws) - 1,
+                committed=len(item.context.history),
+                tree=Tree.chain(tuple(drawn.token for drawn in item.draws)),
+                first=len(item.draws) - 1,
             )
-            for row, each in waiting.items()
+            for row, item in waiting.items()
         }
         return {row: logits[0] for row, logits in self._reader.read(levels).items()}
 
@@ -128,7 +128,7 @@ class _Growing:
         """Of candidates that contain each one's parent, parents first."""
         place = {ROOT: ROOT} | {node: i for i, node in enumerate(nodes)}
         kept = [self.candidates[node] for node in nodes]
-        return Tree(tuple(each.token for each in kept), tuple(place[each.parent] for each in kept))
+        return Tree(tuple(item.token for item in kept), tuple(place[item.parent] for item in kept))
 
 
 class DynamicTree(FeatureProposer):
@@ -148,11 +148,11 @@ class DynamicTree(FeatureProposer):
         """Trees of up to the rows' budgets; none before the first state, or beyond the head's context."""
         growing = [_Growing(self._limited(context)) for context in contexts]
         for depth in range(1, self._reach.depth + 1):
-            rows = {each.context.row: each for each in growing if self._wants(each, depth)}
+            rows = {item.context.row: item for item in growing if self._wants(item, depth)}
             if not rows:
                 break
             self._expand(rows, self._logits(rows, depth))
-        return [self._proposal(each) for each in growing]
+        return [self._proposal(item) for item in growing]
 
     def _wants(self, row: _Growing, depth: int) -> bool:
         """True if a level is grown at this depth; selects the nodes to read for it."""
@@ -167,19 +167,19 @@ class DynamicTree(FeatureProposer):
     def _logits(self, rows: Mapping[int, _Growing], depth: int) -> Mapping[int, NDArray[np.floating[Any]]]:
         """[n, V] logits after the n nodes of each row's frontier, or after the root."""
         if depth == 1:
-            found = self._reader.roots([each.context for each in rows.values()])
-            return {row: to_numpy(logits[None]) for row, logits in found.items()}
+            mapping = self._reader.roots([row.context for row in rows.values()])
+            return {row: to_numpy(logits[None]) for row, logits in mapping.items()}
         levels = {
-            row: TreeLevel(len(each.context.history), each.tree(each.read), len(each.read) - len(each.frontier))
-            for row, each in rows.items()
+            row: TreeLevel(len(item.context.history), item.tree(item.read), len(item.read) - len(item.frontier))
+            for row, item in rows.items()
         }
         return {row: to_numpy(logits) for row, logits in self._reader.read(levels).items()}
 
     def _expand(self, rows: Mapping[int, _Growing], logits: Mapping[int, NDArray[np.floating[Any]]]) -> None:
-        for row, each in rows.items():
-            each.level = []
-            for node, scores in zip(each.frontier or [ROOT], logits[row], strict=True):
-                each.expand(node, self._log_q(each, node, scores), self._reach.top_k)
+        for row, item in rows.items():
+            item.level = []
+            for node, scores in zip(item.frontier or [ROOT], logits[row], strict=True):
+                item.expand(node, self._log_q(item, node, scores), self._reach.top_k)
 
     def _log_q(self, row: _Growing, node: int, logits: NDArray[np.floating[Any]]) -> Floats:
         """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""

@@ -74,12 +74,12 @@ class FeatureReader:
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token; pairs not read yet are read first."""
-        self._absorb([each.row for each in contexts if self._rows[each.row].tokens])
+        self._absorb([context.row for context in contexts if self._rows[context.row].tokens])
         outputs = {}
-        for each in contexts:
-            last = self._rows[each.row].outputs
+        for other in contexts:
+            last = self._rows[other.row].outputs
             assert last is not None
-            outputs[each.row] = self._rows[each.row].outputs = last[:1]
+            outputs[other.row] = self._rows[other.row].outputs = last[:1]
         logits = self._head.logits(torch.cat(list(outputs.values())))
         return dict(zip(outputs, logits, strict=True))
 
@@ -111,14 +111,14 @@ class FeatureReader:
             return
         placed = [self._rows[row] if row in rows else _ReaderRow() for row in range(first_row, 1 + max(rows))]
         placement = chain_placement(
-            [each.tokens for each in placed], [each.read for each in placed], self._cache.trash, first_row
+            [item.tokens for item in placed], [item.read for item in placed], self._cache.trash, first_row
         )
-        waiting = [each for each in placed if each.tokens]
-        states = torch.cat([each.waiting for each in waiting if each.waiting is not None])
-        parts = self._run(placement, states, [len(each.tokens) for each in waiting])
-        for each, part in zip(waiting, parts, strict=True):
-            each.read += len(each.tokens)
-            each.waiting, each.tokens, each.outputs = None, (), part[-1:]
+        waiting = [item for item in placed if item.tokens]
+        states = torch.cat([item.waiting for item in waiting if item.waiting is not None])
+        parts = self._run(placement, states, [len(item.tokens) for item in waiting])
+        for one, part in zip(waiting, parts, strict=True):
+            one.read += len(one.tokens)
+            one.waiting, one.tokens, one.outputs = None, (), part[-1:]
 
     def _run(self, placement: Placement, states: Tensor, counts: Sequence[int]) -> Sequence[Tensor]:
         """The decoder's outputs, by row."""

@@ -126,14 +126,16 @@ class MedusaProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One draft per row, none where nothing was read yet."""
-        ready = [each.row for each in contexts if each.budget > 0 and each.row in self._states]
+        ready = [context.row for context in contexts if context.budget > 0 and context.row in self._states]
         if not ready:
             return [Proposal() for _ in contexts]
-        most = max(min(each.budget, each.depth) for each in contexts)
+        most = max(min(context.budget, context.depth) for context in contexts)
         heads = min(self._heads.count, len(self._widths) or most, most)
         rows = to_numpy(self._heads.logits(self._states.stacked(ready), heads))
-        found = dict(zip(ready, rows, strict=True))
-        return [self._draft(each, found[each.row]) if each.row in found else Proposal() for each in contexts]
+        result = dict(zip(ready, rows, strict=True))
+        return [
+            self._draft(context, result[context.row]) if context.row in result else Proposal() for context in contexts
+        ]
 
     def _draft(self, context: Context, rows: Rows) -> Proposal:
         return self._tree(context, rows) if self._widths else self._chain(context, rows)

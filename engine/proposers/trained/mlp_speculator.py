@@ -74,13 +74,13 @@ def _normed(x: Tensor) -> Tensor:
 def _each(side: FittedHead, kind: str, stages: int) -> list[Tensor]:
     """One tensor per stage; stages that share a tensor share its copy too."""
     copies: dict[int, Tensor] = {}
-    found = []
+    result = []
     for stage in range(stages):
         key = id(side.head.tensors[f"{kind}.{stage}"])
         if key not in copies:
             copies[key] = side.tensor(f"{kind}.{stage}")
-        found.append(copies[key])
-    return found
+        result.append(copies[key])
+    return result
 
 
 def _prepared(weights: Sequence[Tensor], prepare: Any) -> list[Matrix]:
@@ -128,18 +128,18 @@ class MlpSpeculatorProposer:
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One chain per row, none where nothing was read yet."""
         drafted = [ChainDraft(context) for context in contexts]
-        live = [each for each in drafted if each.unread and each.context.row in self._states]
+        live = [item for item in drafted if item.unread and item.context.row in self._states]
         if live:
-            states = self._speculator.enter(self._states.stacked([each.context.row for each in live]))
+            states = self._speculator.enter(self._states.stacked([item.context.row for item in live]))
             for stage in range(self._speculator.stages):
-                states = self._speculator.advance(stage, states, [each.history[-1] for each in live])
-                for each, logits in zip(live, to_numpy(self._speculator.logits(stage, states)), strict=True):
-                    each.extend(logits, self._how)
-                kept = [place for place, each in enumerate(live) if each.unread]
+                states = self._speculator.advance(stage, states, [item.history[-1] for item in live])
+                for one, logits in zip(live, to_numpy(self._speculator.logits(stage, states)), strict=True):
+                    one.extend(logits, self._how)
+                kept = [place for place, item in enumerate(live) if item.unread]
                 if not kept:
                     break
                 live, states = [live[place] for place in kept], states[kept]
-        return [each.proposal() for each in drafted]
+        return [item.proposal() for item in drafted]
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
         """Keep the state of the last accepted token, or of the root."""

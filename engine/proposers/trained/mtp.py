@@ -130,9 +130,9 @@ class MtpProposer:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
-        rows = {each.row: _Drafting(ChainDraft(limited(each, self._room(each)))) for each in contexts}
+        rows = {context.row: _Drafting(ChainDraft(limited(context, self._room(context)))) for context in contexts}
         step = 0
-        while drafting := {row: each for row, each in rows.items() if each.draft.unread}:
+        while drafting := {row: item for row, item in rows.items() if item.draft.unread}:
             self._round(step, drafting)
             step += 1
         return [rows[context.row].draft.proposal() for context in contexts]
@@ -151,29 +151,29 @@ class MtpProposer:
         parts = torch.split(outputs, [len(run.states) for run in inputs.values()])
         logits = self._modules[k].logits(torch.stack([part[-1] for part in parts]))
         for (row, run), part, scores in zip(inputs.items(), parts, logits, strict=True):
-            each = drafting[row]
+            item = drafting[row]
             # the output at position t is the next module's state at position t + 1
-            each.outputs = _Run(run.first + 1, part)
+            item.outputs = _Run(run.first + 1, part)
             if step == k:
-                self._settle(k, row, each)
-            each.draft.extend(to_numpy(scores), self._how)
+                self._settle(k, row, item)
+            item.draft.extend(to_numpy(scores), self._how)
 
-    def _inputs(self, step: int, row: int, each: _Drafting) -> _Run:
+    def _inputs(self, step: int, row: int, item: _Drafting) -> _Run:
         """A module's first round reads its waiting states, followed by the draft's own states."""
         waiting = self._waiting[row]
-        if each.outputs is None:
+        if item.outputs is None:
             return waiting[0]
         if step < len(self._modules):
-            return waiting[step].then(each.outputs.since(each.committed + 1).states)
-        return each.outputs.since(each.outputs.end - 1)
+            return waiting[step].then(item.outputs.since(item.committed + 1).states)
+        return item.outputs.since(item.outputs.end - 1)
 
-    def _settle(self, k: int, row: int, each: _Drafting) -> None:
+    def _settle(self, k: int, row: int, item: _Drafting) -> None:
         """Module k has read all positions whose next token is committed; its true outputs wait for the next module."""
-        waiting, outputs = self._waiting[row], each.outputs
+        waiting, outputs = self._waiting[row], item.outputs
         assert outputs is not None
-        waiting[k] = waiting[k].since(each.committed)
+        waiting[k] = waiting[k].since(item.committed)
         if k + 1 < len(waiting):
-            waiting[k + 1] = waiting[k + 1].then(outputs.until(each.committed + 1))
+            waiting[k + 1] = waiting[k + 1].then(outputs.until(item.committed + 1))
 
     def _place(self, step: int, inputs: Mapping[int, _Run], drafting: Mapping[int, _Drafting]) -> Placement:
         rows = range(1 + max(inputs))
@@ -225,5 +225,5 @@ def _final_norm(fitted: FittedHead) -> Tensor:
 
 def _own(fitted: FittedHead, k: int) -> dict[str, Tensor]:
     prefix = f"modules.{k}."
-    found = {name: tensor for name, tensor in fitted.head.tensors.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    result = {name: tensor for name, tensor in fitted.head.tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in result.items()}

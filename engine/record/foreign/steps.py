@@ -82,7 +82,7 @@ def cut(step: ForeignStep, count: int) -> ForeignStep:
     if step.columns is None:
         return kept
     sizes = {name: kept.examined if name in OF_EXAMINED else count for name in step.columns}
-    return replace(kept, columns={name: each[: sizes[name]] for name, each in step.columns.items()})
+    return replace(kept, columns={name: item[: sizes[name]] for name, item in step.columns.items()})
 
 
 def step_record(index: int, step: ForeignStep, history: Sequence[int], terms: RowTerms) -> StepRecord:

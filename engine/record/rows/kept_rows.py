@@ -101,14 +101,14 @@ def chosen(commitment: bytes, tokens: int, share: float) -> list[int]:
     if limit >= 2**64:
         return list(range(tokens))
     # bytes compare as numbers do, and a digest that begins with `least` is longer, hence above it
-    least, begun, found = limit.to_bytes(8, "big"), hashlib.sha256(commitment), list[int]()
+    least, begun, result = limit.to_bytes(8, "big"), hashlib.sha256(commitment), list[int]()
     for i, place in zip(range(tokens), _numbers(tokens.bit_length()), strict=False):
         # a copy takes half the time of a hash that begins anew
         joined = begun.copy()
         joined.update(place)
         if joined.digest() < least:
-            found.append(i)
-    return found
+            result.append(i)
+    return result
 
 
 @cache
@@ -119,12 +119,12 @@ def _numbers(bits: int) -> tuple[bytes, ...]:
 
 def choices(trace: Trace) -> list[int]:
     """The emitted tokens of a trace whose rows its commitments choose, in order."""
-    before, found = opening(trace.header), list[int]()
+    before, result = opening(trace.header), list[int]()
     for window in windows(trace.n_emitted.tolist(), window_of(trace.header.vocabulary)):
         before = commitment(before, committed(trace, window))
         tokens = int(trace.n_emitted[window.begin : window.end].sum())
-        found += [window.first + i for i in chosen(before, tokens, trace.header.kept_share)]
-    return found
+        result += [window.first + i for i in chosen(before, tokens, trace.header.kept_share)]
+    return result
 
 
 def dense_laws(trace: Trace) -> Floats:
@@ -204,7 +204,7 @@ def _places(records: Sequence[StepRecord], emitted: int, examined: int) -> Itera
     for record in records:
         depth = depths(record.proposal.tree)
         drawn = record.proposal.q_kind is QKind.FULL and record.proposal.q is not None
-        nodes = [depth[each.node] - 1 for each in record.verdict.examined] if drawn else []
+        nodes = [depth[item.node] - 1 for item in record.verdict.examined] if drawn else []
         for local in range(len(record.verdict.emitted)):
             here = tuple(x for x, place in enumerate(nodes) if place == local)
             yield _Place(record, local, emitted + local, here, examined)

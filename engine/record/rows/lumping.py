@@ -99,13 +99,13 @@ def cells_of(drafts: Sequence[DraftRows], laws: Sequence[RowLaw], tops: NDArray[
         tops: [E, K] the ids of the largest scores of each row, descending.
         coupled: drafts used the target's noise.
     """
-    found = empty(len(laws), len(laws[0].weights) if laws else 0)
+    answer = empty(len(laws), len(laws[0].weights) if laws else 0)
     places = (place for rows in drafts for place in _places(rows))
     for at, (law, place) in enumerate(zip(laws, places, strict=True)):
         # a draft that read the target's noise must not choose cells by its token
         blind = coupled and _one_hot(place.q)
-        _fill(found, at, law, tops[at], _Place(place.token, None) if blind else place)
-    return found
+        _fill(answer, at, law, tops[at], _Place(place.token, None) if blind else place)
+    return answer
 
 
 def _one_hot(q: RowSums | None) -> bool:
@@ -116,13 +116,13 @@ def _places(rows: DraftRows) -> Iterator[_Place]:
     """Each emitted token and the q of its place, down the step's tree."""
     record = rows.record
     tree = record.proposal.tree
-    examined = {each.node for each in record.verdict.examined}
+    examined = {item.node for item in record.verdict.examined}
     node, lost = ROOT, False
-    for each in record.verdict.emitted:
+    for one in record.verdict.emitted:
         offered = [] if lost else [child for child, parent in enumerate(tree.parents) if parent == node]
-        yield _Place(each.token, _q(rows, offered, examined))
-        kept = [child for child in offered if tree.tokens[child] == each.token]
-        lost = not kept or each.role is not Role.ACCEPTED
+        yield _Place(one.token, _q(rows, offered, examined))
+        kept = [child for child in offered if tree.tokens[child] == one.token]
+        lost = not kept or one.role is not Role.ACCEPTED
         node = kept[0] if kept else ROOT
 
 
@@ -138,7 +138,7 @@ def _q(rows: DraftRows, offered: list[int], examined: set[int]) -> RowSums | Non
     return None
 
 
-def _fill(found: Cells, at: int, law: RowLaw, tops: NDArray[np.int64], place: _Place) -> None:
+def _fill(cells: Cells, at: int, law: RowLaw, tops: NDArray[np.int64], place: _Place) -> None:
     q, token = place.q, place.token
     ids = tops if law.ordered else largest(law.weights, TOP)
     if q is not None:
@@ -146,17 +146,17 @@ def _fill(found: Cells, at: int, law: RowLaw, tops: NDArray[np.int64], place: _P
         further = [x for x in largest(q.row, TOP).tolist() if x not in known]
         ids = np.concatenate([ids, np.array(further, dtype=np.int64)])
     count = len(ids)
-    found.cell_id[at, :count] = ids
-    found.cell_p[at, :count] = law.weights[ids] / law.mass
-    found.tail[at, 0] = law.sums.outside(ids) / law.mass
-    found.row_p[at], found.p_below[at] = law.weights[token] / law.mass, law.sums.below(token) / law.mass
+    cells.cell_id[at, :count] = ids
+    cells.cell_p[at, :count] = law.weights[ids] / law.mass
+    cells.tail[at, 0] = law.sums.outside(ids) / law.mass
+    cells.row_p[at], cells.p_below[at] = law.weights[token] / law.mass, law.sums.below(token) / law.mass
     if q is not None:
         left = RowSums.of(_surplus(law, q.row))
-        found.cell_q[at] = 0.0
-        found.cell_q[at, :count] = q.row[ids]
-        found.tail[at, 1] = q.outside(ids)
-        found.q_token[at], found.product[at] = q.row[token], _product(law.weights, q.row) / law.mass
-        found.residual_below[at], found.residual_sum[at] = left.below(token) / law.mass, left.total / law.mass
+        cells.cell_q[at] = 0.0
+        cells.cell_q[at, :count] = q.row[ids]
+        cells.tail[at, 1] = q.outside(ids)
+        cells.q_token[at], cells.product[at] = q.row[token], _product(law.weights, q.row) / law.mass
+        cells.residual_below[at], cells.residual_sum[at] = left.below(token) / law.mass, left.total / law.mass
 
 
 def _product(p: Floats, q: Floats) -> float:
@@ -185,15 +185,15 @@ class DraftMasses:
 
 def draft_masses(drafts: Sequence[DraftRows]) -> DraftMasses:
     """The masses of every examined token."""
-    found = np.full((3, sum(len(rows.record.verdict.examined) for rows in drafts)), NAN)
+    refusal = np.full((3, sum(len(rows.record.verdict.examined) for rows in drafts)), NAN)
     at = 0
     for rows in drafts:
         for examined in rows.record.verdict.examined:
             if rows.drawn:
                 q, token = rows.of(examined.node), rows.record.proposal.tree.tokens[examined.node]
-                found[:, at] = q.below(token), q.row[token], q.total
+                refusal[:, at] = q.below(token), q.row[token], q.total
             at += 1
-    return DraftMasses(*found)
+    return DraftMasses(*refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +210,9 @@ def drawn_rows(records: list[StepRecord]) -> Iterator[DrawnRow | None]:
     for record in records:
         proposal = record.proposal
         depth = depths(proposal.tree)
-        for each in record.verdict.examined:
+        for item in record.verdict.examined:
             if proposal.q_kind is QKind.FULL and proposal.q is not None:
-                position = record.position + depth[each.node] - 1
-                yield DrawnRow(proposal.q[each.node], proposal.tree.tokens[each.node], position)
+                position = record.position + depth[item.node] - 1
+                yield DrawnRow(proposal.q[item.node], proposal.tree.tokens[item.node], position)
             else:
                 yield None

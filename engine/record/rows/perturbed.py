@@ -51,13 +51,13 @@ def perturbed(terms: RowTerms, records: list[StepRecord], laws: Sequence[RowLaw]
     rows = (_PerturbedRow(law.p, at) for law, at in zip(laws, positions, strict=True)) if wanted else ()
     drafts = list(drawn_rows(records)) if wanted and terms.coupled_draft else []
     own = _leaders(terms, rows, len(positions) if wanted else 0)
-    drawn = (None if each is None else _PerturbedRow(each.q, each.position) for each in drafts)
+    drawn = (None if draft is None else _PerturbedRow(draft.q, draft.position) for draft in drafts)
     theirs = _leaders(terms, drawn, len(drafts))
     return Perturbed(own.ids, own.scores, theirs.ids, theirs.scores)
 
 
 def _leaders(terms: RowTerms, rows: Iterable[_PerturbedRow | None], count: int) -> _Leaders:
-    found = _Leaders(np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan))
+    result = _Leaders(np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan))
     seed, stream = terms.sampling.seed, terms.stream
     randomness = Randomness(seed, stream)
     for at, row in enumerate(rows):
@@ -72,6 +72,6 @@ def _leaders(terms: RowTerms, rows: Iterable[_PerturbedRow | None], count: int) 
         noise = gumbel_at(seed, stream, np.full(len(near), row.position), near)
         sums = np.log(row.law[near]) + noise
         order = np.lexsort((near, -sums))[:2]
-        found.ids[at, : len(order)] = near[order]
-        found.scores[at, : len(order)] = sums[order]
-    return found
+        result.ids[at, : len(order)] = near[order]
+        result.scores[at, : len(order)] = sums[order]
+    return result

@@ -62,7 +62,7 @@ class RecordedBlock:
     @property
     def versions(self) -> frozenset[DraftVersion]:
         """The versions that drafted."""
-        return frozenset(each.proposal.version for each in self.records if each.proposal.version is not None)
+        return frozenset(record.proposal.version for record in self.records if record.proposal.version is not None)
 
 
 def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
@@ -75,7 +75,7 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
     )
     logits = stacked([record.logits for record in records if scalars], terms.vocabulary)
     scores = _scores(records, logits) if scalars else logits
-    token = np.array([each.token for record in records for each in record.verdict.emitted if scalars], dtype=np.int64)
+    token = np.array([item.token for record in records for item in record.verdict.emitted if scalars], dtype=np.int64)
     tops = _tops(scores if lumped else scores[:0], terms)
     best = tops.ids[:, 0].tolist() if lumped else []
     laws = [law_of(row, terms.sampling, top) for row, top in zip(scores, best, strict=False)]
@@ -89,7 +89,9 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
         top_score=tops.scores,
         top_lse=np.array([law.lse for law in laws], dtype=np.float64),
         logits=logits if full else logits[:0].copy(),
-        spare_logits=stacked([each.spare for each in records if full and each.spare is not None], terms.vocabulary),
+        spare_logits=stacked(
+            [record.spare for record in records if full and record.spare is not None], terms.vocabulary
+        ),
         q_rows=_q_rows(records if full else [], terms.vocabulary),
         cells=cells_of(drafts, laws, tops.ids, terms.coupled_draft) if lumped else empty(0, 0),
         draft_masses=draft_masses(drafts),
@@ -102,27 +104,27 @@ NESTED: Final[Mapping[str, Any]] = {
     name: kind for name, kind in get_type_hints(RecordedBlock).items() if is_dataclass(kind)
 }
 """Fields of a block that hold several columns, with their types."""
-OF_EXAMINED: Final = ("q_rows", *(each.name for each in fields(DraftMasses)), "draft_best_id", "draft_best_score")
+OF_EXAMINED: Final = ("q_rows", *(field.name for field in fields(DraftMasses)), "draft_best_id", "draft_best_score")
 """Columns with an entry per examined token; the others have one per emitted token."""
 
 
 def columns_of(block: RecordedBlock) -> dict[str, NDArray[Any]]:
     """The columns of a block, named as in the trace."""
-    found: dict[str, NDArray[Any]] = {}
-    for each in fields(block):
-        value = getattr(block, each.name)
-        if each.name in NESTED:
-            found |= {column.name: getattr(value, column.name) for column in fields(value)}
-        elif each.name != "records":
-            found[each.name] = value
-    return found
+    mapping: dict[str, NDArray[Any]] = {}
+    for field in fields(block):
+        value = getattr(block, field.name)
+        if field.name in NESTED:
+            mapping |= {column.name: getattr(value, column.name) for column in fields(value)}
+        elif field.name != "records":
+            mapping[field.name] = value
+    return mapping
 
 
 def block_of(records: Sequence[StepRecord], columns: Mapping[str, NDArray[Any]]) -> RecordedBlock:
     """The inverse of `columns_of`, with the steps that the columns belong to."""
     named = {
-        name: kind(**{each.name: columns[each.name] for each in fields(kind)}) for name, kind in NESTED.items()
-    } | {each.name: columns[each.name] for each in fields(RecordedBlock) if each.name in columns}
+        name: kind(**{field.name: columns[field.name] for field in fields(kind)}) for name, kind in NESTED.items()
+    } | {field.name: columns[field.name] for field in fields(RecordedBlock) if field.name in columns}
     return RecordedBlock(records=tuple(records), **named)
 
 
@@ -134,7 +136,7 @@ def _masks(records: list[StepRecord], terms: RowTerms) -> Masks:
         return no_masks()
     rows = np.concatenate(masks)
     bits = packed(rows)
-    spare = [packed(each.spare_allowed) for each in records if each.spare_allowed is not None]
+    spare = [packed(record.spare_allowed) for record in records if record.spare_allowed is not None]
     return Masks(
         mask_digest=digests(bits),
         mask_count=rows.sum(axis=1).astype(np.int32),
@@ -232,7 +234,7 @@ def _q_rows(records: list[StepRecord], vocabulary: int) -> Floats:
     rows = np.full((sum(len(record.verdict.examined) for record in records), vocabulary), NAN)
     at = 0
     for record in records:
-        nodes = [each.node for each in record.verdict.examined]
+        nodes = [item.node for item in record.verdict.examined]
         block, proposal = rows[at : at + len(nodes)], record.proposal
         if proposal.q_kind is QKind.FULL and proposal.q is not None:
             block[:] = proposal.q[nodes]

@@ -35,13 +35,13 @@ class SecretRules:
 
     def marks(self, text: str) -> Iterator[Mark]:
         """Every place of every secret, in the order of the text."""
-        found = {
+        result = {
             Mark(place.start(), place.end(), secret.type)
             for secret in self._secrets(text)
             for place in re.finditer(re.escape(secret.secret_value or ""), text)
             if secret.secret_value
         }
-        yield from sorted(found, key=lambda mark: (mark.start, mark.end, mark.category))
+        yield from sorted(result, key=lambda mark: (mark.start, mark.end, mark.category))
 
     def _secrets(self, line: str) -> list[Any]:
         settings: Any = importlib.import_module("detect_secrets.settings")
@@ -67,7 +67,7 @@ def build(spec: FilterSpec) -> SecretRules:
     except ImportError as error:
         raise InvalidRequest("filter detect_secrets needs detect-secrets; install specaudit[secrets]") from error
     known = plugins.get_mapping_from_secret_type_to_class().values()
-    names = {each.__name__ for each in known}
+    names = {item.__name__ for item in known}
     wanted = rules.get("plugins", list(PLUGINS))
     if not isinstance(wanted, list) or not wanted:
         raise InvalidRequest(f"filter detect_secrets: plugins must be a list of names, not {wanted!r}")

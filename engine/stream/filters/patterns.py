@@ -34,7 +34,7 @@ class _Node:
     after: dict[str, int] = field(default_factory=dict)
     fall: int = 0
     """The node of the longest proper end of this node's text that begins a pattern."""
-    found: tuple[Pattern, ...] = ()
+    patterns: tuple[Pattern, ...] = ()
     """Patterns that end here."""
 
 
@@ -52,7 +52,7 @@ class Automaton:
                 queue.append(child)
                 target = self._nodes[child]
                 target.fall = self.step(node.fall, letter) if node.depth else 0
-                target.found += self._nodes[target.fall].found
+                target.patterns += self._nodes[target.fall].patterns
 
     def _add(self, pattern: Pattern) -> None:
         at = 0
@@ -62,7 +62,7 @@ class Automaton:
                 nodes[at].after[letter] = len(nodes)
                 nodes.append(_Node(nodes[at].depth + 1))
             at = nodes[at].after[letter]
-        self._nodes[at].found += (pattern,)
+        self._nodes[at].patterns += (pattern,)
 
     def step(self, node: int, letter: str) -> int:
         """The node after one more letter."""
@@ -76,7 +76,7 @@ class Automaton:
 
     def found(self, node: int) -> tuple[Pattern, ...]:
         """The patterns that end with the last letter."""
-        return self._nodes[node].found
+        return self._nodes[node].patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class PatternFilter:
             end = len(state.text)
             for pattern in automaton.found(state.node):
                 self._match(Mark(end - len(pattern.text), end, pattern.category))
-        held = [each.start for each in state.waiting]
+        held = [item.start for item in state.waiting]
         state.clear = min([len(state.text) - automaton.depth(state.node), *held])
         return state.decided()
 
@@ -181,9 +181,9 @@ def _flag(rules: Mapping[str, Any], key: str) -> bool:
 def _patterns(categories: Any, *, ignore_case: bool) -> tuple[Pattern, ...]:
     if not isinstance(categories, Mapping) or not categories:
         raise InvalidRequest("filter patterns needs categories: a mapping from names to lists of texts")
-    found = []
+    result = []
     for name, texts in categories.items():
-        if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each for each in texts):
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
             raise InvalidRequest(f"filter patterns: category {name} must be a list of texts, not {texts!r}")
-        found += [Pattern("".join(map(_plain, text)) if ignore_case else text, str(name)) for text in texts]
-    return tuple(dict.fromkeys(found))
+        result += [Pattern("".join(map(_plain, text)) if ignore_case else text, str(name)) for text in texts]
+    return tuple(dict.fromkeys(result))

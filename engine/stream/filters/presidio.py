@@ -40,11 +40,11 @@ class PresidioRules:
 
     def marks(self, text: str) -> Iterator[Mark]:
         """Matches of the recognisers, in the text's order."""
-        found = self.analyzer.analyze(
+        result = self.analyzer.analyze(
             text=text, language="en", entities=list(self.entities), score_threshold=self.score
         )
-        for each in sorted(found, key=lambda one: (one.start, one.end, one.entity_type)):
-            yield Mark(each.start, each.end, each.entity_type)
+        for item in sorted(result, key=lambda one: (one.start, one.end, one.entity_type)):
+            yield Mark(item.start, item.end, item.entity_type)
 
 
 def build(spec: FilterSpec) -> PresidioRules:
@@ -58,12 +58,12 @@ def build(spec: FilterSpec) -> PresidioRules:
     if unknown:
         raise InvalidRequest(f"filter presidio has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
     entities, score = rules.get("entities", list(ENTITIES)), rules.get("score", SCORE)
-    if not isinstance(entities, list) or not entities or not all(isinstance(each, str) for each in entities):
+    if not isinstance(entities, list) or not entities or not all(isinstance(entity, str) for entity in entities):
         raise InvalidRequest(f"filter presidio: entities must be a list of names, not {entities!r}")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         raise InvalidRequest(f"filter presidio: score must be a number from 0 to 1, not {score!r}")
     analyzer = _analyzer()
-    known = {name for each in analyzer.registry.recognizers for name in each.supported_entities}
+    known = {name for recognizer in analyzer.registry.recognizers for name in recognizer.supported_entities}
     strange = [name for name in entities if name not in known]
     if strange:
         raise InvalidRequest(f"filter presidio: no recogniser of {strange[0]}; there are: {', '.join(sorted(known))}")

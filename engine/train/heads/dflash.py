@@ -112,8 +112,8 @@ def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashReci
 
 def mask_token(teacher: Teacher) -> int:
     """A token that no text has: the padding token or, without one, the last id."""
-    found = teacher.document.get("pad_token_id")
-    return teacher.config.vocabulary - 1 if found is None else int(found)
+    result = teacher.document.get("pad_token_id")
+    return teacher.config.vocabulary - 1 if result is None else int(result)
 
 
 def loss_of(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> Tensor:

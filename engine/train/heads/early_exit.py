@@ -34,7 +34,7 @@ def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
     """
     early = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
     raw = [*early, layers - 1 + scale * (layers - 2) * (layers - 1) / 2 if layers > 1 else 1.0]
-    return tuple(each / sum(raw) for each in raw)
+    return tuple(item / sum(raw) for item in raw)
 
 
 def exits(model: LlamaForCausalLM, tokens: Tensor) -> Iterator[Tensor]:
@@ -53,7 +53,7 @@ def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM, tokens: Tensor, 
         with torch.no_grad():
             truth = teacher(read).logits.float().softmax(-1)
         weights = exit_weights(len(model.model.layers), plan.scale)
-        losses = (-(truth * F.log_softmax(each, -1)).sum(-1).mean() for each in exits(model, read))
+        losses = (-(truth * F.log_softmax(tensor, -1)).sum(-1).mean() for tensor in exits(model, read))
         return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
 
 
@@ -62,10 +62,10 @@ def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Map
 
     def passes(tokens: Tensor) -> Iterator[PositionLogits]:
         *early, last = exits(model, tokens)
-        return (PositionLogits(last, each) for each in early)
+        return (PositionLogits(last, item) for item in early)
 
-    found = agreements(corpus, window, passes)
-    return {f"exit after layer {i + 1}": value for i, value in enumerate(found.values())}
+    mapping = agreements(corpus, window, passes)
+    return {f"exit after layer {i + 1}": value for i, value in enumerate(mapping.values())}
 
 
 def train_early_exit(

@@ -70,7 +70,7 @@ def write_exit_card(work: Path, name: str) -> None:
         "name": name,
         "model_sha256": facts.sha256,
         "tokenizer_sha256": facts.tokenizer_sha256,
-        "files": {file: each["sha256"] for file, each in facts.manifest["files"].items()},
+        "files": {file: item["sha256"] for file, item in facts.manifest["files"].items()},
         "began_as": {"target": shops["untrained"].models()[0].sha256},
         "training": asdict(recipe.EARLY_EXIT),
         "corpus": json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8")),
@@ -89,9 +89,9 @@ def _losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
 
 def _by_exit(shop: NativeBackend) -> dict[str, Any]:
     """Acceptance of the proposer at temperature 0, by exit and domain."""
-    found = {}
+    result = {}
     for layer in range(1, recipe.TARGET_MODEL.layers):
         options = {"exit_layer": layer}
         plan = EngineSpec(Protocol.GREEDY, "early_exit", GAMMA, options=options, level=RecordLevel.TOKENS)
-        found[f"exit after layer {layer}"] = by_domain(shop.arm(plan), 0.0)
-    return found
+        result[f"exit after layer {layer}"] = by_domain(shop.arm(plan), 0.0)
+    return result

@@ -84,7 +84,7 @@ class HeadLayer(nn.Module):
         rope = RopeTables(*(table[passed : passed + count, None] for table in (self._rope.cos, self._rope.sin)))
         unrolled.keys.append(rotated(split["k"], rope))
         unrolled.values.append(split["v"])
-        keys, values = (torch.cat(each, 1).transpose(1, 2) for each in (unrolled.keys, unrolled.values))
+        keys, values = (torch.cat(item, 1).transpose(1, 2) for item in (unrolled.keys, unrolled.values))
         queries = rotated(split["q"], rope).transpose(1, 2)
         seen = F.scaled_dot_product_attention(queries, keys, values, unrolled.mask(count), enable_gqa=True)
         out: Tensor = self.self_attn["o_proj"](seen.transpose(1, 2).flatten(-2))

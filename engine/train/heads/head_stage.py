@@ -44,7 +44,7 @@ class HeadStage:
     def write(self, config: Mapping[str, Any], trained: Mapping[str, Tensor], **tables: Tensor) -> None:
         """config.json and model.safetensors: trained tensors in bfloat16, tables as they are."""
         self.out.mkdir(parents=True, exist_ok=True)
-        tensors = {name: each.detach().to(torch.bfloat16).contiguous() for name, each in trained.items()} | tables
+        tensors = {name: item.detach().to(torch.bfloat16).contiguous() for name, item in trained.items()} | tables
         save_file(tensors, self.out / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(config, indent=1, sort_keys=True) + "\n"
         (self.out / "config.json").write_text(text, encoding="utf-8")

@@ -79,7 +79,7 @@ def train_medusa(stage: HeadStage, plan: MedusaRecipe = MEDUSA_HEADS) -> None:
 def frequent(corpus: Corpus, plan: MedusaRecipe, vocabulary: int) -> Tensor:
     """[V'] the most frequent tokens in ascending order; each part of the corpus counts as much as it is trained on."""
     share = plan.training.code_share
-    code, dialogue = (np.bincount(each, minlength=vocabulary) / len(each) for each in (corpus.code, corpus.dialogue))
+    code, dialogue = (np.bincount(item, minlength=vocabulary) / len(item) for item in (corpus.code, corpus.dialogue))
     weights = share * code + (1 - share) * dialogue
     shares = np.sort(weights)[::-1].cumsum()
     count = vocabulary if plan.known_share >= 1 else int(np.searchsorted(shares, plan.known_share)) + 1

@@ -41,8 +41,8 @@ class MlpSpeculatorModule(nn.Module):
         self.ln = nn.ModuleList(nn.LayerNorm(inner) for _ in range(own))
         sizes = [config.hidden, *[inner] * (recipe.stages - 1)][: own + 1]
         self.proj = nn.ModuleList(nn.Linear(size, inner, bias=False) for size in sizes)
-        for each in (*self.emb, *self.head):
-            nn.init.normal_(each.get_parameter("weight"), std=inner**-0.5)
+        for item in (*self.emb, *self.head):
+            nn.init.normal_(item.get_parameter("weight"), std=inner**-0.5)
 
     def enter(self, states: Tensor) -> Tensor:
         """The target's states [..., H] as the first stage takes them."""
@@ -96,7 +96,7 @@ def train_mlp_speculator(stage: HeadStage, plan: MlpSpeculatorRecipe = MLP_SPECU
         loss=lambda tokens: loss_of(module, teacher, tokens, plan),
         measure=lambda: agreements(stage.corpus, window, lambda tokens: unroll(module, teacher, tokens, plan.stages)),
     )
-    stage.write(document(teacher, plan), {f"speculator.{name}": each for name, each in module.state_dict().items()})
+    stage.write(document(teacher, plan), {f"speculator.{name}": item for name, item in module.state_dict().items()})
 
 
 def document(teacher: Teacher, plan: MlpSpeculatorRecipe) -> dict[str, Any]:

@@ -42,11 +42,11 @@ class MtpHead(nn.Module):
     def published(self, layer: int) -> dict[str, Tensor]:
         """The tensors by DeepSeek's names, as layer number `layer`."""
         inside = {"layer.": "", "norm.": "shared_head.norm."}
-        found = {}
+        result = {}
         for name, tensor in self.state_dict().items():
             before = next((prefix for prefix in inside if name.startswith(prefix)), "")
-            found[f"model.layers.{layer}.{inside.get(before, '')}{name.removeprefix(before)}"] = tensor
-        return found
+            result[f"model.layers.{layer}.{inside.get(before, '')}{name.removeprefix(before)}"] = tensor
+        return result
 
 
 def unroll(head: MtpHead, teacher: Teacher, tokens: Tensor, steps: int) -> Iterator[PositionLogits]:

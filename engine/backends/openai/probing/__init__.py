@@ -43,7 +43,7 @@ class EndpointProbe:
 
     def holds(self, name: str) -> bool:
         """True if a feature was tried and held."""
-        return any(each.name == name and each.outcome is TrialOutcome.YES for each in self.features)
+        return any(feature.name == name and feature.outcome is TrialOutcome.YES for feature in self.features)
 
     def to_json(self) -> dict[str, Any]:
         """The probe as a JSON object."""
@@ -56,7 +56,8 @@ class EndpointProbe:
             "speculates": self.speculates,
             "counters": self.counters,
             "features": [
-                {"feature": each.name, "outcome": each.outcome.value, "detail": each.detail} for each in self.features
+                {"feature": feature.name, "outcome": feature.outcome.value, "detail": feature.detail}
+                for feature in self.features
             ],
             "tokens": self.tokens.value,
             "level": self.level,
@@ -76,7 +77,7 @@ def probe(settings: OpenAISettings) -> EndpointProbe:
         fingerprint = Prober(settings, endpoint, served.model).fingerprint()
         identity = identify(read_pages(settings, endpoint, served, fingerprint))
         features = tried(Prober(replace(settings, server=identity.kind), endpoint, served.model))
-    yes = {each.name for each in features if each.outcome is TrialOutcome.YES}
+    yes = {feature.name for feature in features if feature.outcome is TrialOutcome.YES}
     route = next((api for api in Api if api.value in yes), None)
     return EndpointProbe(
         url=settings.url,

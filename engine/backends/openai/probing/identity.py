@@ -56,11 +56,11 @@ class ServerIdentity:
 def read_pages(settings: OpenAISettings, endpoint: Endpoint, facts: EndpointFacts, fingerprint: str) -> ServerPages:
     """The pages that differ between servers; a page that is not there is empty."""
     try:
-        found = endpoint.get_json(f"{settings.root}/props", ASIDE_S)
+        json = endpoint.get_json(f"{settings.root}/props", ASIDE_S)
     except AttemptError:
-        found = {}
+        json = {}
     metrics = endpoint.aside(settings.metrics) or ""
-    return ServerPages(facts, metrics, found if isinstance(found, Mapping) else {}, fingerprint)
+    return ServerPages(facts, metrics, json if isinstance(json, Mapping) else {}, fingerprint)
 
 
 def identify(pages: ServerPages) -> ServerIdentity:
@@ -74,21 +74,21 @@ def identify(pages: ServerPages) -> ServerIdentity:
 
 def _marks(pages: ServerPages) -> list[tuple[str, str]]:
     """Kind and reason, strongest first."""
-    found = []
+    result = []
     owner = str(pages.facts.listed.get("owned_by", ""))
     if owner in OWNERS:
-        found.append((OWNERS[owner], f"the model's owner is {owner}"))
+        result.append((OWNERS[owner], f"the model's owner is {owner}"))
     if "default_generation_settings" in pages.properties:
-        found.append(("llama.cpp", "it has a page of properties"))
+        result.append(("llama.cpp", "it has a page of properties"))
     if MLX.fullmatch(pages.fingerprint):
-        found.append(("mlx-lm", "its fingerprint names the version of mlx"))
+        result.append(("mlx-lm", "its fingerprint names the version of mlx"))
     lines = pages.metrics.splitlines()
-    found += [
+    result += [
         (kind, f"its metrics are named {prefix}...")
         for prefix, kind in METRICS.items()
         if any(line.startswith(prefix) for line in lines)
     ]
-    return found
+    return result
 
 
 def _build(pages: ServerPages) -> str | None:

@@ -102,11 +102,11 @@ Trial = Callable[[Prober, Api], ProbedFeature]
 def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
     """Every trial, on the first route that answers; only the routes if none does."""
     routes = [_guarded(api.value, partial(_route, prober, api)) for api in Api]
-    api = next((api for api, found in zip(Api, routes, strict=True) if found.outcome is TrialOutcome.YES), None)
+    api = next((api for api, result in zip(Api, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
     if api is None:
         return tuple(routes)
-    found = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]
-    return (*routes, *found)
+    outcome = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]
+    return (*routes, *outcome)
 
 
 def _guarded(name: str, trial: Callable[[], ProbedFeature]) -> ProbedFeature:
@@ -138,7 +138,7 @@ def _logprobs(prober: Prober, api: Api) -> ProbedFeature:
     pieces = _scored(prober, api).pieces
     if pieces is None:
         return ProbedFeature("logprobs", TrialOutcome.IGNORED)
-    rivals = sum(each.lead == each.lead for each in pieces)
+    rivals = sum(piece.lead == piece.lead for piece in pieces)
     return ProbedFeature("logprobs", TrialOutcome.YES, f"{len(pieces)} tokens, {rivals} with a rival")
 
 
@@ -150,7 +150,7 @@ def _scored(prober: Prober, api: Api) -> Completion:
 
 def _ids_in_logprobs(prober: Prober, api: Api) -> ProbedFeature:
     pieces = _scored(prober, api).pieces
-    named = bool(pieces) and all(each.id is not None for each in pieces or ())
+    named = bool(pieces) and all(piece.id is not None for piece in pieces or ())
     return ProbedFeature("ids in logprobs", TrialOutcome.YES if named else TrialOutcome.NO)
 
 
@@ -203,11 +203,11 @@ def _tools(prober: Prober, api: Api) -> ProbedFeature:
 
 
 def _accounts(prober: Prober, api: Api) -> ProbedFeature:
-    found = prober.ask(api, LONG).speculation
-    if found is None:
+    result = prober.ask(api, LONG).speculation
+    if result is None:
         return ProbedFeature("drafts per answer", TrialOutcome.NO)
     return ProbedFeature(
-        "drafts per answer", TrialOutcome.YES, f"{found.get('drafted')} drafted, {found.get('accepted')} accepted"
+        "drafts per answer", TrialOutcome.YES, f"{result.get('drafted')} drafted, {result.get('accepted')} accepted"
     )
 
 

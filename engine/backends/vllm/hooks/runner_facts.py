@@ -60,7 +60,7 @@ def _name(thing: Any) -> str | None:
 def batch_settings(batch: Any) -> tuple[Mapping[str, Any], ...]:
     """[B] for each request of model runner V1's batch."""
     numbers = batch.request_lora_mapping[: batch.num_reqs].tolist()
-    adapters = {number: each.lora_name for number, each in batch.lora_id_to_lora_request.items()}
+    adapters = {number: item.lora_name for number, item in batch.lora_id_to_lora_request.items()}
     return tuple(
         {"adapter": adapters.get(int(number)), "seeded": row in batch.generators} for row, number in enumerate(numbers)
     )

@@ -36,7 +36,7 @@ def line_of(scheduler_output: Any, model_runner_output: Any, dropped: Dropped, r
     drafted = scheduler_output.scheduled_spec_decode_tokens
     steps = []
     for name in scheduler_output.num_scheduled_tokens:
-        scheduled = [int(each) for each in drafted.get(name, ())]
+        scheduled = [int(item) for item in drafted.get(name, ())]
         forbidden = dropped.take(name, len(scheduled))
         if sampled and name in index:
             step = {"id": name, "drafted": scheduled, "emitted": _tokens(sampled[index[name]])}
@@ -50,4 +50,4 @@ def _known_of(request: Any) -> dict[str, Any]:
 
 
 def _tokens(row: Any) -> list[int]:
-    return [int(each) for each in row]
+    return [int(item) for item in row]

@@ -64,7 +64,7 @@ def outside(place: DraftPosition) -> list[int]:
 
 
 WAYS: Final[Mapping[str, Callable[[DraftPosition], list[int]]]] = {
-    each.__name__: each for each in (right, wrong, half, end_inside, empty, varying, outside)
+    item.__name__: item for item in (right, wrong, half, end_inside, empty, varying, outside)
 }
 
 
@@ -100,8 +100,8 @@ def read_script(path: Path, vocabulary: int, gamma: int) -> DraftScript:
     """The script in a file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     texts = (
-        ScriptedText(tuple(each["prompt"]), tuple(each["tokens"]), WAYS[each["way"]])
-        for each in document["continuations"]
+        ScriptedText(tuple(item["prompt"]), tuple(item["tokens"]), WAYS[item["way"]])
+        for item in document["continuations"]
     )
     return DraftScript(tuple(texts), document["end"], vocabulary, gamma)
 

@@ -66,13 +66,13 @@ class SpoolWriter:
         self._file.close()
 
     def _write_all(self) -> None:
-        for each in iter(self._waiting.get, None):
-            if isinstance(each, threading.Event):
-                each.set()
-            elif isinstance(each, Frame):
+        for item in iter(self._waiting.get, None):
+            if isinstance(item, threading.Event):
+                item.set()
+            elif isinstance(item, Frame):
                 if self.failure is None:
-                    self._write(each)
-                self._written += _size(each)
+                    self._write(item)
+                self._written += _size(item)
 
     def _write(self, frame: Frame) -> None:
         try:
@@ -82,7 +82,7 @@ class SpoolWriter:
 
 
 def _size(frame: Frame) -> int:
-    return sum(each.nbytes for each in frame.arrays.values())
+    return sum(array.nbytes for array in frame.arrays.values())
 
 
 class Reducer:
@@ -114,10 +114,10 @@ class Reducer:
         history = self._histories.setdefault(named.name, list(terms.prompt))
         index = self._steps[named.name] = self._steps.get(named.name, -1) + 1
         seen = replace(named.seen, step=replace(named.seen.step, forbidden=offered))
-        found = decided(seen, terms.reading)
-        record = None if found.logits is None else step_record(index, found, history, terms)
-        history += found.emitted
-        return None if record is None else replace(found, columns=columns_of(reduce(terms, [record])))
+        step = decided(seen, terms.reading)
+        record = None if step.logits is None else step_record(index, step, history, terms)
+        history += step.emitted
+        return None if record is None else replace(step, columns=columns_of(reduce(terms, [record])))
 
 
 def _without_rows(head: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class RowsMisplaced(Exception):
 
 def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: DecisionRows) -> Frame:
     """The step as a message; `raw` [D + B, V] None without raw rows."""
-    vocabulary = next((each.shape[1] for each in (raw, law.logits, law.last) if each is not None), None)
+    vocabulary = next((item.shape[1] for item in (raw, law.logits, law.last) if item is not None), None)
     emitted = [_valid(row, vocabulary) for row in batch.sampled.tolist()]
     kept = [i for i, gone in enumerate(batch.discarded) if not gone]
     first = tuple(accumulate(batch.counts, initial=0))
@@ -173,8 +173,8 @@ def _rows(values: torch.Tensor, at: Sequence[int]) -> torch.Tensor:
 def best_of(logits: torch.Tensor) -> Ints:
     """[N] each row's argmax, the first one where there are several; numpy's is many times as fast as torch's."""
     wide = logits.float()
-    found: Ints = np.argmax(wide.numpy(), -1) if wide.is_cpu else _host(wide.argmax(-1))
-    return found
+    ints: Ints = np.argmax(wide.numpy(), -1) if wide.is_cpu else _host(wide.argmax(-1))
+    return ints
 
 
 def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
@@ -183,15 +183,15 @@ def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], mome
     """
     norm = torch.logsumexp(logits, -1)
     drafted, emitted = _at(logits, norm, tokens)
-    found = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
-    return found | (_moments(logits, norm) if moments else {})
+    result = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
+    return result | (_moments(logits, norm) if moments else {})
 
 
 def _last_numbers(logits: torch.Tensor, said: Sequence[int], moments: bool) -> dict[str, NDArray[Any]]:
     """For each request: log p of the token after the draft, if one was emitted."""
     norm = torch.logsumexp(logits, -1)
-    found = {"log_p": _at(logits, norm, [said])[0], **(_moments(logits, norm) if moments else {})}
-    return {LAST + name: each for name, each in found.items()}
+    result = {"log_p": _at(logits, norm, [said])[0], **(_moments(logits, norm) if moments else {})}
+    return {LAST + name: item for name, item in result.items()}
 
 
 def _moments(logits: torch.Tensor, norm: torch.Tensor) -> dict[str, NDArray[Any]]:
@@ -215,5 +215,5 @@ def _at(logits: torch.Tensor, norm: torch.Tensor, tokens: Sequence[Sequence[int]
 
 def _host(values: torch.Tensor) -> NDArray[Any]:
     wide = values.float() if values.is_floating_point() else values
-    found: NDArray[Any] = wide.detach().cpu().numpy()
-    return found
+    result: NDArray[Any] = wide.detach().cpu().numpy()
+    return result

@@ -121,8 +121,8 @@ class RecordingWorker:
         points = self.points_v2 if newer else self.points_v1
         steps = WorkerLog()
         self.specaudit_steps = steps
-        for each in guard.problems(points, vllm.__version__):
-            steps.problem(each)
+        for problem in guard.problems(points, vllm.__version__):
+            steps.problem(problem)
         if repairs is not None:
             repair(repairs, runner)
         if not steps.problems and self.rank == 0:  # type: ignore[attr-defined]  # as above
@@ -204,9 +204,9 @@ def _masking(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., An
 
 def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Put a function's wrapper in its place."""
-    found = guard.resolve(point)
-    assert found.function is not None
-    setattr(found.holder, point.path.rpartition(".")[2], functools.wraps(found.function)(wrapped(found.function)))
+    text = guard.resolve(point)
+    assert text.function is not None
+    setattr(text.holder, point.path.rpartition(".")[2], functools.wraps(text.function)(wrapped(text.function)))
 
 
 def _truncating(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ class JoinedLayers:
             "plan": layout.plan,
             "scores": layout.scratch,
         }
-        found = {
+        result = {
             "rows": rows,
             "first_row": layout.placement.first_row,
             "layer_size": cache.all_keys.stride(0),
@@ -93,7 +93,7 @@ class JoinedLayers:
             "head_size": cache.all_keys.stride(2),
             **{name: tensor.data_ptr() for name, tensor in tensors.items()},
         }
-        return JoinedPass(self, words(FORWARD, found), tensors)
+        return JoinedPass(self, words(FORWARD, result), tensors)
 
     def _room(self, rows: int) -> dict[str, Tensor]:
         """Tensors for the in-between results of a layer."""
@@ -141,7 +141,7 @@ class JoinedPass:
 def joined_layers(layers: Sequence[DecoderLayer], heads: HeadSizes) -> JoinedLayers | None:
     """The layers joined; None if a piece is no machine code, as where a caller replaced one."""
     code, rows, attention = joined_code(), rows_code(), attention_code(heads.head_dim)
-    parts = [found for layer in layers if (found := _parts(layer)) is not None]
+    parts = [result for layer in layers if (result := _parts(layer)) is not None]
     if code is None or rows is None or attention is None or not parts or len(parts) < len(layers):
         return None
     first = parts[0].products

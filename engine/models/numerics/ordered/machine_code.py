@@ -40,9 +40,9 @@ def compiled_for(source: str, types: Mapping[str, Any], processor: str, features
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     functions = {name: kind(engine.get_function_address(name)) for name, kind in types.items()}
-    for each in functions.values():
+    for function in functions.values():
         # its memory is the engine's
-        each.engine = engine
+        function.engine = engine
     return functions
 
 
@@ -67,7 +67,7 @@ def first_lanes(name: str, left: str) -> list[str]:
 
 def fma(name: str, left: str, right: str, before: str) -> str:
     """Code of a fused multiply-add of sixteen lanes: left * right + before, rounded once."""
-    operands = ", ".join(f"<16 x float> {each}" for each in (left, right, before))
+    operands = ", ".join(f"<16 x float> {item}" for item in (left, right, before))
     return f"%{name} = call <16 x float> @llvm.fma.v16f32({operands})"
 
 

@@ -58,7 +58,7 @@ SERIES: Final = [1 / math.factorial(power) for power in range(6, -1, -1)]
 
 def _series() -> str:
     steps = [f"%p0 = fadd <16 x float> zeroinitializer, {vector(SERIES[0])}"]
-    steps += [fma(f"p{i}", f"%p{i - 1}", "%r", vector(each)) for i, each in enumerate(SERIES[1:], 1)]
+    steps += [fma(f"p{i}", f"%p{i - 1}", "%r", vector(item)) for i, item in enumerate(SERIES[1:], 1)]
     return lines(steps)
 
 
@@ -112,7 +112,7 @@ def _queries(dim: int, members: int) -> str:
         members=members,
         dim=dim,
         lanes=LANES,
-        load_queries=lines(line for each in asked for line in each.load(dim)),
+        load_queries=lines(line for item in asked for line in item.load(dim)),
         largest=lines(
             f"%max{g} = phi float [0xFFF0000000000000, %entry], [%higher{g}, %scored]" for g in range(members)
         ),
@@ -210,7 +210,7 @@ class _Query:
 
 
 def _each(asked: Sequence[_Query], code: Callable[[_Query], list[str]]) -> list[str]:
-    return [line for each in asked for line in code(each)]
+    return [line for item in asked for line in code(item)]
 
 
 @cache

@@ -131,7 +131,7 @@ def _block(rows: int, panels: int, element: Element) -> str:
         sums += spread(f"xv{r}", f"xs{r}", "float")
         sums += [fma(f"b{r}_{p}", f"%xv{r}", f"%w{p}", f"%a{r}_{p}") for p in range(panels)]
     whole, ragged = (
-        [line for p in range(panels) for line in _answers(p, rows, element, whole=each)] for each in (True, False)
+        [line for p in range(panels) for line in _answers(p, rows, element, whole=item)] for item in (True, False)
     )
     return template("panel_block").substitute(
         rows=rows,

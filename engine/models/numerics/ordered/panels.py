@@ -62,7 +62,7 @@ class Panels:
 
     def __post_init__(self) -> None:
         count, terms, _ = self.weight.shape
-        found = Addresses(
+        addresses = Addresses(
             self.weight.data_ptr(),
             self.scale.data_ptr(),
             self.bias.data_ptr(),
@@ -71,7 +71,7 @@ class Panels:
             self.bias.shape[0],
             self.weight.element_size() * WIDTH * terms,
         )
-        object.__setattr__(self, "at", found)
+        object.__setattr__(self, "at", addresses)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, in] of any float dtype -> [N, out]."""

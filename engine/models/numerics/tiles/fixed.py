@@ -147,13 +147,13 @@ class FixedNumerics:
 
 def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
     """The layout for a multiple of MOST_QUERIES query rows, each of which works on every bucket."""
-    found = [
-        each
-        if each.mine is None
-        else replace(each, mine=filled(each.mine, 1, MOST_QUERIES), blocks=(True,) * len(each.blocks))
-        for each in layout.buckets
+    result = [
+        bucket
+        if bucket.mine is None
+        else replace(bucket, mine=filled(bucket.mine, 1, MOST_QUERIES), blocks=(True,) * len(bucket.blocks))
+        for bucket in layout.buckets
     ]
-    return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=found)
+    return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=result)
 
 
 def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]) -> Tensor:
@@ -178,8 +178,8 @@ def _attended(queries: Tensor, window: AttentionWindow, layout: FixedLayout, par
             continue
         mask = layout.mask[:, part, : bucket.columns]
         weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, layout.heads)
-        found = torch.bmm(weights, window.values[0][:, : bucket.columns])
-        total = found if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], found, total)
+        result = torch.bmm(weights, window.values[0][:, : bucket.columns])
+        total = result if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], result, total)
     assert total is not None
     return total
 
@@ -213,8 +213,8 @@ def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[Lengt
         return [LengthBucket(kinds[0], None, everywhere)]
     per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
     rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
-    found = [(length, rows == length) for length in kinds]
-    return [LengthBucket(length, mine, tuple(bool(mine[:, part].any()) for part in blocks)) for length, mine in found]
+    result = [(length, rows == length) for length in kinds]
+    return [LengthBucket(length, mine, tuple(bool(mine[:, part].any()) for part in blocks)) for length, mine in result]
 
 
 def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
