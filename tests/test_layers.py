@@ -27,7 +27,7 @@ RESOURCES = {"bundled"}
 """Folders of data, which nothing imports."""
 MOST_MODULES, MOST_FLOORS = 20, 11
 """The most loose modules of a folder, and the longest chain of imports between what it holds."""
-SHARED_BY_CHECKS = {"base", "standard"}
+SHARED_BY_CHECKS = {"base", "battery"}
 """Rooms of `audit/checks` that are no check."""
 WHERE = ROOT / "docs" / "where-things-go.md"
 

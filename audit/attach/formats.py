@@ -8,8 +8,8 @@ from typing import Final
 
 from audit.attach import REGISTRY, splice
 from audit.attach.interface import ReportFormat, decoded
-from audit.text.documents import quoted
 from audit.text.schema_errors import suggestion
+from audit.text.unsafe import quoted
 
 UNSIGNED: Final = ("lm_eval", "json")
 """Formats that are recognised without a signature, for reports that carry the whole evidence."""

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from audit.attest.facts import VERIFIER, tool
 from audit.attest.statement import DECISION, InToto, StatementSubject
-from audit.text.documents import quoted
+from audit.text.unsafe import quoted
 
 ALLOW: Final = "allow"
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)

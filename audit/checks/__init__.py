@@ -30,6 +30,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "same_seed": "audit.checks.same_seed:CHECK",
     "long_context": "audit.checks.long_context.check:CHECK",
     "bitwise": "audit.checks.bitwise:CHECK",
+    "row_closeness": "audit.checks.anchor.row_closeness:CHECK",
     "seed": "audit.checks.seed:CHECK",
     "gamma_invariance": "audit.checks.gamma_invariance:CHECK",
     "logprob_closeness": "audit.checks.logprob_closeness:CHECK",
@@ -48,6 +49,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "acceptance_theory": "audit.checks.acceptance_theory:CHECK",
     "no_leak": "audit.checks.no_leak:CHECK",
     "filter_equality": "audit.checks.filter_equality:CHECK",
+    "second_accounts": "audit.checks.accounts.check:CHECK",
 }
 
 

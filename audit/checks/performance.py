@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.evidence.acceptance import emitted_tokens, target_steps, tokens_per_forward
 from audit.evidence.pairing import Pairing, pair_arms
-from audit.evidence.records import Evidence, Level, RequestRecord, _steps, _tokens, tokens_per_forward
+from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
@@ -81,9 +82,9 @@ def _sides(pairing: Pairing) -> tuple[ArmTimings, ArmTimings]:
 
 def _side(requests: list[RequestRecord], prompt: NDArray[np.int64]) -> ArmTimings:
     return ArmTimings(
-        np.array([_tokens(request) for request in requests], dtype=np.float64),
+        np.array([emitted_tokens(request) for request in requests], dtype=np.float64),
         np.array([request.latency_us for request in requests], dtype=np.float64) / 1e6,
-        np.array([_steps(request) for request in requests], dtype=np.float64),
+        np.array([target_steps(request) for request in requests], dtype=np.float64),
         prompt,
     )
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, overload
 
-import numpy as np
-
-from audit.stats.clusters import ClusterInterval, ratio_interval
 from engine.record.effective import Effective, LoopOwner
 
 if TYPE_CHECKING:
@@ -53,6 +50,8 @@ class ArmKind(StrEnum):
     """The candidate at another draft length."""
     ANCHOR = "anchor"
     """The target's rows on the candidate's tokens, by a pass independent of the candidate's."""
+    NOISE = "noise"
+    """The same pass on the baseline's answers: shows how far from it the target alone is."""
     REREAD = "reread"
     """The same rows under the candidate's own numerics: the target alone reads each answer again."""
     REDRAFT = "redraft"
@@ -60,8 +59,8 @@ class ArmKind(StrEnum):
 
     @property
     def reads(self) -> bool:
-        """True for an arm that follows its candidate's tokens and decodes none of its own."""
-        return self in (ArmKind.ANCHOR, ArmKind.REREAD, ArmKind.REDRAFT)
+        """True for an arm that follows another arm's tokens and decodes none of its own."""
+        return self in (ArmKind.ANCHOR, ArmKind.NOISE, ArmKind.REREAD, ArmKind.REDRAFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +169,3 @@ class Evidence:
     def controls(self) -> tuple[ArmRecord, ...]:
         """Every repeated run of the baseline."""
         return self.noise if self.control is None else (self.control, *self.noise)
-
-
-def tokens_per_forward(requests: Sequence[RequestRecord], confidence: float = 0.99) -> ClusterInterval:
-    """Emitted tokens per target step, by the jackknife over prompts."""
-    cases = np.unique([request.case_id for request in requests], return_inverse=True)[1].astype(np.int64)
-    tokens, steps = ([float(count(request)) for request in requests] for count in (_tokens, _steps))
-    return ratio_interval(np.array(tokens), np.array(steps), cases, confidence)
-
-
-def _tokens(request: RequestRecord) -> int:
-    return len(request.tokens)
-
-
-def _steps(request: RequestRecord) -> int:
-    return request.trace.steps

@@ -107,7 +107,7 @@ def _places(prepared: PreparedRun, of: int) -> Mapping[RequestKey, int]:
 
 def _followers(prepared: PreparedRun, places: Mapping[RequestKey, int]) -> dict[RequestKey, int]:
     return {
-        key: places[replace(key, arm=arm.planned.of or "")]
+        key: places[replace(key, arm=arm.planned.along or "")]
         for arm in prepared.arms
         if arm.planned.kind.reads
         for key in arm.requests
@@ -116,5 +116,5 @@ def _followers(prepared: PreparedRun, places: Mapping[RequestKey, int]) -> dict[
 
 def _cost(prepared: PreparedRun, arm: PreparedArm) -> int:
     """The requests that an arm decodes or has read, by their largest length."""
-    readers = [other for other in prepared.arms if other.planned.kind.reads and other.planned.of == arm.planned.name]
+    readers = [other for other in prepared.arms if other.planned.along == arm.planned.name]
     return arm.planned.sampling.max_new_tokens * sum(len(reader.requests) for reader in (arm, *readers))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from audit.errors import UserError
-from audit.text.documents import quoted
+from audit.text.unsafe import quoted
 
 FOLDER: Final = "folder"
 PLAIN: Final = "exclusive"

@@ -52,15 +52,15 @@ def decoding_pieces(prepared: PreparedRun, store: Store, run: str, workers: int)
 
 
 def reading_pieces(prepared: PreparedRun, store: Store, run: str) -> Iterator[ArmPiece]:
-    """The pieces of the arms that read, with the records of their candidates, which are loaded piece by piece."""
+    """The pieces of the arms that read, with the records that they follow, which are loaded piece by piece."""
     finished = store.finished(run)
     for arm in prepared.arms:
-        if not arm.planned.kind.reads or arm.planned.of is None:
+        if arm.planned.along is None:
             continue
         missing = {(key.case_id, key.sample): key for key in arm.requests if key not in finished}
-        candidates = sum(key.arm == arm.planned.of for key in finished)
-        for start in range(0, candidates if missing else 0, READ):
-            emitted = store.copies(run, arm.planned.of, range(start, start + READ))
+        recorded = sum(key.arm == arm.planned.along for key in finished)
+        for start in range(0, recorded if missing else 0, READ):
+            emitted = store.copies(run, arm.planned.along, range(start, start + READ))
             followed = [new for new in emitted if (new.case_id, new.sample) in missing]
             if followed:
                 keys = tuple(missing[new.case_id, new.sample] for new in followed)

@@ -16,8 +16,9 @@ from audit.checks import load as load_check
 from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.gate.policy_parts import NO_PARTS, NO_WORKLOAD, LeastWorkload, PolicyParts, duration_at, read_parts
-from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
+from audit.text.documents import Document, Place, packaged_file, read_yaml
 from audit.text.schema_errors import check_document, suggestion
+from audit.text.unsafe import quoted
 
 PACKAGED: Final[Mapping[str, str]] = {
     "standard": "29c39024fbb17ecd751e8d2d198ece0fa739d1fe9e046f929b275ef3d2633c1d",

@@ -11,8 +11,9 @@ from audit.errors import UserError
 from audit.gate.decision import never_waived
 from audit.gate.parameters import Limit
 from audit.store.base.keys import PublicKey, parse_public
-from audit.text.documents import Document, Place, quoted
+from audit.text.documents import Document, Place
 from audit.text.durations import HINT, parse_duration
+from audit.text.unsafe import quoted
 from audit.watch.address import counters_address
 
 SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")

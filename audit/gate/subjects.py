@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from audit.errors import UserError
-from audit.text.documents import quoted
+from audit.text.unsafe import quoted
 from engine.core.errors import ModelError
 
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")

@@ -76,6 +76,8 @@ class Arm:
     """True if the requests run in reverse order."""
     of: str | None = None
     """The candidate that a companion arm belongs to."""
+    along: str | None = None
+    """The arm whose tokens a reading arm follows."""
     most: int | None = None
     """Maximum number of requests, spread evenly over the suite's; None runs all."""
 
@@ -158,8 +160,11 @@ def _with_companions(suite: Suite, candidate: Arm) -> Iterator[Arm]:
     """Yield the candidate, then the arms that its checks compare it with."""
     yield candidate
     assert candidate.spec is not None
-    asked = {kind for name in candidate.spec.checks for kind in load(name).companions}
-    if not _worth_reading(suite, candidate):
+    bits, names = _worth_reading(suite, candidate), candidate.spec.checks.keys()
+    # where bits are promised, bitwise compares the rows
+    needless = {"row_closeness"} if bits and "bitwise" in names else set()
+    asked = {kind for name in names - needless for kind in load(name).companions}
+    if not bits:
         asked -= {ArmKind.REREAD}
     if candidate.plan.proposer is None:
         asked -= {ArmKind.REDRAFT}
@@ -190,7 +195,7 @@ def compares_anyway(spec: CandidateSpec) -> bool:
 
 def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     plan = candidate.plan
-    if kind is ArmKind.ANCHOR:
+    if kind in (ArmKind.ANCHOR, ArmKind.NOISE):
         # record full rows only if the candidate does; the reference does not get the candidate's fault
         level = max(plan.level, RecordLevel.TOPK, key=LEVELS.index)
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
@@ -217,6 +222,7 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         noise=(),
         backwards=kind is ArmKind.REVERSED,
         of=candidate.name,
+        along=None if not kind.reads else candidate.baseline if kind is ArmKind.NOISE else candidate.name,
         most=_MOST_REQUESTS.get(kind, COMPANION_REQUESTS),
     )
 

@@ -13,7 +13,7 @@ from engine.core.types import Generation, Request
 def generations(
     arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]
 ) -> Iterator[Generation]:
-    """Run requests of the arm; a reading arm gets its candidate's records, which `done` returns by the arm's name.
+    """Run requests of the arm; a reading arm gets the records that it follows, which `done` returns by the arm's name.
 
     Raises:
         EngineError: the arm cannot continue.
@@ -24,10 +24,10 @@ def generations(
 
 
 def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
-    assert arm.planned.of is not None
+    assert arm.planned.along is not None
     if not requests:
         return
-    answered = {(other.case_id, other.sample): other for other in done(arm.planned.of).requests}
+    answered = {(other.case_id, other.sample): other for other in done(arm.planned.along).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
     read = reading(arm.planned.kind, arm.engine).read
     for request in requests:

@@ -16,7 +16,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from audit.checks import load
 from audit.checks.base.interface import Check
@@ -33,6 +34,8 @@ from audit.runs.reading_helpers import ReadingHelpers
 from audit.store import NewCheck, SituationCount, Store, StoredCheck
 from audit.suite.spec import ArmChecks
 
+NOTHING_DECIDED: Final[Mapping[tuple[str, str], Verdict]] = MappingProxyType({})
+NO_VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType({})
 NEIGHBOURS = 8
 """Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
 
@@ -64,14 +67,18 @@ def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: 
     A `look` gives its share of the error probabilities, and only the checks that no earlier look decided run.
     """
     listed = tuple(arms)
-    decided = set() if look is None else {(other.arm, other.check) for other in store.checks(run) if _decided(other)}
+    decided = (
+        {}
+        if look is None
+        else {(other.arm, other.check): other.verdict for other in store.checks(run) if _decided(other)}
+    )
     going = {}
     for planned in listed:
         if planned.spec is not None:
             checks = {name: given for name, given in planned.spec.checks.items() if (planned.name, name) not in decided}
             going[planned.name] = ArmChecks(checks, planned.spec.coverage)
     links, load_arm = [arm.links for arm in listed], partial(store.load_arm, run)
-    for check in judged_checks(links, going, load_arm, progress.judging, look, progress.judged):
+    for check in judged_checks(links, going, load_arm, progress.judging, look, progress.judged, decided):
         store.add_check(run, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
 
 
@@ -82,8 +89,12 @@ def judged_checks(
     announce: Callable[[str], None],
     look: InterimLook | None = None,
     judged: Callable[[str, str, Verdict], None] | None = None,
+    decided: Mapping[tuple[str, str], Verdict] = NOTHING_DECIDED,
 ) -> Iterator[NewCheck]:
-    """The results of the arms with `wanted` checks, in the order of the arms."""
+    """The results of the arms with `wanted` checks, in the order of the arms.
+
+    `decided` has the verdicts of earlier looks, by arm and check.
+    """
     record_of = lru_cache(maxsize=NEIGHBOURS)(load_arm)
     with ReadingHelpers() as helpers:
         for arm in arms:
@@ -96,7 +107,8 @@ def judged_checks(
             except UnreadableRecord as error:
                 yield from _undecided(arm.name, judging, str(error))
                 continue
-            judgement = judge_arm(evidence, judging, look, judged, helpers.read)
+            earlier = {check: verdict for (name, check), verdict in decided.items() if name == arm.name}
+            judgement = judge_arm(evidence, judging, look, judged, helpers.read, earlier)
             for name, result in judgement.results.items():
                 check = load(name)
                 counts = coverage_of(check, result, judgement.coverage, judgement.floors)
@@ -121,12 +133,15 @@ def judge_arm(
     look: InterimLook | None = None,
     judged: Callable[[str, str, Verdict], None] | None = None,
     read: Reader = read_here,
+    earlier: Mapping[str, Verdict] = NO_VERDICTS,
 ) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support.
 
-    `judged` hears of every verdict. `read` reads the arm for the checks that share a reading.
+    `judged` hears of every verdict. `read` reads the arm for the checks that share a reading. `earlier` has the
+    verdicts of checks that an earlier look decided.
     """
-    checks = {name: load(name) for name in judging.checks}
+    # a check that is settled by the others comes after them
+    checks = {name: load(name) for name in sorted(judging.checks, key=lambda name: load(name).settle is not None)}
     asked = {
         name: AskedCheck(check, at_interim_look(check, judging.checks[name], look)) for name, check in checks.items()
     }
@@ -134,9 +149,11 @@ def judge_arm(
     about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
     coverage = count(evidence.candidate, about) if about else UNCOUNTED
     floors = needed(evidence.candidate, coverage, judging.coverage)
-    results = {}
+    results: dict[str, CheckResult] = {}
     for name, given in evaluate_together(asked, evidence, read):
-        covers = checks[name].covers
+        covers, settle = checks[name].covers, checks[name].settle
+        if settle is not None:
+            given = settle(given, {**earlier, **{other: result.verdict for other, result in results.items()}})
         result = held_back(given, covers, coverage.examined.get(name, {}), floors)
         results[name] = _with_look(held_back_unaccepted(result, covers, coverage), look)
         if judged is not None:

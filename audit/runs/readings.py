@@ -30,12 +30,12 @@ def can_read(kind: ArmKind, engine: Engine) -> bool:
     """True if the engine has the pass of a reading arm."""
     if kind is ArmKind.REDRAFT:
         return isinstance(engine, Redrafting) and not engine.effective_config().shares_state
-    return isinstance(engine, Anchoring if kind is ArmKind.ANCHOR else Rereading)
+    return isinstance(engine, Rereading if kind is ArmKind.REREAD else Anchoring)
 
 
 def reading(kind: ArmKind, engine: Engine) -> Reading:
     """The engine's pass for a kind of arm for which `can_read` holds."""
-    if kind is ArmKind.ANCHOR:
+    if kind in (ArmKind.ANCHOR, ArmKind.NOISE):
         assert isinstance(engine, Anchoring)
         anchor = engine.anchor
         return Reading(engine.anchor_config, lambda request, record: anchor(request, record.tokens))

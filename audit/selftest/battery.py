@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from audit import checks
 from audit.checks.base.interface import evaluate
-from audit.evidence.records import Evidence, Level, tokens_per_forward
+from audit.evidence.acceptance import tokens_per_forward
+from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 
 DRIFT: Final = "acceptance_drift"

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from audit.checks.standard import standard_checks, stream_checks
+from audit.checks.battery import default_checks
 from audit.evidence.coverage.context import CHUNK
 from audit.evidence.coverage.count import Counted, count
-from audit.evidence.records import Level
+from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
+from audit.runs.arms import plan_arms
 from audit.runs.judge import ArmJudgement, arm_exit_code, judge_arm
 from audit.selftest.detect import BRIEFLY, DetectionLimits
 from audit.selftest.run_arm import alone, gather
 from audit.selftest.scenarios import cases_of, requests_of, suite_of
 from audit.suite.spec import Case, Suite
 from engine import faults
-from engine.core.types import Protocol
 from engine.faults.interface import PromptLength, Scenario
 
 SIZES: Final = (1024, 4096, 16_384)
@@ -70,12 +70,17 @@ class DefaultDetection:
 def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
-    exact, stream = scenario.sampling.greedy or scenario.protocol is Protocol.GUMBEL, scenario.stream
-    streams = () if stream is None else stream_checks(filters=bool(stream.filters))
-    calls, masked = scenario.tools and exact, scenario.sampling.structured is not None
-    checks = (*standard_checks(Level.L4, ours=True, calls=calls, constrained=masked), *streams)
-    suite = suite_of(usual, fault, seed, tokens, checks)
+    bare = suite_of(usual, fault, seed, tokens, ())
+    suite = replace(
+        bare, arms=tuple(replace(arm, checks={name: {} for name in _checks(bare, scenario)}) for arm in bare.arms)
+    )
     return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)
+
+
+def _checks(suite: Suite, scenario: Scenario) -> tuple[str, ...]:
+    """The default checks of the suite's arm."""
+    (plan,) = (arm.plan for arm in plan_arms(suite) if arm.kind is ArmKind.CANDIDATE)
+    return default_checks(suite.backend, plan, scenario.sampling, suite.models["target"].origin, calls=scenario.tools)
 
 
 def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import schemas
 from audit.errors import UserError
-from audit.text.documents import MAX_YAML_BYTES, decode_text, mistake, quoted, read_bytes
+from audit.text.documents import MAX_YAML_BYTES, decode_text, mistake, read_bytes
 from audit.text.schema_errors import first_problem
+from audit.text.unsafe import quoted
 from engine.backends.access import OutsideAccess, OutsideKind, is_loopback
 
 HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")

@@ -8,8 +8,9 @@ from typing import Any
 from audit import checks
 from audit.checks.base.ranges import as_declared, wrong_parameters
 from audit.errors import UserError
-from audit.text.documents import Document, Place, quoted
+from audit.text.documents import Document, Place
 from audit.text.schema_errors import suggestion
+from audit.text.unsafe import quoted
 
 
 def parameters_of(document: Document, place: Place, name: str, values: Mapping[str, Any]) -> dict[str, Any]:

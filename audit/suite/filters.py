@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from audit.text.documents import Document, Place, packaged_file, quoted, read_yaml
+from audit.text.documents import Document, Place, packaged_file, read_yaml
 from audit.text.schema_errors import suggestion
+from audit.text.unsafe import quoted
 from engine.backends.catalogue import BackendKind, SourceKind
 from engine.core.errors import InvalidRequest
 from engine.core.registry import FILTERS

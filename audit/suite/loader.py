@@ -6,7 +6,6 @@ raises a one-line error with the file, the line and the fix. Loads no model.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 import schemas
 from audit import checks
-from audit.checks.standard import standard_checks, stream_checks
+from audit.checks.battery import default_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.suite.check_parameters import parameters_of
@@ -32,12 +31,11 @@ from audit.suite.structured import (
     require_grammars,
     require_tool_choices,
 )
-from audit.text.documents import Document, Place, is_file, packaged_file, quoted, read_yaml
+from audit.text.documents import Document, Place, is_file, packaged_file, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
+from audit.text.unsafe import quoted
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.evidence import ArmSettings, Part
-from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, SamplingParams
 from engine.proposers import options as proposer_options
@@ -107,13 +105,13 @@ class _Loader:
         """Sampling parameters that the prompts imply."""
         self._offers = False
         """True if prompts offer tools."""
-        self._target = ""
+        self._target = ModelSource("")
 
     def suite(self) -> Suite:
         data = self._document.data
         known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
-        self._target = models["target"].source
+        self._target = models["target"].origin
         defaults = self._parameters(("checks",), data.get("checks", {}))
         workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
@@ -220,7 +218,7 @@ class _Loader:
             problem = f"the greedy verifier needs temperature 0, not {sampling.temperature}; use chain or gumbel"
             raise self._document.error((*place, "verifier"), problem)
         requested = str(entry.get("record", self._document.data.get("record", AUTO)))
-        record = effective_level(requested, self._target)
+        record = effective_level(requested, self._target.source)
         proposer = self._proposer((*place, "proposer"), entry["proposer"])
         engine = self._engine((*place, "engine"), entry.get("engine"))
         plan = EngineSpec(
@@ -234,7 +232,9 @@ class _Loader:
             engine={**self._document.data.get("engine", {}), **engine},
             stream=self._filters.stream(place, entry),
         )
-        checked = entry["checks"] if "checks" in entry else self._standard(plan, sampling)
+        checked = entry.get("checks")
+        if "checks" not in entry:
+            checked = list(default_checks(self._backend, plan, sampling, self._target, calls=self._offers))
         return CandidateSpec(
             name=entry["name"],
             proposer=proposer,
@@ -313,28 +313,6 @@ class _Loader:
         if problem is not None:
             raise self._document.error((*place, "options") if spec.options else place, problem)
         return spec
-
-    def _standard(self, plan: EngineSpec, sampling: SamplingParams) -> list[str]:
-        """The default checks of an arm, by the evidence that its backend declares."""
-        target = self._document.data["models"]["target"]
-        source = ModelSource(target if isinstance(target, str) else target["source"])
-        declared = backends.declared(self._backend)
-        shown = declared.levels[plan.level]
-        parts = shown.parts
-        # the backend itself reports settings that it refuses, when the arm is built
-        with contextlib.suppress(InvalidRequest):
-            parts = declared.arm(ArmSettings(plan, sampling.greedy, source)).parts
-        # calls are judged by default where the arm must agree with its baseline token by token
-        exact = sampling.greedy or plan.protocol is Protocol.GUMBEL
-        wanted = standard_checks(
-            shown.level,
-            ours=self._kind.ours,
-            decoded=Part.DECODED in parts,
-            calls=self._offers and exact and Part.CALLS in shown.parts,
-            constrained=sampling.structured is not None,
-            masks=Part.MASKS in shown.parts,
-        )
-        return [*wanted, *(() if plan.stream is None else stream_checks(filters=bool(plan.stream.filters)))]
 
     def _checks(self, place: Place, entry: Any, defaults: Parameters) -> Parameters:
         if isinstance(entry, list):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from audit.suite.spec import ModelSpec
-from audit.text.documents import Document, Place, quoted
+from audit.text.documents import Document, Place
 from audit.text.schema_errors import suggestion
+from audit.text.unsafe import quoted
 from engine.backends.catalogue import BackendKind, SourceKind
 from engine.models import numerics
 

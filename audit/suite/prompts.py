@@ -16,8 +16,9 @@ from jsonschema import Draft202012Validator
 import schemas
 from audit.errors import UserError
 from audit.suite.spec import Case, Suite
-from audit.text.documents import MIB, decode_text, mistake, parse_json, quoted, read_bytes
+from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes
 from audit.text.schema_errors import first_problem
+from audit.text.unsafe import quoted
 from engine.core.structured import constraint_of
 from engine.sampling.rng import stream_of
 

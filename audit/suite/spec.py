@@ -30,6 +30,13 @@ class ModelSpec:
     """A mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target, `drafting` for others."""
     device: str = "cpu"
 
+    @property
+    def origin(self) -> ModelSource:
+        """The source and the loading options, without the name."""
+        return ModelSource(
+            self.source, self.dtype, self.loader, self.revision, numerics=self.numerics, device=self.device
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -147,9 +154,4 @@ class Suite:
 
 def sources(suite: Suite) -> dict[str, ModelSource]:
     """The sources of the suite's models, by name."""
-    return {
-        name: ModelSource(
-            spec.source, spec.dtype, spec.loader, spec.revision, numerics=spec.numerics, device=spec.device
-        )
-        for name, spec in suite.models.items()
-    }
+    return {name: spec.origin for name, spec in suite.models.items()}

@@ -14,7 +14,8 @@ from jsonschema.exceptions import SchemaError
 
 from audit.suite.prompts import Workload, WorkloadCases
 from audit.suite.spec import CandidateSpec, Case
-from audit.text.documents import Document, Place, mistake, quoted
+from audit.text.documents import Document, Place, mistake
+from audit.text.unsafe import quoted
 from engine.backends import REGISTRY, grammar_problem
 from engine.backends.catalogue import NAMED
 from engine.core.errors import InvalidRequest

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from audit.errors import UserError
-from audit.text.documents import quoted
+from audit.text.unsafe import quoted
 
 MOST: Final = 64
 """Longest draft length, so that a typo does not run for a day."""

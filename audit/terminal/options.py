@@ -14,8 +14,8 @@ import click
 from audit.errors import UserError
 from audit.store.base.connection import default_url
 from audit.terminal.tables import WIDE
-from audit.text.documents import quoted
 from audit.text.durations import parse_duration
+from audit.text.unsafe import quoted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ def policy_digest(text: str | None) -> str | None:
     """
     # imported here: most commands that have options of this file read no document
     from audit.gate.subjects import DIGEST
-    from audit.text.documents import quoted
+    from audit.text.unsafe import quoted
 
     if text is not None and not DIGEST.fullmatch(text):
         raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")

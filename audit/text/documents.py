@@ -20,6 +20,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from audit.errors import UserError
+from audit.text.unsafe import quoted
 
 MIB: Final = 2**20
 MAX_YAML_BYTES: Final = MIB
@@ -57,12 +58,6 @@ def mistake(path: str, line: int | None, problem: str) -> UserError:
     """The one-line error of a file, or of a line in it."""
     where = path if line is None else f"{path}:{line}"
     return UserError(" ".join(f"{where}: {problem}".split()))
-
-
-def quoted(value: object) -> str:
-    """A value for a message: JSON, ASCII, at most about 60 characters."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:56]}..."
 
 
 def is_file(path: Path) -> bool:

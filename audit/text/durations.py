@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from audit.errors import UserError
-from audit.text.documents import quoted
+from audit.text.unsafe import quoted
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
 """A moment may be in the future by this much."""

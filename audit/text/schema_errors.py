@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.text.documents import Document, Place, quoted
+from audit.text.documents import Document, Place
+from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

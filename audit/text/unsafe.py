@@ -6,6 +6,7 @@ computes a cell that looks like a formula. The functions here change what is sho
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -55,3 +56,9 @@ def shortened(text: str, most: int) -> str:
     """The text, or its first `most` characters with the number of the others."""
     left = len(text) - most
     return text if left <= 0 else f"{text[:most]}... ({left} more characters)"
+
+
+def quoted(value: object) -> str:
+    """A value for a message: JSON, ASCII, at most about 60 characters."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:56]}..."

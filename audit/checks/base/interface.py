@@ -6,7 +6,7 @@ result. It never loads a model and never reads a file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -162,6 +162,8 @@ class Check:
     """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
     by_request: ByRequest[Any] | None = None
     """The two halves of `run`, for a check that has them."""
+    settle: Callable[[CheckResult, Mapping[str, Verdict]], CheckResult] | None = None
+    """The final result given the verdicts of the arm's other checks, for a check that needs them."""
 
 
 def needs_nothing(params: Params, design: Design) -> None:

@@ -29,8 +29,8 @@ from audit.store import Store
 from audit.store.base import keys
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import deadline, store_option
-from audit.text.documents import quoted
 from audit.text.printer import echo
+from audit.text.unsafe import quoted
 
 LEAST_ID = 8
 """Digits of a waiver's id that a reader compares at least."""

@@ -21,8 +21,8 @@ from audit.store.base import keys
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import deadline, store_option
 from audit.terminal.tables import cell
-from audit.text.documents import quoted
 from audit.text.printer import echo, note
+from audit.text.unsafe import quoted
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ import click
 from audit.errors import CannotDecide, UserError
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import echo_json, echo_rows
-from audit.text.documents import quoted
 from audit.text.durations import HINT, parse_duration
 from audit.text.printer import echo, note
+from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
     from audit.store import Store

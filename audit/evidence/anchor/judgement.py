@@ -13,10 +13,11 @@ from audit.evidence.anchor.rows import (
     ReferenceNoise,
     by_case,
     compare_arms,
+    joined,
     noise_between,
     unanchored,
 )
-from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import covered_quantile
 from audit.stats.bounded_mean import betting_lower, betting_upper
@@ -77,13 +78,19 @@ def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
         return reason
     try:
         requests = compare_arms(evidence.candidate, anchor)
-        floor, reference = noise_between(evidence.control, evidence.baseline), noise_between(evidence.baseline, anchor)
+        floor = noise_between(evidence.control, evidence.baseline)
+        reference = joined(noise_between(evidence.baseline, other) for other in _references(evidence))
     except EngineError as error:
         return f"a row gives no distribution ({error}); see the replay check"
     limits = _limits(floor, reference, params)
     greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
     findings = tuple(finding for request in requests for finding in _positions(request, limits, greedy))
     return AnchorResult(requests, by_case(requests), findings, limits, floor, reference)
+
+
+def _references(evidence: Evidence) -> list[ArmRecord]:
+    """The reference's passes over texts that the baseline may share: the candidate's and its own."""
+    return [evidence.companions[kind] for kind in (ArmKind.ANCHOR, ArmKind.NOISE) if kind in evidence.companions]
 
 
 def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) -> AnchorLimits:

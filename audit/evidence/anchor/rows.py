@@ -7,7 +7,7 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,10 +193,16 @@ def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComp
 def noise_between(first: ArmRecord | None, second: ArmRecord | None) -> ReferenceNoise:
     """Differences wherever both arms had the same text before them; empty without both arms or without rows."""
     result = list(_equal_texts(first, second)) if first is not None and second is not None else []
+    return joined(ReferenceNoise(item.law, item.plain, change) for item, change in result)
+
+
+def joined(parts: Iterable[ReferenceNoise]) -> ReferenceNoise:
+    """All of them, one after another."""
+    listed = list(parts)
     return ReferenceNoise(
-        law=_joined([item.law for item, _ in result]),
-        plain=_joined([item.plain for item, _ in result]),
-        lead=_joined([change for _, change in result]),
+        law=_joined([part.law for part in listed]),
+        plain=_joined([part.plain for part in listed]),
+        lead=_joined([part.lead for part in listed]),
     )
 
 

@@ -26,8 +26,8 @@ from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Rev
 from audit.gate.admission.signed import SignedRun
 from audit.gate.subjects import DIGEST
 from audit.store.reading.decision_index import DecidedRun
-from audit.text.documents import quoted
 from audit.text.durations import CLOCK_SKEW
+from audit.text.unsafe import quoted
 
 HINT: Final = "; run audit gate on a run of these models, with the same --subject digests"
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.text.documents import parse_json, quoted
+from audit.text.documents import parse_json
+from audit.text.unsafe import quoted
 
 API: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"

@@ -1,0 +1,76 @@
+"""The default checks of an arm: for each recorded quantity its strongest account, and the claims about the whole.
+
+Every list is made of checks that need no recorded rates and no extra sample sizes. A list may name checks whose claim
+does not exist for the arm's rule or temperature; these end `not_run` and decide nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from audit.checks import REGISTRY
+from audit.evidence.accounts import ArmOutline, accounts_of
+from engine.backends import declared
+from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.evidence import ArmEvidence, ArmSettings
+from engine.core.errors import InvalidRequest
+from engine.core.types import SamplingParams
+
+ACCOUNTS: Final = "second_accounts"
+DECISIONS: Final = 3
+"""The evidence level from which p, q and decisions are on record."""
+CLAIMS: Final = (
+    *("accounting", "replay", "greedy_equality", "coupled_equality", "law", "q_contract", "prefix_measurable"),
+    "acceptance_theory",
+)
+"""With p, q and decisions on record."""
+OURS: Final = ("rng_streams", "bitwise", "draft_anchor")
+"""Further claims about the project's own loop."""
+TOKENS: Final = ("accounting", "greedy_equality", "two_sample")
+"""With tokens and texts only: what the arm emits is compared with the baseline."""
+FOREIGN: Final = ("liveness", "configuration", "reconciliation", "honoured")
+"""Of an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
+SERVED: Final = ("same_seed", "seed")
+"""Of such an engine without p and q on record."""
+
+
+def default_checks(
+    backend: str, plan: EngineSpec, sampling: SamplingParams, target: ModelSource, *, calls: bool
+) -> tuple[str, ...]:
+    """The default checks of an arm, by the evidence that its backend declares; `calls` if requests offer tools."""
+    declaration = declared(backend)
+    level = declaration.levels[plan.level]
+    shown = ArmEvidence(declaration.decoder, level.level, level.parts, plan.protocol)
+    # the backend itself reports settings that it refuses, when the arm is built
+    with contextlib.suppress(InvalidRequest):
+        shown = declaration.arm(ArmSettings(plan, sampling.greedy, target))
+    return standard_checks(
+        ArmOutline(
+            shown,
+            # a rule or a fault may show less; the checks then say so
+            level.level,
+            sampling.greedy,
+            calls=calls,
+            structured=sampling.structured is not None,
+            streamed=plan.stream is not None,
+            filtered=plan.stream is not None and bool(plan.stream.filters),
+        )
+    )
+
+
+def standard_checks(arm: ArmOutline) -> tuple[str, ...]:
+    """The default checks of an arm, in the order in which they are reported."""
+    wanted = {name for _, accounts in accounts_of(arm) for account in accounts[:1] for name in account.checks}
+    wanted |= set(_claims(arm)) | {ACCOUNTS}
+    return tuple(name for name in REGISTRY if name in wanted)
+
+
+def _claims(arm: ArmOutline) -> tuple[str, ...]:
+    """The claims that the arm's evidence level can judge."""
+    if arm.level < DECISIONS:
+        own = ("coupled_equality", "bitwise") if arm.level else ()
+        return (*TOKENS, *own, "draft_anchor") if arm.ours else (*TOKENS, *FOREIGN[:3], *SERVED)
+    if not arm.ours:
+        return (*CLAIMS, *FOREIGN)
+    return (*CLAIMS, *(OURS if arm.level > DECISIONS else OURS[1:]))
