@@ -36,6 +36,7 @@ from audit.text.schema_errors import check_document, check_part, check_value, su
 from audit.text.unsafe import quoted
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, SamplingParams
 from engine.proposers import options as proposer_options

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import queue
@@ -23,10 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LENGTH: Final = struct.Struct("<Q")
 MOST: Final = 2**40
@@ -51,7 +52,7 @@ class TruncatedStream(Exception):
 
 def write(stream: IO[bytes], frame: Frame) -> None:
     """Write one message and flush it."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in frame.arrays.items()}
+    arrays = {name: array if array.flags.c_contiguous else array.copy() for name, array in frame.arrays.items()}
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     head = json.dumps({"header": dict(frame.header), "arrays": shapes}).encode()
     stream.write(LENGTH.pack(len(head)) + head)
@@ -72,14 +73,17 @@ def read(stream: IO[bytes]) -> Frame | None:
     if len(start) < LENGTH.size:
         raise TruncatedStream
     document = json.loads(_exactly(stream, LENGTH.unpack(start)[0]))
-    arrays = {name: _array(stream, np.dtype(kind), shape) for name, (kind, shape) in document["arrays"].items()}
+    arrays = {name: _array(stream, kind, shape) for name, (kind, shape) in document["arrays"].items()}
     return Frame(document["header"], arrays)
 
 
-def _array(stream: IO[bytes], kind: np.dtype[Any], shape: list[int]) -> NDArray[Any]:
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+def _array(stream: IO[bytes], kind: str, shape: list[int]) -> NDArray[Any]:
+    # imported late: commands that run a query need no arrays
+    import numpy as np
+
+    data = _exactly(stream, math.prod(shape) * np.dtype(kind).itemsize)
     # a copy: arrays over bytes are read-only, and a record's reduction writes into rows
-    return np.frombuffer(_exactly(stream, size), dtype=kind).reshape(shape).copy()
+    return np.frombuffer(data, dtype=kind).reshape(shape).copy()
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:

@@ -19,7 +19,6 @@ from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import ArmCounts
 from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, sums_of
 from audit.store.sums.sums import DomainCounts, Latencies, SpanCounts, StepCounts
-from engine.record.cost import expected_tokens
 
 THEORY: Final = "acceptance_theory"
 PERFORMANCE: Final = "performance"
@@ -139,6 +138,9 @@ class ArmAcceptance:
     @property
     def model_length(self) -> float | None:
         """Acceptance length by (1 - alpha^(gamma+1)) / (1 - alpha); None without a fixed gamma, or for a tree."""
+        # imported late: a command that shows a run needs no numpy
+        from engine.record.cost import expected_tokens
+
         alpha, gamma = self.alpha, self.arm.effective.gamma
         return None if alpha is None or not gamma else expected_tokens(alpha, gamma)
 
