@@ -16,7 +16,9 @@ from click.testing import CliRunner
 import schemas
 from audit import checks
 from audit.checks.base.interface import evaluate
-from audit.checks.standard import standard_checks, stream_checks
+from audit.checks.base.interface import EVERYTHING
+from audit.checks.battery import standard_checks
+from audit.evidence.accounts import ArmOutline
 from audit.cli import COMMANDS, main
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
@@ -121,8 +123,8 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
     unmeasured = [name for name, row in cells.items() if row == fault_page.Measured()]
     assert unmeasured == [], "run: audit selftest --default-suite, then docs.tools.fault_page --measured"
     named = {word for row in cells.values() if row.caught for word in row.caught_by.rpartition(" (")[0].split(", ")}
-    named -= set(stream_checks(filters=True))
-    assert named <= set(standard_checks(4, ours=True, calls=True, constrained=True))
+    every = ArmOutline(EVERYTHING, 4, greedy=False, calls=True, structured=True, streamed=True, filtered=True)
+    assert named <= set(standard_checks(every))
 
 
 def test_no_page_describes_what_is_not_registered():

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from audit import checks
-from audit.checks.standard import standard_checks
+from audit.checks.battery import default_checks
 from audit.evidence.records import ArmKind
 from audit.runs import arms
 from audit.suite.loader import load_suite
@@ -68,7 +68,7 @@ def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monke
 
 def test_an_arm_that_names_no_checks_gets_the_standard_ones_and_is_read_again(suite):
     sampled = next(arm for arm in suite.arms if arm.name == "sampled")
-    standard = standard_checks(4, ours=True)
+    (plan,) = (arm.plan for arm in arms.plan_arms(suite) if arm.name == "sampled")
+    standard = default_checks(suite.backend, plan, sampled.sampling, suite.models["target"].origin, calls=True)
     assert tuple(sampled.checks) == standard
-    assert {kind for name in standard for kind in checks.load(name).companions} == {ArmKind.REREAD, ArmKind.REDRAFT}
     assert [arm.name for arm in arms.plan_arms(suite) if arm.of] == ["sampled/reread", "sampled/redraft"]

@@ -15,6 +15,7 @@ from tests.audit.checks.simulator import GREEDY, Setup, arm, world
 from tests.support.cases import every_case
 
 CLAIMS = {
+    "accounts",
     "accounting",
     "filters",
     "leak",

@@ -12,7 +12,7 @@ import pytest
 
 from audit.checks import load
 from audit.checks.base.shared_reading import AskedCheck, evaluate_together
-from audit.checks.standard import FULL
+from audit.checks.battery import CLAIMS
 from audit.evidence.records import Evidence, LazyRequests
 from audit.runs import reading_helpers
 from audit.runs.reading_helpers import ReadingHelpers
@@ -23,7 +23,7 @@ from engine.record.trace import lazy_trace
 from tests.audit.checks.lazy_arms import lazily
 from tests.audit.checks.simulator import SAMPLED, Setup, arm, changed, put, world
 
-ASKED = {name: AskedCheck(load(name), {}) for name in FULL}
+ASKED = {name: AskedCheck(load(name), {}) for name in CLAIMS}
 SETUP = Setup(level=RecordLevel.TOPK, sampling=replace(SAMPLED, max_new_tokens=30))
 
 

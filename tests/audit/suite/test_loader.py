@@ -54,11 +54,13 @@ class TestValid:
         assert suite.cases[1].prompt == "Once"
 
     def test_checks_merge_the_suites_parameters_and_default_to_the_standard_ones(self, suite):
-        from audit.checks.standard import standard_checks
+        from audit.checks.base.interface import EVERYTHING
+        from audit.checks.battery import standard_checks
+        from audit.evidence.accounts import ArmOutline
 
         greedy, sampled = suite.arms
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
-        assert set(sampled.checks) == set(standard_checks(4, ours=True))
+        assert set(sampled.checks) == set(standard_checks(ArmOutline(EVERYTHING, 3, greedy=False, calls=True)))
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from audit.checks import load
 from audit.checks.base.interface import evaluate
 from audit.checks.base.shared_reading import AskedCheck, evaluate_together
-from audit.checks.standard import FULL
+from audit.checks.battery import CLAIMS
 from audit.evidence.records import Evidence
 from audit.stats import spooled
 from engine.core.types import Protocol, RecordLevel
@@ -69,8 +69,8 @@ ARMS = {
 @pytest.mark.parametrize("name", ARMS)
 def test_checks_that_share_a_reading_give_the_results_of_each_alone(name):
     evidence = Evidence(lazily(ARMS[name]()))
-    together = dict(evaluate_together({name: AskedCheck(load(name), {}) for name in FULL}, evidence))
-    assert list(together) == list(FULL)
+    together = dict(evaluate_together({name: AskedCheck(load(name), {}) for name in CLAIMS}, evidence))
+    assert list(together) == list(CLAIMS)
     for check, result in together.items():
         assert result == evaluate(load(check), evidence, {}), check
 
