@@ -15,11 +15,10 @@ from click.testing import CliRunner
 
 import schemas
 from audit import checks
-from audit.checks.base.interface import evaluate
-from audit.checks.base.interface import EVERYTHING
+from audit.checks.base.interface import EVERYTHING, evaluate
 from audit.checks.battery import standard_checks
-from audit.evidence.accounts import ArmOutline
 from audit.cli import COMMANDS, main
+from audit.evidence.accounts import ArmOutline
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from audit.gate.policy import load_policy

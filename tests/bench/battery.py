@@ -23,8 +23,8 @@ import click
 from audit.checks import load
 from audit.checks.base.interface import evaluate
 from audit.checks.base.shared_reading import AskedCheck, evaluate_together
-from audit.checks.law import check as law
 from audit.checks.battery import CLAIMS, OURS
+from audit.checks.law import check as law
 from audit.runs.reading_helpers import MANY_TOKENS, ReadingHelpers, processors
 from engine.core.types import RecordLevel
 from tests.bench.battery_evidence import LENGTH, LEVELS, Workload, evidence, write

@@ -1,0 +1,128 @@
+"""Rows where no bits are promised: no fault of the target's rows ends with a pass, clean arms are certified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from audit.checks.anchor.row_closeness import CHECK
+from audit.checks.base.interface import evaluate
+from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.verdicts import Verdict
+from audit.runs.judge import arm_exit_code, judge_arm
+from audit.selftest.run_arm import gather
+from audit.suite.loader import load_suite
+from tests.audit.checks.anchor_arms import anchor_arm, simulated, world_reference
+from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, world
+
+CHAIN = Setup(sampling=replace(SAMPLED, max_new_tokens=16))
+GREEDILY = Setup(sampling=replace(GREEDY, max_new_tokens=16))
+FAST, HF = "numerics: fast", "loader: hf"
+SUITE = """\
+version: 1
+name: unpromised
+models:
+  target: {{source: 'bundled:target', {how}}}
+  draft: bundled:draft
+workloads: [{{name: chat, prompts: 'suites:prompts/chat.jsonl', limit: 20}}]
+sampling: {{max_new_tokens: 24}}
+arms:
+  - name: rejection
+    proposer: {{kind: draft_model, model: draft, gamma: 4}}
+    verifier: chain
+    sampling: {{temperature: 0.7, top_p: 0.95}}
+    {fault}
+"""
+FAULTS = (
+    *("target_rows_shifted", "bonus_wrong_row", "rows_of_another_request", "positions_off_by_one", "kv_residue"),
+    *("kv_not_rolled_back", "last_accepted_entry_stale", "rejected_last_entry_stays", "history_lost_after_rejection"),
+    *("prompt_end_read_twice", "page_border_entries_lost", "last_token_of_previous_request"),
+)
+"""Rows of another place, another text, stale keys: what a draft can do to the target's rows."""
+
+
+def judged(evidence, **overrides):
+    return evaluate(CHECK, evidence, overrides)
+
+
+def with_noise(evidence: Evidence, place) -> Evidence:
+    noise = replace(anchor_arm(evidence.baseline, world_reference(place)), kind=ArmKind.NOISE)
+    return replace(evidence, companions={**evidence.companions, ArmKind.NOISE: noise})
+
+
+def by_default(tmp_path, how: str, fault: str = ""):
+    """The results of the suite's only arm, which names no checks."""
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE.format(how=how, fault=f"fault: {fault}" if fault else ""))
+    suite = load_suite(path)
+    return judge_arm(gather(suite), suite.arms[0].judged).results
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("setup", [CHAIN, GREEDILY], ids=["sampled", "greedy"])
+def test_clean_rows_are_certified_with_few_prompts(setup):
+    place = world(1)
+    result = judged(with_noise(simulated(place, setup, 12), place))
+    assert result.verdict is Verdict.CERTIFIED
+    assert result.n == 12 * 16
+    assert result.details["noise_positions"] >= 100
+
+
+def test_noise_that_nobody_measured_certifies_nothing():
+    evidence = simulated(world(1), CHAIN, 12)
+    assert judged(replace(evidence, baseline=None)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_one_moved_row_is_a_fault_with_its_place(share):
+    place = world(1)
+    evidence = with_noise(simulated(place, CHAIN, 12), place)
+    rows = evidence.candidate.requests[3].trace.logits.copy()
+    rows[5, 0] += share
+    result = judged(replace(evidence, candidate=changed(evidence.candidate, 3, logits=rows)))
+    assert result.verdict is Verdict.FAULT
+    assert [finding.request for finding in result.findings] == ["case-3"]
+    assert "token 6" in result.findings[0].message
+
+
+@pytest.mark.slow
+def test_noisy_clean_arms_raise_no_alarm():
+    """40 arms with normal noise of 0.003 on every logit, and as much in the baseline."""
+    for seed in range(40):
+        place = world(seed)
+        candidate, baseline = (
+            arm(place, replace(CHAIN, noise=0.003, noise_seed=2), 8),
+            arm(place, replace(CHAIN, noise=0.003, noise_seed=3, draft="none"), 8, kind=ArmKind.BASELINE),
+        )
+        anchor = anchor_arm(candidate, world_reference(place))
+        evidence = with_noise(Evidence(candidate, baseline, None, {ArmKind.ANCHOR: anchor}), place)
+        assert judged(evidence).verdict is Verdict.CERTIFIED
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("how", [FAST, HF])
+def test_the_rows_of_a_clean_default_arm_are_looked_at_twice(tmp_path, how):
+    results = by_default(tmp_path, how)
+    assert results["row_closeness"].verdict is Verdict.CERTIFIED
+    assert results["bitwise"].verdict is Verdict.NOT_RUN
+    assert results["second_accounts"].verdict is Verdict.CERTIFIED
+    assert results["second_accounts"].details["looked_at_twice"]["target rows"] == ["row_closeness"]
+    assert Verdict.FAULT not in {result.verdict for result in results.values()}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("how", "fault"), [(FAST, FAULTS[0]), (HF, FAULTS[4])])
+def test_a_fault_of_the_rows_ends_no_default_arm_with_a_pass(tmp_path, how, fault):
+    results = by_default(tmp_path, how, fault)
+    assert results["row_closeness"].verdict is Verdict.FAULT
+    assert arm_exit_code(results.values()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [FAST, HF])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_of_the_rows_ends_with_a_pass(tmp_path, how, fault):
+    results = by_default(tmp_path, how, fault)
+    assert arm_exit_code(results.values()) == 1, {name: result.summary for name, result in results.items()}

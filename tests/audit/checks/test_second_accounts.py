@@ -1,0 +1,138 @@
+"""Every recorded quantity has a judge: the table, the derived batteries, and the check that names the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pytest
+
+from audit import checks
+from audit.checks.accounts.check import CHECK, recorded, settled
+from audit.checks.base.interface import EVERYTHING, evaluate
+from audit.checks.battery import standard_checks
+from audit.errors import UserError
+from audit.evidence.accounts import TABLE, ArmOutline, Quantity, accounts_of
+from audit.evidence.reading import RequestReading
+from audit.evidence.records import Evidence
+from audit.evidence.verdicts import Verdict
+from engine import backends
+from engine.backends.evidence import ArmEvidence, Part
+from engine.core.types import Protocol
+from tests.audit.checks.engine_arms import engine_arm, plan
+from tests.support.cases import every_case
+
+ALL_JUDGED = dict.fromkeys(checks.REGISTRY, Verdict.CERTIFIED)
+
+
+def outlines():
+    """Every backend at every level, greedy and sampled, with everything that a request can ask for."""
+    for backend in backends.REGISTRY:
+        declared = backends.declared(backend)
+        for record, shown in declared.levels.items():
+            for greedy in (True, False):
+                for promises in ("none", "everywhere"):
+                    evidence = ArmEvidence(
+                        declared.decoder, shown.level, shown.parts, Protocol.CHAIN, drawn=not greedy, promises=promises
+                    )
+                    yield (
+                        f"{backend} {record} {greedy} {promises}",
+                        ArmOutline(
+                            evidence, shown.level, greedy, calls=True, structured=True, streamed=True, filtered=True
+                        ),
+                    )
+
+
+def held(waive=None, arm=None):
+    evidence = Evidence(arm or engine_arm(plan(), requests=2))
+    return evaluate(CHECK, evidence, {"waive": waive or {}})
+
+
+def test_the_table_names_registered_checks_and_every_quantity():
+    assert set(TABLE) == set(Quantity)
+    named = {name for entry in TABLE.values() for account in entry.accounts for name in account.checks}
+    assert named <= set(checks.REGISTRY)
+    assert [quantity for quantity, entry in TABLE.items() if not entry.accounts] == [Quantity.LATENCIES]
+
+
+def test_a_battery_has_a_judge_for_every_quantity_that_has_an_account():
+    with every_case() as case:
+        for name, arm in outlines():
+            with case(name):
+                battery = standard_checks(arm)
+                assert battery[-1] == "second_accounts"
+                for quantity, accounts in accounts_of(arm):
+                    judges = {name for account in accounts for name in account.checks}
+                    assert not judges or judges & set(battery), quantity
+
+
+def test_only_hosted_endpoints_and_bare_records_hold_quantities_without_an_account():
+    lacking = {
+        (name.split()[0], quantity)
+        for name, arm in outlines()
+        for quantity, accounts in accounts_of(arm)
+        if not accounts and not TABLE[quantity].optional
+    }
+    assert lacking == {("openai", Quantity.LOGPROBS), ("transformers", Quantity.DRAFTS)}
+
+
+def test_rows_are_read_with_equal_bits_or_beside_an_independent_pass():
+    def judges(**changes):
+        shown = dataclasses.replace(EVERYTHING, **changes)
+        accounts = dict(accounts_of(ArmOutline(shown, 4, greedy=False)))[Quantity.ROWS]
+        return next(account.checks for account in accounts)
+
+    assert judges() == ("bitwise",)
+    assert judges(promises="none") == ("row_closeness",)
+    assert judges(promises="chain", shape="tree") == ("row_closeness",)
+    assert judges(promises=None) == ("row_closeness",)
+    assert judges(parts=EVERYTHING.parts - {Part.REREAD}) == ("row_closeness",)
+
+
+@pytest.mark.medium
+def test_a_sampled_arm_holds_rows_numbers_drafts_and_decisions():
+    arm = engine_arm(plan(), requests=2)
+    quantities = recorded(RequestReading(arm.requests[0], arm))
+    assert {Quantity.ROWS, Quantity.NUMBERS, Quantity.DRAFTS, Quantity.DRAFT_ROWS, Quantity.DECISIONS} <= quantities
+    assert not {Quantity.CALLS, Quantity.MASKS, Quantity.CHUNKS, Quantity.SEEDS} & quantities
+
+
+@pytest.mark.medium
+def test_each_recorded_quantity_needs_a_check_that_judged_it():
+    result = held()
+    assert settled(result, ALL_JUDGED).verdict is Verdict.CERTIFIED
+    assert "not looked at twice: latencies (no verdict rests on them)" in settled(result, ALL_JUDGED).summary
+    for name in result.details["recorded"]:
+        if name == Quantity.LATENCIES:
+            continue
+        judges = {judge for account in TABLE[Quantity(name)].accounts for judge in account.checks}
+        lacking = settled(result, ALL_JUDGED | dict.fromkeys(judges, Verdict.NOT_RUN))
+        assert lacking.verdict is Verdict.INCONCLUSIVE
+        assert "nobody judged" in lacking.summary
+        assert name in lacking.summary
+        for judge in judges:
+            assert judge in lacking.summary
+
+
+@pytest.mark.medium
+def test_a_waived_quantity_is_named_with_its_reason():
+    waived = held({"target rows": "the provider keeps the weights"})
+    rows = {judge for account in TABLE[Quantity.ROWS].accounts for judge in account.checks}
+    result = settled(waived, ALL_JUDGED | dict.fromkeys(rows, Verdict.NOT_RUN))
+    assert result.verdict is Verdict.CERTIFIED
+    assert "target rows (the provider keeps the weights)" in result.summary
+
+
+@pytest.mark.parametrize(
+    ("waive", "words"),
+    [({"target row": "x"}, 'unknown quantity "target row"'), ({"target rows": " "}, "needs a reason")],
+)
+def test_a_waiver_names_a_quantity_and_a_reason(waive, words):
+    with pytest.raises(UserError, match=words):
+        CHECK.accept({"waive": waive})
+
+
+def test_judging_alone_is_no_pass():
+    """Without the other checks' verdicts nothing was looked at twice."""
+    arm = engine_arm(plan(), requests=1)
+    assert held(arm=replace(arm)).verdict is Verdict.INCONCLUSIVE
