@@ -22,6 +22,7 @@ STEPS: Final[Mapping[str, str]] = {
     "workload": "enlarge the suite's workloads and run it again",
     "floors": "audit show {run} has the counts; audit sweep SUITE finds the fastest draft length",
     "require": "add a requirement to the policy that selects the arm",
+    "accounts": "list a check that judges the quantity, or waive it in the suite: checks: {{second_accounts: ...}}",
     "coverage": "audit coverage {run} shows the situations; the page of each says how a suite meets it",
     "parameters": "set the parameter in the suite to what the policy accepts, and run it again",
     "reviews": "ask for a review: audit review {run} --outcome approve --role ROLE --comment TEXT --key KEY",

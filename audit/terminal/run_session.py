@@ -28,6 +28,7 @@ from audit.report.tables.verdicts import (
     lossy_lines,
     marked,
     verdict_rows,
+    waived_lines,
 )
 from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
@@ -140,7 +141,7 @@ def print_results(result: Results) -> None:
     echo("")
     echo_rows(VERDICTS, marked(verdict_rows(result.checks), faults))
     lines = [*finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
-    lines += [*lossy_lines(result.run.arms), *account_lines(result.run.arms)]
+    lines += [*lossy_lines(result.run.arms), *account_lines(result.run.arms), *waived_lines(result.checks)]
     lines += coverage_lines(result.coverage)
     if lines:
         echo("", *lines)

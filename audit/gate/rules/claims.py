@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from audit.evidence.verdicts import Verdict
-from audit.gate.decision import Decision, Reason, blocked, undecided
+from audit.gate.decision import Decision, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.parameters import violations
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope
 from audit.gate.rules.workload import short_of
+from audit.report.tables.verdicts import waived_lines
 from audit.store import StoredArm, StoredCheck
 
 Results = Mapping[tuple[str, str], StoredCheck]
@@ -19,6 +20,7 @@ def claim_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     """Why the arms do not show what the policy requires of them."""
     yield from _other_faults(facts, policy)
     yield from _uncovered(facts, policy)
+    yield from _accounts(facts)
     yield from _coverage(facts, policy)
     yield from _parameters(facts, policy)
     for requirement in policy.require:
@@ -65,6 +67,16 @@ def _uncovered(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     for arm in facts.candidates:
         if arm.name not in covered:
             yield undecided("require", f"no requirement of the policy is for arm {arm.name}", arm.name)
+
+
+def _accounts(facts: RunFacts) -> Iterator[Reason]:
+    """A reason for each arm that holds a quantity which nobody looked at twice, and a remark for each waived one."""
+    candidates = {arm.name for arm in facts.candidates}
+    for check in facts.checks:
+        if check.claim == "accounts" and check.arm in candidates:
+            if check.verdict is Verdict.INCONCLUSIVE:
+                yield undecided("accounts", f"arm {check.arm}: {check.summary}", check.arm, check.check)
+            yield from (remark("accounts", line) for line in waived_lines([check]))
 
 
 def _coverage(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

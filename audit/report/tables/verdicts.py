@@ -92,6 +92,17 @@ def lossy_lines(arms: Iterable[StoredArm]) -> list[str]:
     return [f"arm {arm.name} is lossy by declaration: {_rule(arm)}" for arm in arms if not arm.lossless]
 
 
+def waived_lines(checks: Iterable[StoredCheck]) -> list[str]:
+    """Return one line per arm whose suite waives a second look at a quantity, with the reasons."""
+    lines = []
+    for check in checks:
+        waived, once = check.details.get("waived") or {}, check.details.get("looked_at_once", ())
+        named = [f"{name} ({waived[name]})" for name in once if name in waived]
+        if named:
+            lines.append(f"arm {check.arm}, not looked at twice: {', '.join(named)}")
+    return lines
+
+
 def _rule(arm: StoredArm) -> str:
     options = arm.effective.verifier_options
     settings = ", ".join(f"{key} {value:g}" for key, value in options.items())

@@ -18,6 +18,7 @@ from tests.audit.store.build import generation, start
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TARGET, DRAFT, TOKENIZER, SUITE = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 CLAIMS = {
+    "second_accounts": "accounts",
     "greedy_equality": "equality",
     "coupled_equality": "equality",
     "replay": "replay",

@@ -104,6 +104,18 @@ class TestChecks:
         assert outcome.answer is Decision.BLOCK
         assert all("greedy_equality" in reason.text for reason in outcome.reasons)
 
+    def test_a_quantity_that_nobody_looked_at_twice_cannot_be_decided(self, policy):
+        outcome = answer(with_check(facts(), check("sampled", "second_accounts", Verdict.INCONCLUSIVE)), policy)
+        assert outcome.answer is Decision.CANNOT_DECIDE
+        assert only_reason(outcome) == "accounts: arm sampled: told so"
+
+    def test_a_waived_quantity_is_remarked(self, policy):
+        details = {"waived": {"target rows": "weights are not here"}, "looked_at_once": ["target rows", "latencies"]}
+        waived = replace(check("sampled", "second_accounts"), details=details)
+        outcome = answer(with_check(facts(), waived), policy)
+        assert outcome.answer is Decision.ALLOW
+        assert only_reason(outcome) == "accounts: arm sampled, not looked at twice: target rows (weights are not here)"
+
     def test_a_missing_check_cannot_be_decided(self, policy):
         outcome = answer(without(facts(), "sampled", "law"), policy)
         assert outcome.answer is Decision.CANNOT_DECIDE

@@ -15,7 +15,7 @@ from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.report.tables.looks import left_lines, look_lines
 from audit.report.tables.next_step import next_step
 from audit.report.tables.results import SignedEntry
-from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines
+from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines, waived_lines
 from audit.store import StoredArm, StoredCheck, StoredDecision
 from audit.store.reading.attestations import StoredAttestation
 
@@ -76,7 +76,7 @@ def read(source: ReportSource) -> VerdictBoard | Nothing:
     judged = {check.arm for check in checks}
     arms = tuple(arm for arm in run.arms if arm.kind is ArmKind.CANDIDATE or arm.name in judged)
     word, _, rest = conclusion(run.exit_code).partition(": ")
-    remarks = (*lossy_lines(arms), *account_lines(arms), *look_lines(run, checks))
+    remarks = (*lossy_lines(arms), *account_lines(arms), *waived_lines(checks), *look_lines(run, checks))
     return VerdictBoard(
         exit_code=run.exit_code,
         word=word,
