@@ -32,9 +32,9 @@ from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import zero_need
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part
-from engine.core.types import QKind, Tree
+from engine.core.types import Floats, QKind, Tree
 from engine.record.columns import shape_fault
-from engine.record.trace import PARTED, StepView, steps_of
+from engine.record.trace import PARTED, StepView, Trace, steps_of
 
 EQUAL: Final = 1e-9
 """Total variation between two rows of q that the same logits give, in the order of their sums."""
@@ -146,7 +146,7 @@ def _compare_step(ours: StepView, theirs: StepView, leads: Mapping[int, float], 
         kinds = f"drafts are recorded as {ours.q_kind.name}, made again as {theirs.q_kind.name}"
         return ComparedStep(ours.index, Likeness.WRONG, 0.0, f"position {ours.position}: {kinds}")
     worst = 0.0
-    for node, distance in _distances(ours, theirs, alike=not noise.measured):
+    for node, distance in _distances(ours, theirs, noise):
         worst = max(worst, distance)
         if not distance <= noise.tolerance + EQUAL:
             at = f"position {ours.position}, drafted token {node + 1}"
@@ -192,10 +192,11 @@ def _shown(draft: Tree) -> str:
     return f"drafted {list(draft.tokens)}" if draft.tokens else "drafted nothing"
 
 
-def _distances(ours: StepView, theirs: StepView, *, alike: bool) -> Iterator[tuple[int, float]]:
-    """Node and total variation between its two rows of q, for examined nodes of the same tree; `alike` requires the
-    same earlier tokens too, which a proposer drew from that does not follow the recorded ones.
+def _distances(ours: StepView, theirs: StepView, noise: DraftNoise) -> Iterator[tuple[int, float]]:
+    """Node and total variation between its two rows of q, for examined nodes of the same tree, and for the same earlier
+    tokens if the proposer does not follow the recorded ones.
     """
+    alike, rounds = not noise.measured, noise.tolerance > 0
     recorded, again, draft, made = ours.trace, theirs.trace, ours.tree, theirs.tree
     if ours.q_kind is not QKind.FULL or not len(recorded.q_rows) or not len(again.q_rows):
         return
@@ -207,7 +208,24 @@ def _distances(ours: StepView, theirs: StepView, *, alike: bool) -> Iterator[tup
             return
         # every node made again is examined, in order
         other = again.q_rows[theirs.examined.start + node]
-        yield node, 0.5 * float(np.abs(recorded.q_rows[x] - other).sum())
+        yield node, _variation(recorded.q_rows[x], other, cut=rounds and _truncates(recorded))
+
+
+def _truncates(trace: Trace) -> bool:
+    params = trace.header.sampling
+    return bool(params.top_k or params.min_p or params.top_p < 1)
+
+
+def _variation(q: Floats, other: Floats, *, cut: bool) -> float:
+    """Total variation. With `cut` a truncation may end at another token: the laws are compared where both have mass,
+    and by how much a token of one alone is likelier than the least likely token of both.
+    """
+    both = (q > 0) & (other > 0)
+    if not cut or both.all() or not both.any():
+        return 0.5 * float(np.abs(q - other).sum())
+    apart = 0.5 * float(np.abs(q[both] / q[both].sum() - other[both] / other[both].sum()).sum())
+    alone = max(float(law[~both].max()) - float(law[both].min()) for law in (q, other))
+    return max(apart, alone)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

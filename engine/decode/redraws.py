@@ -13,7 +13,7 @@ logits by at most g / 2 moves a softmax by at most tanh(g / 4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.trees import ROOT
-from engine.core.types import DraftRule, Proposal, QKind, Tree
+from engine.core.types import DraftRule, Floats, Proposal, QKind, Tree
 from engine.proposers.confidence import largest_q, unsure
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
-from engine.sampling.draw import DraftContext, Draw, DrawRule, SiblingSpec, draw, draw_siblings
+from engine.sampling.draw import DraftContext, Draw, DrawRule, Siblings, SiblingSpec, draw, draw_siblings
 from engine.sampling.rng import Randomness
+from engine.sampling.transforms import truncate
 
 Row = NDArray[np.floating[Any]]
 Path = tuple[int, ...]
@@ -108,7 +109,11 @@ class Redraws:
         draws = draw_siblings(rule, siblings, logits, context, recorded)
         for place, (token, drawn) in enumerate(zip(recorded, draws, strict=False)):
             again = drawn.q is None and token in recorded[:place]
-            known.append(_OwnToken(drawn.token, np.inf if again else lead_over(token, drawn, logits, context)))
+            taken = (
+                recorded[:place] if rule is DraftRule.COUPLED or siblings.how is Siblings.WITHOUT_REPLACEMENT else ()
+            )
+            lead = np.inf if again else lead_over(token, drawn, logits, context, taken)
+            known.append(_OwnToken(drawn.token, lead))
         return [
             replace(drawn, token=recorded[place]) if place < len(recorded) else drawn
             for place, drawn in enumerate(draws)
@@ -145,20 +150,69 @@ class Redraws:
         return OwnDraft(replace(proposal, tree=replace(proposal.tree, tokens=tuple(tokens))), tuple(leads))
 
 
-def lead_over(recorded: int, drawn: Draw, logits: Row, context: DraftContext) -> float:
-    """The lead of a drawn token over the recorded one; 0 if they are the same."""
+def lead_over(recorded: int, drawn: Draw, logits: Row, context: DraftContext, earlier: Sequence[int] = ()) -> float:
+    """The lead of a drawn token over the recorded one, 0 if they are the same; q lacks `earlier` siblings."""
     if drawn.token == recorded:
         return 0.0
     if drawn.q is None:
         return _apart(context.row(logits).scores, drawn.token, recorded)
-    if drawn.q[recorded] == 0:
-        return np.inf
+    noise = None
     if np.isnan(drawn.uniform):
+        noise = context.randomness.gumbel(len(context.history), len(drawn.q))
+    laws = [_Cut(0.0, drawn.q), *_other_cuts(logits, context, earlier)]
+    return min(max(cut.distance, _lead_under(cut.q, recorded, drawn.uniform, noise)) for cut in laws)
+
+
+def _lead_under(q: Floats, recorded: int, uniform: float, noise: Floats | None) -> float:
+    """By how much q must move before its choice, by a number or with noise, is the recorded token."""
+    if q[recorded] == 0:
+        return np.inf
+    if noise is not None:
         with np.errstate(divide="ignore"):
-            noise = context.randomness.gumbel(len(context.history), len(drawn.q))
-            return _apart(np.log(drawn.q) + noise, drawn.token, recorded)
-    below = float(drawn.q[:recorded].sum())
-    return max(below - drawn.uniform, drawn.uniform - below - float(drawn.q[recorded]), 0.0)
+            perturbed = np.log(q) + noise
+        return _apart(perturbed, int(perturbed.argmax()), recorded)
+    below = float(q[:recorded].sum())
+    return max(below - uniform, uniform - below - float(q[recorded]), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Q if a truncation cut at another token, and the total variation by which the whole law would have to move."""
+
+    distance: float
+    q: Floats
+
+
+def _other_cuts(logits: Row, context: DraftContext, earlier: Sequence[int]) -> Iterator[_Cut]:
+    """With one token more, one less, or another last one; a truncation turns a small difference into a large one."""
+    params = context.params
+    if params.top_p == 1 and not params.min_p and not params.top_k:
+        return
+    row = context.row(logits)
+    p = replace(context, params=replace(params, top_p=1.0, min_p=0.0, top_k=0)).row(logits).p
+    ranked, kept = np.argsort(-p, kind="stable").tolist(), int(np.count_nonzero(row.p))
+    before, edge = ranked[: kept - 1], ranked[kept - 1 : kept + 1]
+    last, after = (float(p[token]) for token in (*edge, edge[-1])[:2])
+    # top-p cuts a law that top-k and min-p have cut before
+    share = float(truncate(p, replace(params, top_p=1.0)).max() / p.max())
+    below, swap = share * float(p[before].sum()), (last - after) / 2
+    for tokens, mass, of in ([*before, *edge], below + share * last, after), (before, below, last):
+        rules = {
+            abs(mass - params.top_p): params.top_p < 1,
+            abs(of - params.min_p * float(p.max())): params.min_p > 0,
+            swap: params.top_k > 0,
+        }
+        yield from _cut(min(distance for distance, used in rules.items() if used), p, tokens, earlier)
+    yield from _cut(swap, p, [*before, *edge[1:]], earlier)
+
+
+def _cut(distance: float, p: Floats, tokens: Sequence[int], earlier: Sequence[int]) -> Iterator[_Cut]:
+    """The law of some tokens, without the earlier siblings; nothing if none has mass."""
+    law = np.zeros(len(p))
+    left = [token for token in tokens if token not in earlier]
+    law[left] = p[left]
+    if law.any():
+        yield _Cut(distance, law / law.sum())
 
 
 def _apart(scores: Row, drawn: int, recorded: int) -> float:
