@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from audit.checks.base.unreadable import with_unreadable
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
@@ -183,7 +184,10 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
     Evidence below the level that the check needs gives `not_run`, never a pass.
     """
     reason = excuse(check, evidence)
-    return check.run(evidence, {**check.defaults, **overrides}) if reason is None else not_run(reason)
+    if reason is not None:
+        return not_run(reason)
+    result = check.run(evidence, {**check.defaults, **overrides})
+    return with_unreadable(check.name, check.companions, evidence, result)
 
 
 def excuse(check: Check, evidence: Evidence) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.checks.base.interface import ByRequest, Check, excuse, not_run
+from audit.checks.base.unreadable import with_unreadable
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Params
@@ -63,7 +64,7 @@ def evaluate_together(
         reason = excuses[name]
         if reason is not None:
             yield name, not_run(reason)
-        elif name in deciding:
-            yield name, deciding[name].result()
-        else:
-            yield name, one.check.run(evidence, {**one.check.defaults, **one.overrides})
+            continue
+        given = {**one.check.defaults, **one.overrides}
+        result = deciding[name].result() if name in deciding else one.check.run(evidence, given)
+        yield name, with_unreadable(name, one.check.companions, evidence, result)
