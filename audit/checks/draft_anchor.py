@@ -153,11 +153,24 @@ def _compare_step(ours: StepView, theirs: StepView, leads: Mapping[int, float], 
             return ComparedStep(
                 ours.index, Likeness.WRONG, worst, f"{at}: q moved by {distance:.3g} in total variation"
             )
+    if noise.measured and (node := _other_number(ours, theirs)) is not None:
+        text = f"position {ours.position}, drafted token {node + 1}: another random number is on record"
+        return ComparedStep(ours.index, Likeness.WRONG, worst, text)
     if draft == made and not leads:
         return ComparedStep(ours.index, Likeness.SAME, worst)
     lead = max(leads.values(), default=math.inf) if _explained(draft, made, leads) else math.inf
     text = f"position {ours.position}: {_shown(draft)}, made again {_shown(made)}{_led(lead)}"
     return ComparedStep(ours.index, _likeness(lead, noise), worst, text)
+
+
+def _other_number(ours: StepView, theirs: StepView) -> int | None:
+    """The first node of the same tree whose random number is another one, if numbers are on record."""
+    columns = ours.trace.node_uniform, theirs.trace.node_uniform
+    if ours.tree.parents != theirs.tree.parents or not all(map(len, columns)):
+        return None
+    recorded, again = (column[view.nodes] for column, view in zip(columns, (ours, theirs), strict=True))
+    others = np.flatnonzero(~((recorded == again) | (np.isnan(recorded) & np.isnan(again))))
+    return int(others[0]) if len(others) else None
 
 
 def _explained(draft: Tree, made: Tree, leads: Mapping[int, float]) -> bool:

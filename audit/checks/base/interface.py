@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from audit.checks.base.unreadable import with_unreadable
+from audit.checks.base.unreadable import UNJUDGED, with_unreadable
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core import types
+from engine.core.errors import EngineError
 from engine.core.types import RecordLevel
 from engine.record.effective import LoopOwner
 from engine.stream.interface import StreamSpec
@@ -186,8 +187,16 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
     reason = excuse(check, evidence)
     if reason is not None:
         return not_run(reason)
-    result = check.run(evidence, {**check.defaults, **overrides})
+    result = run_or_fault(check, evidence, {**check.defaults, **overrides})
     return with_unreadable(check.name, check.companions, evidence, result)
+
+
+def run_or_fault(check: Check, evidence: Evidence, params: Params) -> CheckResult:
+    """A check's result; a fault where it cannot compute with a recorded value, such as a row that gives no law."""
+    try:
+        return check.run(evidence, params)
+    except EngineError as error:
+        return CheckResult(Verdict.FAULT, f"{UNJUDGED}: {error}")
 
 
 def excuse(check: Check, evidence: Evidence) -> str | None:

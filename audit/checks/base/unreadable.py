@@ -13,6 +13,7 @@ from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 
 PASSES: Final = {ArmKind.ANCHOR: "anchored", ArmKind.REREAD: "read again", ArmKind.REDRAFT: "drafted again"}
+UNJUDGED: Final = "a recorded value cannot be computed with"
 OWNER: Final = "accounting"
 """The check that owns the records that could not be written."""
 
@@ -33,8 +34,7 @@ def with_unreadable(
     ]
     if check == OWNER:
         findings += unwritten
-    if findings:
-        return _broken(findings, result)
+    result = broken(findings, result)
     if unwritten and result.verdict is Verdict.CERTIFIED:
         first = unwritten[0]
         text = f"{len(unwritten)} requests are unreadable, first {first.request}: {first.message}; {result.summary}"
@@ -42,7 +42,10 @@ def with_unreadable(
     return result
 
 
-def _broken(findings: list[Finding], result: CheckResult) -> CheckResult:
+def broken(findings: list[Finding], result: CheckResult) -> CheckResult:
+    """The result with requests whose record is at fault; unchanged without any."""
+    if not findings:
+        return result
     first = findings[0]
     text = f"{len(findings)} requests are unreadable, first {first.request}: {first.message}"
     return replace(
