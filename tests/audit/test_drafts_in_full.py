@@ -101,6 +101,17 @@ def test_a_draft_without_a_quarter_of_the_vocabulary_or_with_a_neighbours_length
     assert rows(clean, "draft_anchor", "drafts", "certified"), clean.output
 
 
+@pytest.mark.medium
+def test_drafts_beyond_the_budget_are_a_fault_of_the_arm_and_not_the_end_of_the_run(tmp_path, monkeypatch):
+    plant(monkeypatch)
+    result = run(tmp_path, DRAFT, "fault: one_draft_too_many")
+    assert result.exit_code == 1, result.output
+    (line,) = rows(result, "draft_anchor", "drafts", "fault")
+    assert "the record cannot be drafted again: request arm/redraft/words/p000#0: the proposer drafted 5 tokens" in line
+    assert rows(result, "accounting", "accounting", "fault")
+    assert rows(result, "law", "law", "inconclusive")
+
+
 @pytest.mark.slow
 def test_a_sound_copying_arm_is_certified_and_its_drafts_are_counted(tmp_path):
     (line,) = rows(run(tmp_path, COPY), "draft_anchor", "drafts", "certified")

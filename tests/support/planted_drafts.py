@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from engine.core import registry
+from engine.core.types import Tree
 from engine.faults.interface import SAMPLED_SCENARIO, Fault, Suits
 from engine.faults.wrappers import WrappedModel
 from engine.proposers.adaptive_length import PayingProposer
@@ -42,6 +45,16 @@ def _shared_counts(proposer):
     return proposer
 
 
+def _one_too_many(_request, record):
+    """Records a fifth drafted token of a draft of four."""
+    made = record.proposal
+    if len(made.tree) != 4 or made.q is None:
+        return record
+    q, uniforms = np.concatenate([made.q, made.q[-1:]]), np.append(made.uniforms, made.uniforms[-1])
+    longer = replace(made, tree=Tree.chain((*made.tree.tokens, 0)), q=q, uniforms=uniforms)
+    return replace(record, proposal=longer)
+
+
 def _fault(name, part, change):
     return Fault(
         name,
@@ -58,7 +71,8 @@ def _fault(name, part, change):
 
 BLIND = _fault("blind_draft", "draft", _Blind)
 LENGTHS = _fault("lengths_of_another_request", "proposer", _shared_counts)
-PLANTED = {"blind_draft": "BLIND", "lengths_of_another_request": "LENGTHS"}
+TOO_MANY = _fault("one_draft_too_many", "record", _one_too_many)
+PLANTED = {"blind_draft": "BLIND", "one_draft_too_many": "TOO_MANY", "lengths_of_another_request": "LENGTHS"}
 
 
 def plant(monkeypatch):
