@@ -153,8 +153,9 @@ def _compare_step(ours: StepView, theirs: StepView, leads: Mapping[int, float], 
             return ComparedStep(
                 ours.index, Likeness.WRONG, worst, f"{at}: q moved by {distance:.3g} in total variation"
             )
-    if noise.measured and (node := _other_number(ours, theirs)) is not None:
-        text = f"position {ours.position}, drafted token {node + 1}: another random number is on record"
+    other = _other_number(ours, theirs) if noise.measured else None
+    if other is not None:
+        text = f"position {ours.position}, drafted token {other + 1}: another random number is on record"
         return ComparedStep(ours.index, Likeness.WRONG, worst, text)
     if draft == made and not leads:
         return ComparedStep(ours.index, Likeness.SAME, worst)

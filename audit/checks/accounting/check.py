@@ -163,6 +163,5 @@ CHECK = Check(
     null="no request contradicts itself",
     effect="share of requests with a contradiction",
     plan=needs_nothing,
-    failures=True,
     covers=frozenset({Group.DRAFTING, Group.ENDS}),
 )

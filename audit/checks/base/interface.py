@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from audit.checks.base.unreadable import UNJUDGED, with_unreadable
+from audit.checks.base.unreadable import OWNER, UNJUDGED, with_unreadable
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
@@ -201,7 +201,8 @@ def run_or_fault(check: Check, evidence: Evidence, params: Params) -> CheckResul
 
 def excuse(check: Check, evidence: Evidence) -> str | None:
     """Why a check does not run on this evidence, or None."""
-    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
+    judges = check.failures or (check.name == OWNER and evidence.candidate.unreadable)
+    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not judges:
         return NoEvidence("no request was answered; see the liveness check")
     reason = check.applies(evidence)
     if evidence.candidate.level < check.needs:
