@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from engine.record.effective import Effective, LoopOwner
 
 if TYPE_CHECKING:
     from engine.core.types import FinishReason
     from engine.record.trace import Trace
+
+
+UNREADABLE: Final = "unreadable"
+"""Kind of the error of a request whose record contradicts itself: the engine answered, and the record shows nothing."""
 
 
 class Level(IntEnum):
@@ -132,6 +136,12 @@ class ArmRecord:
     """Requests without an answer; `requests` does not contain them."""
     refused: Sequence[RequestRecord] = ()
     """Requests whose prompt a filter refused; they have no tokens, and `requests` does not contain them."""
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """By pairing key of each request whose record could not be written or followed: the reason."""
+        errors = ((item.key, item.trace.header.facts.get("error", {})) for item in self.failed)
+        return {key: str(error.get("message")) for key, error in errors if error.get("kind") == UNREADABLE}
 
     @property
     def ours(self) -> bool:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from audit.checks import load
@@ -37,6 +38,8 @@ ANCHOR_REQUESTS = 1024
 
 REDRAFT_REQUESTS = 32
 """Requests of a redraft arm, each of which runs alone; a stale or foreign draft shows in almost every request."""
+GOLDEN: Final = (5**0.5 - 1) / 2
+"""Multiples of it are spread evenly over [0, 1), modulo 1."""
 
 _MOST_REQUESTS: Final[Mapping[ArmKind, int | None]] = {
     ArmKind.ANCHOR: ANCHOR_REQUESTS,
@@ -112,8 +115,17 @@ def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
     """
     every = [RequestSlot(case, sample) for case in suite.cases for sample in case.repetitions(arm.samples, earlier)]
     if arm.most is not None and arm.most < len(every):
-        every = [every[index * len(every) // arm.most] for index in range(arm.most)]
+        every = [every[index] for index in spread(len(every), arm.most)]
     return every[::-1] if arm.backwards else every
+
+
+def spread(count: int, most: int) -> list[int]:
+    """`most` of `count` indices, one from each of as many equal parts, at unlike places in them: equal strides would
+    hit the same row of every batch, or the same sample of every case.
+    """
+    edges = [index * count // most for index in range(most + 1)]
+    parts = pairwise(edges)
+    return [begin + int(index * GOLDEN % 1 * (end - begin)) for index, (begin, end) in enumerate(parts)]
 
 
 def repeated_slots(suite: Suite, arm: Arm, repetitions: range) -> list[RequestSlot]:

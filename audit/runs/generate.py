@@ -1,13 +1,28 @@
-"""Generates a prepared arm's requests, independent of their storage."""
+"""Generates a prepared arm's requests, independent of their storage.
+
+A record that cannot be written, or that a pass cannot follow, stands for its request as an error of kind `unreadable`,
+which the arm's checks call a fault. Failures of the surroundings, such as a lost model file or memory, end the run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from audit.evidence.records import ArmRecord
+from audit.evidence.records import UNREADABLE, ArmRecord, RequestRecord
 from audit.runs.prepare import PreparedArm
-from audit.runs.readings import reading
-from engine.core.types import Generation, Request
+from audit.runs.readings import Reading, reading
+from audit.store.writing.readable import NEEDED
+from engine.core.errors import CapacityError, InvalidRequest, TraceError
+from engine.core.types import FinishReason, Generation, RecordLevel, Request
+from engine.record.columns import place_fault, shape_fault
+from engine.record.envelope import opened
+from engine.record.foreign.requests import ForeignEngine, failed_trace, header_of
+from engine.record.trace import decoded
+
+OF_RECORDS: Final = (CapacityError, InvalidRequest, TraceError)
+"""Errors of a pass along a record that the record causes."""
+CONTRADICTION: Final = "its first step contradicts itself"
 
 
 def generations(
@@ -18,9 +33,17 @@ def generations(
     Raises:
         EngineError: the arm cannot continue.
     """
-    if not arm.planned.kind.reads:
-        return arm.engine.generate(requests)
-    return _read(arm, requests, done)
+    made = _read(arm, requests, done) if arm.planned.kind.reads else arm.engine.generate(requests)
+    return (_legible(arm, generation) for generation in made)
+
+
+def _legible(arm: PreparedArm, generation: Generation) -> Generation:
+    """The generation, or the reason why its record cannot be written."""
+    try:
+        fault = place_fault(decoded(opened(generation.trace), only=NEEDED))
+    except TraceError as error:
+        fault = str(error)
+    return generation if fault is None else _unreadable(arm, generation.request, fault)
 
 
 def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], ArmRecord]) -> Iterator[Generation]:
@@ -29,10 +52,26 @@ def _read(arm: PreparedArm, requests: Sequence[Request], done: Callable[[str], A
         return
     answered = {(other.case_id, other.sample): other for other in done(arm.planned.along).requests}
     cases = {request.id: (key.case_id, key.sample) for key, request in arm.requests.items()}
-    read = reading(arm.planned.kind, arm.engine).read
+    pass_along = reading(arm.planned.kind, arm.engine)
     for request in requests:
         # the engine did not answer every request
         record = answered.get(cases[request.id])
-        generation = None if record is None else read(request, record)
-        if generation is not None:
-            yield generation
+        if record is not None and record.trace.steps:
+            yield _read_one(arm, pass_along, request, record)
+
+
+def _read_one(arm: PreparedArm, along: Reading, request: Request, record: RequestRecord) -> Generation:
+    reason = shape_fault(record.trace)
+    try:
+        generation = along.read(request, record) if reason is None else None
+    except OF_RECORDS as error:
+        return _unreadable(arm, request, str(error))
+    return generation or _unreadable(arm, request, reason or CONTRADICTION)
+
+
+def _unreadable(arm: PreparedArm, request: Request, reason: str) -> Generation:
+    facts = {"error": {"kind": UNREADABLE, "message": reason}}
+    plan, vocabulary = arm.planned.plan, 1 + max(request.prompt)
+    shown = ForeignEngine(vocabulary, (), plan.protocol, plan.proposer or "plain", RecordLevel.TOKENS)
+    trace = failed_trace(header_of(request, shown, FinishReason.ERROR, facts))
+    return Generation(request, (), FinishReason.ERROR, trace, facts=facts)

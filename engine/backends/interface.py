@@ -194,13 +194,18 @@ class Redrafting(Protocol):
     """
 
     def redraft_config(self) -> Effective:
-        """The facts of that pass: proposer, models, and whether drafts are a function of the request's tokens alone
-        (`copies`).
+        """The facts of that pass: proposer, models, whether drafts are a function of the request's tokens alone
+        (`copies`), whether they come out the same to the last bit (`repeats`), and whether the lead of every choice is
+        known (`measured`).
         """
         ...
 
     def redraft(self, request: Request, recorded: Trace) -> Generation | None:
         """The drafts of every recorded step, all of them examined and none accepted, with the recorded tokens; None
-        for a record whose first step contradicts itself. Steps after the first with another draft mean nothing.
+        for a record whose first step contradicts itself. Each token is drawn after the recorded ones; the fact `parted`
+        lists those that came out otherwise (`engine.record.trace.PARTED`).
+
+        Raises:
+            EngineError: no pass can follow the record.
         """
         ...

@@ -1,18 +1,18 @@
 """Drafting again: the proposer's drafts along a recorded response, step by step.
 
 One request in a loop of its own: a fresh proposer, one row, no neighbours and no earlier request. Each step proposes
-anew after the recorded history; the loop then goes on with the recorded draft and the recorded decision, whatever was
-proposed. Random numbers are keyed by position, so a sound proposer repeats its drafts up to rounding. The pass shares
-the proposer's and the models' code with decoding, hence their faults; it shares neither the batch, nor what another
-request or an earlier step left in a cache. The target runs only for proposers that read it; for the others its rows are
-NaN on record. A proposer whose drafts part from the record keeps its own tokens in its cache: compare no step after
-that one.
+anew after the recorded history, token by token along the recorded draft (`engine.decode.redraws`); the loop then goes
+on with the recorded draft and the recorded decision, whatever was proposed. Random numbers are keyed by position, so a
+sound proposer repeats its drafts up to rounding, and the fact `parted` lists every node at which it does not. The pass
+shares the proposer's and the models' code with decoding, hence their faults; it shares neither the batch, nor what
+another request or an earlier step left in a cache. The target runs only for proposers that read it; for the others its
+rows are NaN on record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -33,10 +33,11 @@ from engine.core.types import (
     Tree,
 )
 from engine.decode.loop import Loop, LoopOptions
+from engine.decode.redraws import OwnDraft, Redraws
 from engine.decode.seams import EngineParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
-from engine.record.trace import StepView, Trace, steps_of
+from engine.record.trace import PARTED, StepView, Trace, decode, encode, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
 from engine.sampling.target_rows import TargetRows
@@ -94,13 +95,16 @@ def _consistent(step: RecordedStep) -> bool:
 
 
 class _Followed:
-    """A proposer that proposes anew and hands the loop the recorded drafts. `made` is the newest own proposal."""
+    """A proposer that proposes anew and hands the loop the recorded drafts. `made` is the newest own draft, `parted`
+    the fact of that name.
+    """
 
-    def __init__(self, inner: Proposer, steps: Sequence[RecordedStep]) -> None:
-        self._inner = inner
+    def __init__(self, inner: Proposer, redraws: Redraws, steps: Sequence[RecordedStep]) -> None:
+        self._inner, self._redraws = inner, redraws
         self._drafts = iter(steps)
         self.facts = inner.facts
-        self.made = Proposal()
+        self.made = OwnDraft(Proposal(), ())
+        self.parted: list[tuple[int, int, float | None]] = []
 
     def start(self, context: Context) -> None:
         """Pass on."""
@@ -108,8 +112,11 @@ class _Followed:
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """The recorded draft; what the target reads beside it is the inner proposer's."""
-        (self.made,) = self._inner.propose(contexts)
-        return [Proposal(next(self._drafts).tree, lookahead_tokens=self.made.lookahead_tokens)]
+        recorded = next(self._drafts).tree
+        self._redraws.begin(recorded, contexts[0])
+        (along,) = self._inner.propose(contexts)
+        self.made = self._redraws.own(along)
+        return [Proposal(recorded, lookahead_tokens=along.lookahead_tokens)]
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Pass on the recorded decision."""
@@ -121,7 +128,9 @@ class _Followed:
 
     def as_made(self, _request: Request, record: StepRecord) -> StepRecord:
         """The step with the proposer's own draft, every node of it examined and none accepted."""
-        made = self.made
+        made = self.made.proposal
+        leads = ((item.node, item.lead) for item in self.made.leads)
+        self.parted += ((record.step, node, lead if np.isfinite(lead) else None) for node, lead in leads)
         chances = [NAN] * len(made.tree)
         if made.q_kind is QKind.FULL and made.q is not None:
             chances = [float(row[token]) for row, token in zip(made.q, made.tree.tokens, strict=True)]
@@ -184,13 +193,15 @@ class Redrafter:
     options: LoopOptions
     decode: Decode
     grammars: Grammars | None = None
+    redraws: Redraws = field(default_factory=Redraws)
+    """Those that the proposer draws with."""
 
     def run(self, request: Request, steps: Sequence[RecordedStep]) -> Generation | None:
         """The request's record with the drafts made anew and the recorded decisions; None without steps."""
         if not steps:
             return None
         length = sum(len(step.outcome.emitted) for step in steps)
-        followed = _Followed(self.proposer, steps)
+        followed = _Followed(self.proposer, self.redraws, steps)
         parts = replace(
             self.parts,
             stops=lambda sampling, eos, decode: _RecordedEnd(sampling, eos, decode, length),
@@ -200,4 +211,10 @@ class Redrafter:
         target = self.target if self.proposer.facts.reads_target else _Unread(self.target)
         loop = Loop(target, followed, decided, self.decode, self.options, self.cache, parts, grammars=self.grammars)
         (generation,) = loop.run([request])
-        return generation
+        return replace(generation, trace=_with_fact(generation.trace, followed)) if followed.parted else generation
+
+
+def _with_fact(data: bytes, followed: _Followed) -> bytes:
+    trace = decode(data)
+    facts = {**trace.header.facts, PARTED: [list(item) for item in followed.parted]}
+    return encode(replace(trace, header=replace(trace.header, facts=facts)))

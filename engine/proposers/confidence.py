@@ -32,6 +32,7 @@ the assistant models of transformers, put before the draw.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +46,10 @@ STOP_BELOW: Final = ScalarOption(0.0, 0.0, 1.0)
 """The option `stop_below`; 0 never stops."""
 
 
+EndRule = Callable[[float, NDArray[np.floating[Any]], DraftContext], bool]
+"""The arguments of `unsure` -> whether a draft ends."""
+
+
 def unsure(stop_below: float, logits: NDArray[np.floating[Any]], context: DraftContext) -> bool:
     """Whether a draft ends before the token at position `len(context.history)`.
 
@@ -53,10 +58,10 @@ def unsure(stop_below: float, logits: NDArray[np.floating[Any]], context: DraftC
         logits: [V] the draft's row for that position.
         context: the prefix.
     """
-    return stop_below > 0 and _largest(logits, context) < stop_below
+    return stop_below > 0 and largest_q(logits, context) < stop_below
 
 
-def _largest(logits: NDArray[np.floating[Any]], context: DraftContext) -> float:
+def largest_q(logits: NDArray[np.floating[Any]], context: DraftContext) -> float:
     """The largest q; at temperature 0, where q is one-hot, that of the scores at temperature 1."""
     row = context.row(logits)
     return float((softmax(row.scores) if context.params.greedy else row.p).max())

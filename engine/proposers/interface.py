@@ -50,6 +50,10 @@ class ProposerFacts:
     """The length of its drafts; None if it depends on the text or is undeclared."""
     copies: bool = False
     """Its drafts are a function of the tokens alone, without any arithmetic that rounds."""
+    measured: bool = True
+    """Every choice that rounding may change is made by the parts' draw rules, which know its lead
+    (`engine.decode.redraws`).
+    """
     reads_target: bool = True
     """It drafts with the target's outputs, cache or weights; False needs no target at all."""
 

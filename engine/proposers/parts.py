@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from engine.core.types import DraftRule
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.interface import SlotCache, TargetModel
+from engine.proposers.confidence import EndRule, unsure
 from engine.proposers.interface import Proposer
 from engine.sampling.draw import DrawRule, SiblingRule, draw_siblings
 
@@ -59,6 +60,7 @@ class ProposerParts:
     memory: SharedMemory | None = None
     """The state that earlier proposers of the arm carried over; None if there is none."""
     draw_siblings: SiblingRule = draw_siblings
+    unsure: EndRule = unsure
 
     @property
     def drafts(self) -> tuple[TargetModel, ...]:

@@ -45,6 +45,10 @@ DAMAGE: Final = (
 """Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
+PARTED: Final = "parted"
+"""Fact of a request drafted again: [step, node, lead] of every choice that is not the recorded one, with null for an
+infinite lead (`engine.decode.redraws`). Left out if there are none.
+"""
 Ints = NDArray[np.integer[Any]]
 Rows = NDArray[np.floating[Any]]
 

@@ -100,25 +100,30 @@ SiblingRule = Callable[[DraftRule, SiblingSpec, NDArray[np.floating[Any]], Draft
 
 
 def draw_siblings(
-    rule: DraftRule, siblings: SiblingSpec, logits: NDArray[np.floating[Any]], context: DraftContext
+    rule: DraftRule,
+    siblings: SiblingSpec,
+    logits: NDArray[np.floating[Any]],
+    context: DraftContext,
+    recorded: Sequence[int] = (),
 ) -> list[Draw]:
     """Draw the children of a node from one row of draft logits: the requested number, or fewer if q has fewer tokens.
 
     Each draw carries the q that it was drawn from, given the earlier ones, which makes the tree rule lossless. A
     coupled draw takes the largest remaining entry of log q plus the target's noise. At temperature 0 and under the
-    greedy rule the children are the most likely tokens.
+    greedy rule the children are the most likely tokens. Each child is drawn as if the earlier ones had come out as
+    `recorded`, which may be fewer.
     """
     row = context.row(logits)
     if rule is DraftRule.GREEDY or context.params.greedy or siblings.how is Siblings.TOP:
-        return _most_likely(row.scores, siblings.count)
+        return _most_likely(row.scores, siblings.count, recorded)
     position, q = len(context.history), row.p
     draws: list[Draw] = []
-    for order in range(siblings.first, siblings.first + siblings.count):
+    for place, order in enumerate(range(siblings.first, siblings.first + siblings.count)):
         drawn = _one_of(rule, q, position, order, context.randomness)
         draws.append(drawn)
         if siblings.how is Siblings.WITHOUT_REPLACEMENT or rule is DraftRule.COUPLED:
             left = q.copy()
-            left[drawn.token] = 0.0
+            left[recorded[place] if place < len(recorded) else drawn.token] = 0.0
             mass = float(left.sum())
             if mass == 0:
                 break
@@ -133,7 +138,12 @@ def _one_of(rule: DraftRule, q: Floats, position: int, order: int, randomness: R
     return Draw(inverse_cdf(q, u), QKind.FULL, q, u)
 
 
-def _most_likely(scores: Floats, count: int) -> list[Draw]:
-    """The largest finite scores, lowest ids first among equals."""
-    chosen = np.argsort(-scores, kind="stable")[:count]
-    return [Draw(int(token), QKind.ONE_HOT, None, float("nan")) for token in chosen if np.isfinite(scores[token])]
+def _most_likely(scores: Floats, count: int, recorded: Sequence[int]) -> list[Draw]:
+    """The largest finite scores, lowest ids first among equals; each beside the `recorded` ones before it."""
+    ranked = [int(token) for token in np.argsort(-scores, kind="stable")[: count + len(recorded)]]
+    drawn: list[int] = []
+    before: list[int] = []
+    while len(drawn) < count and (left := [token for token in ranked if token not in before]):
+        before.append(recorded[len(drawn)] if len(drawn) < len(recorded) else left[0])
+        drawn.append(left[0])
+    return [Draw(token, QKind.ONE_HOT, None, float("nan")) for token in drawn if np.isfinite(scores[token])]

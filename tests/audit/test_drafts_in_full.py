@@ -8,10 +8,11 @@ import pytest
 
 from audit.checks import load
 from audit.evidence.records import ArmKind
-from audit.runs.arms import REDRAFT_REQUESTS, plan_arms, slots
+from audit.runs.arms import REDRAFT_REQUESTS, plan_arms, slots, spread
 from audit.runs.prepare import prepare
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
+from tests.support.planted_drafts import plant
 from tests.support.tiers import slow_unless
 
 SUITE = """\
@@ -28,7 +29,7 @@ coverage: {{least: 0}}
 arms:
   - name: arm
     proposer: {proposer}
-    verifier: chain
+    verifier: {rule}
     {more}
 """
 DRAFT = "{kind: draft_model, model: draft, gamma: 4}"
@@ -36,17 +37,17 @@ COPY = "{kind: ngram, gamma: 4, options: {min_ngram: 1}}"
 LEARNED = "{kind: suffix, gamma: 4, options: {max_spec_factor: 4.0, cached_requests: 8}}"
 
 
-def suite(folder, proposer, more="", prompts=16):
+def suite(folder, proposer, more="", prompts=16, rule="chain"):
     words = (f"{chr(97 + index % 26)}{chr(98 + index // 3)} word word" for index in range(prompts))
     lines = (f'{{"id": "p{index:03d}", "prompt": "{text}"}}' for index, text in enumerate(words))
     (folder / "words.jsonl").write_text("\n".join(lines) + "\n")
     path = folder / "suite.yaml"
-    path.write_text(SUITE.format(proposer=proposer, more=more))
+    path.write_text(SUITE.format(proposer=proposer, more=more, rule=rule))
     return path
 
 
-def run(folder, proposer, more=""):
-    return invoke("run", str(suite(folder, proposer, more)), "--store", str(folder / "audit.db"))
+def run(folder, proposer, more="", store="audit.db", rule="chain"):
+    return invoke("run", str(suite(folder, proposer, more, rule=rule)), "--store", str(folder / store))
 
 
 def rows(result, *words):
@@ -73,6 +74,44 @@ def test_a_draft_that_is_not_the_proposers_own_fails_a_run_without_a_checks_key(
     assert rows(result, "redraft")
 
 
+PAYING = "{kind: draft_model, model: draft, gamma: 4, options: {token_cost: 0.05}}"
+GREEDY = "sampling: {temperature: 0}"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("fault", "proposer", "more"),
+    [
+        ("blind_draft", DRAFT, ""),
+        ("blind_draft", DRAFT, GREEDY),
+        ("lengths_of_another_request", PAYING, ""),
+    ],
+    ids=["sampled", "greedy", "lengths"],
+)
+def test_a_draft_without_a_quarter_of_the_vocabulary_or_with_a_neighbours_length_fails_at_once(
+    tmp_path, monkeypatch, fault, proposer, more
+):
+    plant(monkeypatch)
+    rule = "\n    ".join(filter(None, (f"fault: {fault}", more)))
+    result = run(tmp_path, proposer, rule, rule="greedy" if more else "chain")
+    assert result.exit_code == 1, result.output
+    (line,) = rows(result, "draft_anchor", "drafts", "fault")
+    assert "are not the proposer's own for this text; first in arm/words/p" in line
+    clean = run(tmp_path, proposer, more, "clean.db", "greedy" if more else "chain")
+    assert rows(clean, "draft_anchor", "drafts", "certified"), clean.output
+
+
+@pytest.mark.medium
+def test_drafts_beyond_the_budget_are_a_fault_of_the_arm_and_not_the_end_of_the_run(tmp_path, monkeypatch):
+    plant(monkeypatch)
+    result = run(tmp_path, DRAFT, "fault: one_draft_too_many")
+    assert result.exit_code == 1, result.output
+    (line,) = rows(result, "draft_anchor", "drafts", "fault")
+    assert "the record cannot be drafted again: request arm/redraft/words/p000#0: the proposer drafted 5 tokens" in line
+    assert rows(result, "accounting", "accounting", "fault")
+    assert rows(result, "law", "law", "inconclusive")
+
+
 @pytest.mark.slow
 def test_a_sound_copying_arm_is_certified_and_its_drafts_are_counted(tmp_path):
     (line,) = rows(run(tmp_path, COPY), "draft_anchor", "drafts", "certified")
@@ -96,5 +135,14 @@ def test_the_redraft_arm_drafts_with_the_candidates_settings_one_request_at_a_ti
     assert (again.plan.rows, again.plan.fault, again.plan.mixed) == (1, None, False)
     assert (again.plan.proposer, again.plan.gamma) == (candidate.plan.proposer, candidate.plan.gamma)
     assert (again.of, len(slots(trial, again))) == ("arm", REDRAFT_REQUESTS)
+    assert len({slot.case.id for slot in slots(trial, again)}) == REDRAFT_REQUESTS
     assert ArmKind.REDRAFT in load("draft_anchor").companions
     assert [arm.planned.kind for arm in prepare(trial).arms].count(ArmKind.REDRAFT) == 1
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_the_requests_that_are_drafted_again_are_spread_over_the_arm_and_over_the_rows_of_its_batches(rows):
+    chosen = spread(256, 32)
+    assert [index // 8 for index in chosen] == list(range(32))
+    assert len({index % rows for index in chosen}) == rows
+    assert spread(5, 5) == list(range(5))

@@ -10,6 +10,7 @@ from typing import Any
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
+from engine.decode.redraws import Redraws
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 from engine.proposers.interface import Proposer
 from engine.proposers.parts import ProposerParts, TargetSide
@@ -61,8 +62,9 @@ def make_loop(
     capacity: int = 512,
     proposer: Proposer | None = None,
     siblings: SiblingRule = draw_siblings,
+    redraws: Redraws | None = None,
 ) -> Loop:
-    """The setup's loop, with `proposer` instead of the setup's if one is given."""
+    """The setup's loop, with `proposer` instead of the setup's if one is given; its drafts are `redraws`, if given."""
     partial = draft_script(setup)  # what the target says when only a part of it runs
     target = ScriptedModel(target_script(setup), setup.vocabulary, eos_ids=setup.eos_ids, partial=partial)
     verifier = verify.load(setup.protocol, setup.verifier_options)
@@ -85,7 +87,7 @@ def make_loop(
             side,
             draw_siblings=siblings,
         )
-        proposer = proposers.build(setup.proposer, parts)
+        proposer = proposers.build(setup.proposer, parts if redraws is None else redraws.parts(parts))
     return Loop(target, proposer, verifier, decode_text, options, cache)
 
 

@@ -1,17 +1,29 @@
 """Drafts again along a record with the parts of a test's loop."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from engine.core.types import QKind
 from engine.decode.redrafting import Redrafter, recorded_steps
+from engine.decode.redraws import Redraws
 from engine.decode.seams import EngineParts
 from engine.record.trace import decode, steps_of
+from tests.engine.build import make_loop
 
 
-def redrafter(loop):
-    """Drafts again with the parts of a loop of one row that has not run."""
+def redrafter(loop, redraws=None):
+    """Drafts again with the parts of a loop of one row that has not run, whose proposer draws with `redraws`."""
     parts = EngineParts(verifier=loop._verifier)
-    return Redrafter(loop._target, loop._proposer, parts, loop._cache, loop._options, loop._decode)
+    redraws = redraws or Redraws()
+    return Redrafter(loop._target, loop._proposer, parts, loop._cache, loop._options, loop._decode, None, redraws)
+
+
+def along(setup, request, trace):
+    """The record of the drafts made again, each token after the recorded ones."""
+    redraws = Redraws()
+    loop = make_loop(replace(setup, rows=1), redraws=redraws)
+    return decode(redrafter(loop, redraws).run(request, recorded_steps(trace)).trace)
 
 
 def again(loop, request, trace):

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from audit.checks.base.unreadable import OWNER, UNJUDGED, with_unreadable
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import LACKING, CheckResult, NoEvidence, Params, Verdict
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core import types
+from engine.core.errors import EngineError
 from engine.core.types import RecordLevel
 from engine.record.effective import LoopOwner
 from engine.stream.interface import StreamSpec
@@ -185,12 +187,24 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
     Evidence below the level that the check needs gives `not_run`, never a pass.
     """
     reason = excuse(check, evidence)
-    return check.run(evidence, {**check.defaults, **overrides}) if reason is None else not_run(reason)
+    if reason is not None:
+        return not_run(reason)
+    result = run_or_fault(check, evidence, {**check.defaults, **overrides})
+    return with_unreadable(check.name, check.companions, evidence, result)
+
+
+def run_or_fault(check: Check, evidence: Evidence, params: Params) -> CheckResult:
+    """A check's result; a fault where it cannot compute with a recorded value, such as a row that gives no law."""
+    try:
+        return check.run(evidence, params)
+    except EngineError as error:
+        return CheckResult(Verdict.FAULT, f"{UNJUDGED}: {error}")
 
 
 def excuse(check: Check, evidence: Evidence) -> str | None:
     """Why a check does not run on this evidence, or None."""
-    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not check.failures:
+    judges = check.failures or (check.name == OWNER and evidence.candidate.unreadable)
+    if not len(evidence.candidate.requests) and len(evidence.candidate.failed) and not judges:
         return NoEvidence("no request was answered; see the liveness check")
     reason = check.applies(evidence)
     if evidence.candidate.level < check.needs:

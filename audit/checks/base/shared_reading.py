@@ -7,10 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import ByRequest, Check, excuse, not_run
+from audit.checks.base.interface import ByRequest, Check, excuse, not_run, run_or_fault
+from audit.checks.base.unreadable import UNJUDGED, broken, with_unreadable
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult, Params
+from audit.evidence.verdicts import CheckResult, Finding, Params
+from engine.core.errors import EngineError
 
 Parts = Sequence[Any]
 """One request's parts, in the order of the checks."""
@@ -39,8 +41,15 @@ def halves_of(checks: Sequence[Check]) -> Sequence[ByRequest[Any]]:
 
 
 def parts_of(reading: RequestReading, halves: Sequence[ByRequest[Any]]) -> Parts:
-    """One request as the checks read it."""
-    return [half.read(reading) for half in halves]
+    """One request as the checks read it; a `Finding` in place of a part whose check cannot compute with the record."""
+    return [_part_of(reading, half) for half in halves]
+
+
+def _part_of(reading: RequestReading, half: ByRequest[Any]) -> Any:
+    try:
+        return half.read(reading)
+    except EngineError as error:
+        return Finding(reading.request.request_id, 0, f"{UNJUDGED}: {error}")
 
 
 def evaluate_together(
@@ -53,17 +62,23 @@ def evaluate_together(
         name: half.begin(evidence, {**item.check.defaults, **item.overrides})
         for (name, item), half in zip(shared.items(), halves_of([item.check for item in shared.values()]), strict=True)
     }
+    unjudged: dict[str, list[Finding]] = {name: [] for name in deciding}
     if deciding:
         # closed at once if a check raises, because other processes may be reading
         with closing(read(evidence.candidate, [item.check for item in shared.values()])) as parts:
             for several in parts:
-                for half, part in zip(deciding.values(), several, strict=True):
-                    half.add(part)
+                for (name, half), part in zip(deciding.items(), several, strict=True):
+                    if isinstance(part, Finding):
+                        unjudged[name].append(part)
+                    else:
+                        half.add(part)
     for name, one in asked.items():
         reason = excuses[name]
         if reason is not None:
             yield name, not_run(reason)
-        elif name in deciding:
-            yield name, deciding[name].result()
+            continue
+        if name in deciding:
+            result = broken(unjudged[name], deciding[name].result())
         else:
-            yield name, one.check.run(evidence, {**one.check.defaults, **one.overrides})
+            result = run_or_fault(one.check, evidence, {**one.check.defaults, **one.overrides})
+        yield name, with_unreadable(name, one.check.companions, evidence, result)

@@ -22,13 +22,15 @@ from engine.core.types import FinishReason, Generation, Request
 from engine.decode.arrivals import Arrivals
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.redrafting import Redrafter, recorded_steps
-from engine.decode.seams import EngineParts
+from engine.decode.redraws import Redraws
+from engine.decode.seams import EngineParts, as_it_is
 from engine.faults import break_parts
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.loading import load_model_or_head
 from engine.models.interface import SlotCache
 from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO, DRAFTING, ROUNDED
+from engine.models.numerics.interface import Invariance
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics
@@ -58,6 +60,7 @@ class NativeEngine:
         self._reference = reference
         self._head = head
         self._drafts = tuple(draft.model for draft in drafts)
+        self._promises = [model.numerics.promises for model in (target, *drafts)]
         self._numerics = {
             "numerics": target.numerics.full_facts(),
             "draft_numerics": drafts[0].numerics.facts() if drafts else None,
@@ -224,7 +227,17 @@ class NativeEngine:
         """The pass of `redraft`."""
         reading = "the proposer alone along the recorded tokens and decisions; fresh caches, one row, no neighbours"
         document = self.effective_config().to_json()
-        return stated(LoopOwner.OWN, {**document, "pass": reading, "rows": 1, "copies": self._facts.copies})
+        facts = {"repeats": self._repeats(), "measured": self._facts.measured}
+        return stated(LoopOwner.OWN, {**document, "pass": reading, "rows": 1, "copies": self._facts.copies, **facts})
+
+    def _repeats(self) -> bool:
+        """True if drafts come out the same to the last bit, in a batch and alone: nothing that drafts rounds, or its
+        numerics promise equal bits.
+        """
+        if self._facts.copies or self._head is not None:
+            return self._facts.copies
+        needed = Invariance.TREE if self._facts.shape == "tree" else Invariance.CHAIN
+        return all(promise >= needed for promise in self._promises[0 if self._facts.reads_target else 1 :])
 
     def redraft(self, request: Request, recorded: Trace) -> Generation | None:
         """The drafts along a record, by the engine's own parts."""
@@ -232,9 +245,12 @@ class NativeEngine:
         tokens = len(request.prompt) + max(len(recorded.token), request.sampling.max_new_tokens)
         capacity = min(tokens + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
         cache = self._target.new_cache(1, capacity)
-        proposer = self._proposer(1, capacity, cache)
+        redraws = Redraws(self._parts.draw)
+        proposer = self._proposer(1, capacity, cache, redraws.parts)
         options = LoopOptions(1, self._plan.gamma, capacity, self._plan.level)
-        redrafter = Redrafter(self._target, proposer, self._parts, cache, options, self._tokens.decode, self._grammars)
+        redrafter = Redrafter(
+            self._target, proposer, self._parts, cache, options, self._tokens.decode, self._grammars, redraws
+        )
         return redrafter.run(request, recorded_steps(recorded))
 
     def _reading_config(self, reading: str, more: Mapping[str, Any]) -> Effective:
@@ -269,7 +285,13 @@ class NativeEngine:
             raise InvalidRequest("structured needs the bytes of every token, which this tokenizer does not give")
         return self._tokens.spell(self._target.vocabulary)
 
-    def _proposer(self, rows: int, capacity: int, cache: SlotCache | None = None) -> Proposer:
+    def _proposer(
+        self,
+        rows: int,
+        capacity: int,
+        cache: SlotCache | None = None,
+        change: Callable[[ProposerParts], ProposerParts] = as_it_is,
+    ) -> Proposer:
         if self._plan.proposer is None:
             return PlainProposer()
         drafts = tuple(self._parts.draft(draft) for draft in self._drafts)
@@ -288,7 +310,7 @@ class NativeEngine:
             gamma=self._plan.gamma,
             memory=self._memory,
         )
-        built = proposers.build(self._plan.proposer, parts)
+        built = proposers.build(self._plan.proposer, change(parts))
         self._memory = memory_of(built)
         return self._parts.proposer(built)
 

@@ -119,6 +119,7 @@ class LookaheadProposer:
             state="request",
             lookahead_tokens=settings.lookahead_tokens,
             options=asdict(settings),
+            measured=False,
         )
 
     @classmethod

@@ -81,6 +81,7 @@ class CascadeProposer:
             state="request",
             options={**options, "tiny": tiny.facts.name},
             steady=SteadyDrafts(model.context),
+            measured=not self._rejects,
             reads_target=False,
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import DraftRule, Proposal, QKind, Tree
-from engine.proposers.confidence import unsure
+from engine.proposers.confidence import EndRule, unsure
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import DraftContext, Draw, DrawRule
@@ -26,11 +26,12 @@ class DrawSettings:
     draw: DrawRule
     eos_ids: tuple[int, ...]
     stop_below: float
+    unsure: EndRule = unsure
 
     @classmethod
     def of(cls, parts: ProposerParts, stop_below: float) -> DrawSettings:
         """As the parts say."""
-        return cls(parts.rule, parts.draw, parts.eos_ids, stop_below)
+        return cls(parts.rule, parts.draw, parts.eos_ids, stop_below, parts.unsure)
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class ChainDraft:
             self.context.randomness,
             self.context.masks,
         )
-        self.stopped = unsure(how.stop_below, logits, context)
+        self.stopped = how.unsure(how.stop_below, logits, context)
         if not self.stopped:
             self.draws.append(how.draw(how.rule, logits, context))
 

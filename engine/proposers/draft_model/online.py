@@ -69,6 +69,7 @@ class OnlineProposer:
             version=self._version,
             options=options,
             steady=draft.facts.steady,
+            reads_target=student is not None,
         )
 
     @classmethod

@@ -36,6 +36,7 @@ class DDTreeProposer:
             can_couple=False,
             state="request",
             hidden=drafter.hidden,
+            measured=False,
         )
 
     @classmethod

@@ -42,5 +42,6 @@ class Eagle2Proposer(DynamicTree):
             state="request",
             hidden=head.layers,
             options=options,
+            measured=False,
         )
         return cls(reader, reach, parts.eos_ids, facts)

@@ -95,7 +95,7 @@ class MlpSpeculatorProposer:
         self._speculator = Speculator(side)
         soft = options["draw"] == "soft"
         rule = parts.rule if soft else DraftRule.GREEDY
-        self._how = DrawSettings(rule, parts.draw, parts.eos_ids, options["stop_below"])
+        self._how = DrawSettings(rule, parts.draw, parts.eos_ids, options["stop_below"], parts.unsure)
         layer = side.model.config.layers
         self._states = LastStates(layer)
         self.facts = ProposerFacts(

@@ -8,9 +8,9 @@ import pytest
 from engine.core.types import DraftRule, Protocol
 from engine.decode.redrafting import recorded_steps
 from engine.record.columns import shape_fault
-from engine.record.trace import decode, steps_of
+from engine.record.trace import PARTED, decode, steps_of
 from tests.engine.build import generate, make_loop, spell
-from tests.support.drafting_again import again, redrafter, require_the_same_drafts
+from tests.support.drafting_again import again, along, redrafter, require_the_same_drafts
 from tests.support.proposer_cases import PAIRS, SHAPED, made, protocols, ragged, sampling_for, setup_of
 from tests.support.tiers import daily, slow_unless
 
@@ -28,7 +28,9 @@ def test_a_sound_proposer_alone_repeats_the_drafts_that_it_made_in_a_batch(case,
     drafted = 0
     for generation in generate(setup, ragged(8, sampling_for(protocol, SHAPED))).values():
         trace = decode(generation.trace)
-        require_the_same_drafts(trace, again(make_loop(replace(setup, rows=1)), generation.request, trace))
+        made_again = along(setup, generation.request, trace)
+        require_the_same_drafts(trace, made_again)
+        assert PARTED not in made_again.header.facts
         drafted += len(trace.node_token)
     assert drafted > 10
 
