@@ -58,7 +58,7 @@ class Likeness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DraftNoise:
-    """What rounding can do to a draft.
+    """The limits of what rounding can do to a draft.
 
     tolerance: largest total variation between two rows of q, and largest lead that it overturns; 0 where nothing
     rounds.

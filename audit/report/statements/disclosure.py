@@ -41,9 +41,11 @@ class Aspect(StrEnum):
 ASPECTS: Final[Mapping[Aspect, tuple[str, ...]]] = {
     Aspect.DETERMINISM: ("greedy_equality", "coupled_equality", "same_seed", "gamma_invariance", "long_context"),
     Aspect.DISTRIBUTION: ("law", "token_law", "two_sample", "q_contract", "prefix_measurable", "honoured"),
-    Aspect.LOGPROBS: ("anchor", "bitwise", "logprob_closeness"),
+    Aspect.LOGPROBS: ("anchor", "bitwise", "logprob_closeness", "row_closeness"),
     Aspect.REPRODUCIBILITY: ("replay", "rng_streams", "seed"),
-    Aspect.OBSERVABILITY: ("accounting", "configuration", "liveness", "reconciliation", "text", "transcript"),
+    Aspect.OBSERVABILITY: (
+        *("accounting", "configuration", "liveness", "reconciliation", "second_accounts", "text", "transcript"),
+    ),
     Aspect.CONTENT: ("constraint_replay", "filter_equality", "no_leak", "schema_conformance", "tool_call_equality"),
     Aspect.SPEED: ("acceptance_drift", "acceptance_outliers", "acceptance_theory", "draft_anchor", "performance"),
 }
