@@ -16,7 +16,7 @@ from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_opt
 from engine.core.types import Protocol
 
 ARGMAX: Final = "argmax_draft"
-"""The engine setting that breaks the drafts on purpose (`engine.backends.transformers.faulty`)."""
+"""The engine setting that breaks the drafts on purpose (`engine.backends.transformers.backend`)."""
 SCHEDULE: Final = "num_assistant_tokens_schedule"
 WEIGHT: Final = "assistant_ensemble_weight"
 LAYERS: Final = "assistant_early_exit"

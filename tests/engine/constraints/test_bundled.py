@@ -12,7 +12,7 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.spelling import BLANK, spelling_of, stand_ins
+from engine.backends.tokenizer import BLANK, spelling_of, stand_ins
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams

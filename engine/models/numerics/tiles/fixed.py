@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.fast import gated, rms_norm, rope_tables, rotated
+from engine.models.numerics.fast import gated, packed, padded, plain, rms_norm, rope_tables, rotated
 from engine.models.numerics.interface import (
     Affine,
     AttentionLayout,
@@ -45,7 +45,6 @@ from engine.models.numerics.layouts import (
     working_dtype,
 )
 from engine.models.numerics.ordered.panels import panels
-from engine.models.numerics.packed import packed, padded, plain
 from engine.models.numerics.tiles import constant_rows
 from engine.models.numerics.tiles.constant_rows import filled
 
