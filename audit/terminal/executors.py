@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from audit.errors import UserError
-from audit.executors.catalogue import EXECUTORS, LOCAL, SLURM, executor
 
 if TYPE_CHECKING:
+    from audit.executors.interface import Executor
     from audit.executors.slurm_options import SlurmOptions
     from audit.runs.prepare import PreparedRun
     from audit.runs.runner import Fill
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 CHOSEN: Final = "specaudit_workers"
 F = TypeVar("F", bound=Callable[..., Any])
+LOCAL: Final = "local"
+SLURM: Final = "slurm"
+EXECUTORS: Final[Mapping[str, str]] = {
+    LOCAL: "audit.executors.local:LocalExecutor",
+    "ray": "audit.executors.on_ray:RayExecutor",
+    SLURM: "audit.executors.on_slurm:SlurmExecutor",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +111,14 @@ def filling(
     require_joinable(prepared)
     made = executor(chosen.executor_name, *([chosen.slurm] if chosen.slurm else []))
     return Spread(prepared, job_of(prepared, threads, allowed), made, chosen.workers).fill
+
+
+def executor(name: str, *options: object) -> Executor:
+    """A new executor of that name, with what its constructor takes.
+
+    Raises:
+        UserError: its packages are not installed, or it cannot work on this machine.
+    """
+    module, _, attribute = EXECUTORS[name].partition(":")
+    made: Executor = getattr(importlib.import_module(module), attribute)(*options)
+    return made

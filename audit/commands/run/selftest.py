@@ -86,16 +86,16 @@ def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None
         UserError: `page` is given.
         SystemExit: a fault is not caught.
     """
-    from audit.selftest import default_report, work
+    from audit.selftest import default_suite, work
 
     if page is not None:
         raise UserError("--markdown has no page for --default-suite; use --json")
     detections = work.run_by_default(plan, note)
-    echo_rows(default_report.COLUMNS, default_report.rows(detections))
+    echo_rows(default_suite.COLUMNS, default_suite.rows(detections))
     if out is not None:
-        with staged({out: (json.dumps(default_report.document(detections), indent=2) + "\n").encode()}):
+        with staged({out: (json.dumps(default_suite.document(detections), indent=2) + "\n").encode()}):
             pass
-    failed = default_report.failures(detections)
+    failed = default_suite.failures(detections)
     echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     if failed:
         raise SystemExit(1)

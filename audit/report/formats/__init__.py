@@ -1,4 +1,4 @@
-"""Output formats of a run's verdicts for programs, one per module. A format is a function from results to text."""
+"""Output formats of a run's verdicts for programs. A format is a function from results to text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from audit.report.tables.results import Results
 from engine.core.registry import resolve
 
 REGISTRY: Final[Mapping[str, str]] = {
-    "junit": "audit.report.formats.junit:render",
-    "github": "audit.report.formats.github:render",
-    "sarif": "audit.report.formats.sarif:render",
-    "summary": "audit.report.formats.summary:render",
+    "junit": "audit.report.formats.verdicts:junit",
+    "github": "audit.report.formats.verdicts:github",
+    "sarif": "audit.report.formats.verdicts:sarif",
+    "summary": "audit.report.formats.verdicts:summary",
 }
 
 

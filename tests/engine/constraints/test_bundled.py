@@ -100,6 +100,6 @@ def test_speculative_tokens_are_those_of_plain_decoding(protocol, temperature, l
 
 
 def test_the_prompts_are_those_that_the_module_makes():
-    from engine.train.structured_prompts import structured_rows
+    from engine.train.prompts import structured_rows
 
     assert structured_rows(120) == ROWS
