@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from audit.errors import UserError
+from engine.core.registry import load
 
 if TYPE_CHECKING:
     from audit.executors.interface import Executor
@@ -119,6 +119,5 @@ def executor(name: str, *options: object) -> Executor:
     Raises:
         UserError: its packages are not installed, or it cannot work on this machine.
     """
-    module, _, attribute = EXECUTORS[name].partition(":")
-    made: Executor = getattr(importlib.import_module(module), attribute)(*options)
+    made: Executor = load(EXECUTORS[name])(*options)
     return made

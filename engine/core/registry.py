@@ -74,7 +74,7 @@ GRAMMARS: Final[Mapping[str, str]] = {
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
-    "fixed": "engine.models.numerics.tiles.fixed:FixedNumerics",
+    "fixed": "engine.models.numerics.tiles.tiled:FixedNumerics",
     "tiled": "engine.models.numerics.tiles.tiled:TiledNumerics",
     "ordered": "engine.models.numerics.ordered.ordered:OrderedNumerics",
     "exact": "engine.models.numerics.exact_sums.exact:ExactNumerics",
@@ -273,5 +273,10 @@ def resolve(registry: Mapping[str, str], name: str, kind: str) -> Any:
     """
     if name not in registry:
         raise InvalidRequest(f"unknown {kind} {name!r}; known: {', '.join(sorted(registry))}")
-    module, _, attribute = registry[name].partition(":")
+    return load(registry[name])
+
+
+def load(place: str) -> Any:
+    """The object at `module:attribute`."""
+    module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""`audit db`: the store's revision, integrity and log, and the erasure of prompts, outputs, tokens and findings of runs."""
+"""`audit db`: the store's revision, integrity and log, and the erasure of what runs have in plain text."""
 
 from __future__ import annotations
 

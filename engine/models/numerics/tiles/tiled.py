@@ -1,6 +1,15 @@
-"""Bitwise equal rows for chains and trees: sums over tiles of logical positions.
+"""Bitwise equal rows for chains and trees: fixed row counts and key lengths, and sums over tiles of logical positions.
 
-As `fixed`, but a query's weighted values are summed tile by tile, TILE positions
+`fixed`, for chains: products go through a kernel whose rows do not depend on each other. Attention
+is explicit: a query at position t always works on the first
+(t // BUCKET + 1) * BUCKET columns, hidden ones included as exact zeros, in a
+product with a multiple of ROWS query rows. The softmax's denominator comes from
+the same product as the numerator, through a column of ones beside the values.
+A chain's column is its position, so plain and speculative decoding then do the
+same sums in the same order; a tree puts tokens into other columns, so the mode promises nothing for trees. Attention
+is in float32 for bfloat16 models.
+
+`tiled`, for trees too: a query's weighted values are summed tile by tile, TILE positions
 at a time, and tiles are added in order. A drafted node enters the tile of its
 position, whatever column it stands in; columns that belong to another tile or
 that the query does not see enter as exact zeros. A product over at most
@@ -11,7 +20,7 @@ query's sum has the same terms in the same order as in sequential decoding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +29,16 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.interface import AttentionLayout, AttentionWindow, HeadSizes, Invariance
+from engine.models.numerics.fast import FastNumerics, gated, packed, padded, plain, rms_norm
+from engine.models.numerics.interface import (
+    Affine,
+    AttentionLayout,
+    AttentionWindow,
+    HeadSizes,
+    Invariance,
+    Matrix,
+    Norm,
+)
 from engine.models.numerics.layouts import (
     Padding,
     additive_mask,
@@ -32,23 +50,203 @@ from engine.models.numerics.layouts import (
     ungrouped,
     working_dtype,
 )
+from engine.models.numerics.ordered.panels import panels
 from engine.models.numerics.tiles import constant_rows
 from engine.models.numerics.tiles.constant_rows import filled
-from engine.models.numerics.tiles.fixed import (
-    MOST_QUERIES,
-    FixedNumerics,
-    by_query_blocks,
-    cache_with_ones,
-    divided,
-    query_blocks,
-    round_up,
-    row_multiple,
-    softmax_weights,
-)
 
+ROWS = 4
+"""Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""
+BUCKET = 256
+MOST_QUERIES = 64
+"""Query rows of one product: from 128 rows on MKL takes a kernel that adds the terms of some shapes in another order
+(128 rows or more by 128 columns over a head of 32 numbers, measured)."""
+SERIAL = 32768
+"""From this many numbers on, torch shares an elementwise operation among threads (its GRAIN_SIZE)."""
 TILE = 128
 SCRATCH = 64
 """How far a tree's columns may reach into the next tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBucket:
+    """A key length, which queries [B * kv_heads, width * group, 1] have it, and which blocks of query rows have any."""
+
+    columns: int
+    mine: Tensor | None
+    """None means all."""
+    blocks: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLayout:
+    """`mask` [B * kv_heads, width * group, columns] is additive."""
+
+    placement: Placement
+    heads: HeadSizes
+    pads: Padding
+    mask: Tensor
+    buckets: Sequence[LengthBucket]
+
+
+class FixedNumerics(FastNumerics):
+    """Row-invariant products and bucketed explicit attention."""
+
+    name = "fixed"
+    promises = Invariance.CHAIN
+    most_tree_nodes: int | None = None
+
+    def matrix(self, affine: Affine) -> Matrix:
+        """The product through panels, or the packed one; where there is neither, the plain one on padded rows, or on a
+        constant number of them.
+        """
+        if constant_rows.needed(affine.weight.device):
+            return constant_rows.by_blocks(plain(affine))
+        return panels(affine) or packed(affine) or padded(affine, ROWS)
+
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+        """Row by row, in float32 for 16-bit models."""
+        norm = rms_norm(weight, eps, width)
+        cut = constant_rows.by_blocks(norm)
+        return lambda x: cut(x) if constant_rows.needed(x.device) else norm(x)
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up."""
+        return gated_in_parts(gate_up)
+
+    def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
+        """Whole buckets of keys, and values with a column of ones."""
+        return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
+
+    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+        """The mask over the largest bucket, and each query's bucket."""
+        pads = padding(placement, row_multiple(heads))
+        columns = round_up(placement.span, BUCKET)
+        mask = additive_mask(placement, pads, columns, working_dtype(dtype))
+        return FixedLayout(placement, heads, pads, per_head(mask, heads), buckets(placement, pads, heads))
+
+    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+        """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
+        rows = batch_rows(layout.placement)
+        keys = cache.all_keys[:, rows].flatten(1, 2).transpose(2, 3).unbind()
+        values = cache.all_values[:, rows].flatten(1, 2).unbind()
+        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+
+    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+        """One product per bucket; each query keeps the result of its own bucket."""
+        assert isinstance(layout, FixedLayout)
+        pads, heads = layout.pads, layout.heads
+        turned = grouped(queries.to(window.keys.dtype), pads, heads)
+        whole = _with_whole_blocks(layout) if constant_rows.needed(turned.device) else layout
+        total = by_query_blocks(turned, lambda rows, part: _attended_by_bucket(rows, window, whole, part))
+        return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
+
+
+def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
+    """The layout for a multiple of MOST_QUERIES query rows, each of which works on every bucket."""
+    result = [
+        bucket
+        if bucket.mine is None
+        else replace(bucket, mine=filled(bucket.mine, 1, MOST_QUERIES), blocks=(True,) * len(bucket.blocks))
+        for bucket in layout.buckets
+    ]
+    return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=result)
+
+
+def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """Attention [M, rows, ...] of query rows [M, rows, head_dim], block by block.
+
+    Args:
+        queries: as `grouped` orders them.
+        attended: the answer for one block of rows, and which rows they are.
+    """
+    constant = constant_rows.needed(queries.device)
+    whole = filled(queries, 1, MOST_QUERIES) if constant else queries
+    parts = [attended(whole[:, part], part) for part in query_blocks(whole.shape[1])]
+    total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return total[:, : queries.shape[1]]
+
+
+def _attended_by_bucket(queries: Tensor, window: AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:
+    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
+    total = None
+    for bucket in layout.buckets:
+        if not bucket.blocks[part.start // MOST_QUERIES]:
+            continue
+        mask = layout.mask[:, part, : bucket.columns]
+        weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, layout.heads)
+        result = torch.bmm(weights, window.values[0][:, : bucket.columns])
+        total = result if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], result, total)
+    assert total is not None
+    return total
+
+
+def query_blocks(rows: int) -> list[slice]:
+    """The query rows of a forward in blocks of at most MOST_QUERIES."""
+    return [slice(first, min(first + MOST_QUERIES, rows)) for first in range(0, rows, MOST_QUERIES)]
+
+
+def gated_in_parts(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [N, 2 F], by as many rows at once as torch leaves to one thread.
+
+    Two threads would meet in the middle of a row, and the end of a thread's share is computed with other instructions
+    and another exponential than the rest.
+    """
+    most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
+    if len(gate_up) <= most:
+        return gated(gate_up)
+    return torch.cat([gated(part) for part in torch.split(gate_up, most)])
+
+
+def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[LengthBucket]:
+    """The key lengths of a placement, ascending; a tree has one, that of its last column."""
+    largest, blocks = round_up(placement.span, BUCKET), query_blocks(pads.width * heads.group)
+    everywhere = (True,) * len(blocks)
+    if placement.branches is not None or largest == BUCKET:
+        return [LengthBucket(largest, None, everywhere)]
+    lengths = padded_positions(placement, pads) // BUCKET * BUCKET + BUCKET
+    kinds = sorted(set(lengths.flatten().tolist()))
+    if len(kinds) == 1:
+        return [LengthBucket(kinds[0], None, everywhere)]
+    per_head = lengths[:, None, :, None].expand(-1, heads.kv_heads, -1, heads.group)
+    rows = per_head.reshape(pads.batch * heads.kv_heads, -1, 1)
+    result = [(length, rows == length) for length in kinds]
+    return [LengthBucket(length, mine, tuple(bool(mine[:, part].any()) for part in blocks)) for length, mine in result]
+
+
+def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> TensorSlotCache:
+    """A cache in the attention's dtype whose values end in a one."""
+    wide = replace(shape, columns=columns, value_dim=shape.head_dim + 1)
+    cache = TensorSlotCache(wide, working_dtype(dtype))
+    for values in cache.values:
+        values[..., -1] = 1.0
+    return cache
+
+
+def row_multiple(heads: HeadSizes) -> int:
+    """The width multiple that makes query rows (width times group) a multiple of ROWS."""
+    multiple = 1
+    while multiple * heads.group % ROWS:
+        multiple += 1
+    return multiple
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is at least `count`."""
+    return count + -count % multiple
+
+
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: HeadSizes) -> Tensor:
+    """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised.
+
+    `keys` [B * kv_heads, head_dim, columns]; scores are divided by sqrt(head_dim).
+    """
+    scores = torch.baddbmm(mask, queries, keys, alpha=heads.head_dim**-0.5)
+    return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+
+
+def divided(total: Tensor, heads: HeadSizes) -> Tensor:
+    """Numerators by the denominator that stands after them."""
+    return total.narrow(2, 0, heads.head_dim) / total.narrow(2, heads.head_dim, 1)
 
 
 @dataclass(frozen=True, slots=True)
