@@ -13,7 +13,7 @@ from engine.core.registry import load
 
 if TYPE_CHECKING:
     from audit.executors.interface import Executor
-    from audit.executors.slurm_options import SlurmOptions
+    from audit.executors.slurm_jobs import SlurmOptions
     from audit.runs.prepare import PreparedRun
     from audit.runs.runner import Fill
     from audit.suite.allowances import Allowances
@@ -78,7 +78,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
 def _keep_slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     if values:
         # imported with its option, like everything that a run needs
-        from audit.executors.slurm_options import slurm_options
+        from audit.executors.slurm_jobs import slurm_options
 
         _keep(context, parameter, slurm_options(values))
 

@@ -19,8 +19,8 @@ PROPOSERS: Final[Mapping[str, str]] = {
     "eagle": "engine.proposers.trained.eagle:EagleProposer",
     "eagle2": "engine.proposers.trained.eagle:Eagle2Proposer",
     "eagle3": "engine.proposers.trained.eagle:Eagle3Proposer",
-    "early_exit": "engine.proposers.self_draft.self_draft:EarlyExitProposer",
-    "layer_skip": "engine.proposers.self_draft.self_draft:LayerSkipProposer",
+    "early_exit": "engine.proposers.self_draft:EarlyExitProposer",
+    "layer_skip": "engine.proposers.self_draft:LayerSkipProposer",
     "lookahead": "engine.proposers.copying.lookahead:LookaheadProposer",
     "mtp": "engine.proposers.trained.mtp:MtpProposer",
     "medusa": "engine.proposers.trained.medusa:MedusaProposer",
@@ -74,10 +74,10 @@ GRAMMARS: Final[Mapping[str, str]] = {
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
-    "fixed": "engine.models.numerics.tiles.tiled:FixedNumerics",
-    "tiled": "engine.models.numerics.tiles.tiled:TiledNumerics",
+    "fixed": "engine.models.numerics.tiled:FixedNumerics",
+    "tiled": "engine.models.numerics.tiled:TiledNumerics",
     "ordered": "engine.models.numerics.ordered.ordered:OrderedNumerics",
-    "exact": "engine.models.numerics.exact_sums.exact:ExactNumerics",
+    "exact": "engine.models.numerics.exact:ExactNumerics",
     "int8": "engine.models.numerics.ordered.ordered:Int8Numerics",
 }
 """Modes of arithmetic: classes without arguments."""

@@ -65,7 +65,7 @@ def command(
         if path is not None:
             _require_writable(path)
     from audit.selftest import engines, work
-    from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
+    from audit.selftest.work import FULL, QUICK, PresetOverrides, planned
 
     plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
     if default_suite:

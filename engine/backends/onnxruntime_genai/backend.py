@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.backends.onnxruntime_genai.convert import CONVERTER
-from engine.backends.onnxruntime_genai.folder import compose
+from engine.backends.onnxruntime_genai.convert import CONVERTER, compose
 from engine.backends.onnxruntime_genai.reconcile import SOURCES, Accounts, mismatches, speculation
 from engine.backends.onnxruntime_genai.settings import (
     LEVELS,

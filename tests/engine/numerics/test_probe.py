@@ -12,9 +12,9 @@ import torch
 from engine.core.errors import InvalidRequest, NumericsRefused
 from engine.models import numerics
 from engine.models.loading import load_model, load_parts
-from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.interface import Invariance
-from engine.models.numerics.tiles.tiled import FixedNumerics
+from engine.models.numerics.tiled import FixedNumerics
 from engine.models.probe.choose import choose, foreign
 from engine.models.probe.known_answer import ANSWERS, digest
 from engine.models.probe.model_parts import difference

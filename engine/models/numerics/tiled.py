@@ -29,6 +29,8 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
+from engine.models.numerics import constant_rows
+from engine.models.numerics.constant_rows import filled
 from engine.models.numerics.fast import FastNumerics, gated, packed, padded, plain, rms_norm
 from engine.models.numerics.interface import (
     Affine,
@@ -51,8 +53,6 @@ from engine.models.numerics.layouts import (
     working_dtype,
 )
 from engine.models.numerics.ordered.panels import panels
-from engine.models.numerics.tiles import constant_rows
-from engine.models.numerics.tiles.constant_rows import filled
 
 ROWS = 4
 """Query rows of a product are a multiple of this: MKL's kernels for fewer rows round differently."""

@@ -1,8 +1,11 @@
-"""A run's verdicts for programs: JUnit XML, annotations of GitHub Actions, SARIF, and a Markdown table."""
+"""Output formats of a run's verdicts for programs: JUnit XML, annotations of GitHub Actions, SARIF, a Markdown table.
+
+A format is a function from results to text, without a newline at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from audit.evidence.verdicts import Verdict
@@ -100,3 +103,11 @@ def summary(shown: Results) -> str:
             *(["", f"{idle} checks did not run: `audit show {run.ulid}` says why"] if idle else []),
         ]
     )
+
+
+REGISTRY: Final[Mapping[str, Callable[[Results], str]]] = {
+    "junit": junit,
+    "github": github,
+    "sarif": sarif,
+    "summary": summary,
+}
