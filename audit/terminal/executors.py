@@ -12,7 +12,7 @@ from audit.errors import UserError
 from engine.core.registry import load
 
 if TYPE_CHECKING:
-    from audit.executors.interface import Executor
+    from audit.executors.job import Executor
     from audit.executors.slurm_jobs import SlurmOptions
     from audit.runs.prepare import PreparedRun
     from audit.runs.runner import Fill

@@ -29,8 +29,8 @@ from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
 from engine.models.placement import Placed, place
 from engine.models.probe.choose import choose
-from engine.models.probe.known_answer import ANSWERS, digest
 from engine.models.probe.model_parts import parts_of
+from engine.models.probe.probe import ANSWERS, digest
 
 from .exact_models import by_chains, by_trees, make, some_tokens
 
