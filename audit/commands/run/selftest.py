@@ -11,9 +11,8 @@ import click
 from audit.errors import UserError
 from audit.terminal.options import wide_option
 from audit.terminal.tables import echo_rows
-from audit.text.documents import mistake
 from audit.text.printer import echo, note
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_writable, staged
 
 if TYPE_CHECKING:
     from audit.selftest.engines import EngineControls
@@ -63,7 +62,7 @@ def command(
     """
     for path in (out, page):
         if path is not None:
-            _require_writable(path)
+            require_writable(path)
     from audit.selftest import engines, work
     from audit.selftest.work import FULL, QUICK, PresetOverrides, planned
 
@@ -131,11 +130,3 @@ def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path |
         files[page] = report.page(outcome).encode()
     with staged(files):
         pass
-
-
-def _require_writable(path: Path) -> None:
-    """Reject an unusable output path before anything runs."""
-    if path.is_dir():
-        raise mistake(str(path), None, "this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")

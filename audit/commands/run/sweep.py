@@ -17,9 +17,9 @@ from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_arms, complete_suites
 from audit.terminal.options import wide_option
 from audit.terminal.tables import cell, echo_rows
-from audit.text.documents import mistake, quoted
 from audit.text.printer import echo, note
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_writable, staged
+from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
     from audit.sweep.sweep import Sweep
@@ -68,7 +68,7 @@ def command(
     gammas = parse_gammas(gamma)
     loaded = load_suite(suite)
     if out is not None:
-        _require_writable(out)
+        require_writable(out)
     import torch
 
     from audit.sweep import report
@@ -96,14 +96,6 @@ def _print(sweep: Sweep) -> None:
 
 def _note(line: str) -> None:
     note(line)
-
-
-def _require_writable(path: Path) -> None:
-    """Reject an unusable output path before anything is measured."""
-    if path.is_dir():
-        raise mistake(str(path), None, "this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")
 
 
 @contextlib.contextmanager

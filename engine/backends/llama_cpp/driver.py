@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from engine.backends.installed import installed
-from engine.backends.openai.metrics import counters
+from engine.backends.openai.server_counters import counters
 from engine.backends.process.driver import ALIVE_EVERY, EngineDriver, microseconds, one_line, run_driver
 from engine.core.child import Inbox
 
