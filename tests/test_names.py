@@ -33,7 +33,6 @@ PLAIN = {
     "running": "the API of runs, beside reading",
     "seed": "a noun, and a registered check",
     "sizing": "a noun of statistics: sample sizes",
-    "spelling": "a noun: the bytes of a token",
     "spooled": "columns in a spool file",
     "trained": "a family of proposers",
     "undeclared": "a theme of faults",

@@ -1,4 +1,4 @@
-"""Bind evidence to evaluation reports, one file per report format.
+"""Bind evidence to evaluation reports by formats of reports.
 
 To add a format, add one file and one line in `REGISTRY`. The first format that
 recognises a report is used.
@@ -14,9 +14,9 @@ REGISTRY: Final[Mapping[str, str]] = {
     "junit": "audit.attach.junit:FORMAT",
     "model_card": "audit.attach.model_card:FORMAT",
     "eval_results": "audit.attach.eval_results:FORMAT",
-    "lm_eval_samples": "audit.attach.lm_eval_samples:FORMAT",
+    "lm_eval_samples": "audit.attach.lm_eval:SAMPLES",
     "cyclonedx": "audit.attach.cyclonedx:FORMAT",
     "lm_eval": "audit.attach.lm_eval:FORMAT",
     "json": "audit.attach.json_report:FORMAT",
-    "file": "audit.attach.any_file:FORMAT",
+    "file": "audit.attach.json_report:FILE",
 }

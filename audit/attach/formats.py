@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from contextlib import suppress
 from typing import Final
 
@@ -10,6 +9,7 @@ from audit.attach import REGISTRY, splice
 from audit.attach.interface import ReportFormat, decoded
 from audit.text.schema_errors import suggestion
 from audit.text.unsafe import quoted
+from engine.core.registry import load
 
 UNSIGNED: Final = ("lm_eval", "json")
 """Formats that are recognised without a signature, for reports that carry the whole evidence."""
@@ -39,6 +39,5 @@ def find_format(path: str, report: bytes, name: str | None, *, anything: bool) -
 
 def load_format(name: str) -> ReportFormat:
     """A registered format."""
-    module, _, attribute = REGISTRY[name].partition(":")
-    form: ReportFormat = getattr(importlib.import_module(module), attribute)
+    form: ReportFormat = load(REGISTRY[name])
     return form

@@ -1,4 +1,4 @@
-"""Any JSON object: the attachment is under its key `audit`.
+"""Any JSON object, with the attachment under its key `audit`, and any other file.
 
 Its models are the texts under `model` or `model_name`, at the top or under `eval`, where Inspect's logs name theirs.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from audit.attach.interface import JsonReport
+from audit.attach.interface import JsonReport, PlainFile
+
+FILE = PlainFile("file", lambda name, report: not name.endswith(".json"))  # noqa: ARG005 - the interface's signature
+"""Any file: Markdown, HTML, PDF, a table. A statement alone binds it; broken JSON is refused."""
 
 
 def _recognises(report: Any) -> bool:

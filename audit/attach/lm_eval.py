@@ -1,15 +1,21 @@
 """Results of lm-evaluation-harness (`results_*.json`): the attachment is under `config.audit`.
 
 The harness keeps the model's own metadata under `config`: `model` is the kind of model, `model_args` names it, as a
-text `key=value,...` or as an object.
+text `key=value,...` or as an object. Samples (`samples_TASK_*.jsonl`) are one row per document, without a place for
+evidence.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from audit.attach.interface import JsonReport
+from audit.attach.interface import JsonReport, PlainFile
+
+NAMING: Final = ("pretrained", "model", "path", "peft", "delta")
+"""Arguments that name a model or what is added to it."""
+COLUMNS: Final = frozenset({"doc_id", "doc_hash", "resps"})
 
 
 def _recognises(report: Any) -> bool:
@@ -19,10 +25,6 @@ def _recognises(report: Any) -> bool:
         and isinstance(report.get("config"), Mapping)
         and bool({"versions", "n-shot", "configs"} & report.keys())
     )
-
-
-NAMING: Final = ("pretrained", "model", "path", "peft", "delta")
-"""Arguments that name a model or what is added to it."""
 
 
 def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
@@ -38,3 +40,16 @@ def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 FORMAT = JsonReport("lm_eval", ("config",), _recognises, _models)
+
+
+def _fits(name: str, report: bytes) -> bool:
+    if not name.endswith(".jsonl"):
+        return False
+    try:
+        first = json.loads(report.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and first.keys() >= COLUMNS
+
+
+SAMPLES = PlainFile("lm_eval_samples", _fits)

@@ -2,14 +2,17 @@
 
 All of it can be pickled. A worker prepares the suite by itself and compares what it finds with the coordinator's, so
 that no request is decoded by other models, packages or settings.
+
+An executor starts workers somewhere and gives them parts; it knows nothing of arms, stores and retries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from audit.evidence.environment import Environment
 from audit.runs.prepare import PreparedRun, artifacts
@@ -110,3 +113,34 @@ class PartLost:
 
 
 PartOutcome = PartDone | PartFailed | PartLost
+
+
+class WorkerPool(Protocol):
+    """Workers that take parts while they live. A pool replaces a worker that died."""
+
+    def room(self) -> bool:
+        """True if a worker is free."""
+        ...
+
+    def submit(self, part: WorkPart) -> None:
+        """Give a part to a free worker."""
+        ...
+
+    def wait(self) -> PartOutcome:
+        """The next outcome of a submitted part."""
+        ...
+
+
+class Executor(Protocol):
+    """One way to start workers."""
+
+    whole_jobs: bool
+    """True if a worker lives for one part only, so that parts should be few."""
+
+    def pool(self, job: Job, workers: int) -> AbstractContextManager[WorkerPool]:
+        """Workers for a job, which end with the context.
+
+        Raises:
+            UserError: workers cannot be started.
+        """
+        ...

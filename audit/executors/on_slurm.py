@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from audit.executors.job import Job, PartDone, PartFailed, PartLost, PartOutcome, WorkPart
-from audit.executors.job_folder import job_folder
-from audit.executors.slurm_options import SlurmOptions
-from audit.executors.slurm_queue import ENDED, NoAnswer, SlurmQueue, require_commands
+from audit.executors.slurm_jobs import ENDED, NoAnswer, SlurmOptions, SlurmQueue, job_folder, require_commands
 from audit.executors.worker import SuiteWorker, prepared_or_failed
 from audit.text.extras import needs
 from engine.core.errors import EngineError

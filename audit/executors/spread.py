@@ -18,8 +18,7 @@ from itertools import count
 from typing import Final
 
 from audit.errors import CannotDecide
-from audit.executors.interface import Executor, WorkerPool
-from audit.executors.job import ArmPiece, Job, PartDone, PartFailed, PartLost, WorkPart
+from audit.executors.job import ArmPiece, Executor, Job, PartDone, PartFailed, PartLost, WorkerPool, WorkPart
 from audit.executors.shares import divisible
 from audit.runs.continuity import Remaining, remaining
 from audit.runs.interruptions import resume_command

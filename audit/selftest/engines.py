@@ -18,8 +18,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.selftest.chain_law import ChainJudgement, Walk, judge_walk
-from audit.selftest.chains import FIRST, SEED, VOCABULARY, law, leaking, tables, write_chain
+from audit.selftest.chains import (
+    FIRST,
+    SEED,
+    VOCABULARY,
+    ChainJudgement,
+    Walk,
+    judge_walk,
+    law,
+    leaking,
+    tables,
+    write_chain,
+)
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.process.convert import MANIFEST, ModelConverter, convert

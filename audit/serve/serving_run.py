@@ -1,21 +1,25 @@
-"""A run that answers requests as they come, from its beginning in the store to its close.
+"""A run that answers requests as they come, from its beginning in the store to its close, and the server of such a run.
 
-A server and the plug-ins of evaluations share it.
-
-The thread in which the engine's loop runs, apart from the event loop.
-
-An error in the loop ends what runs, with 500, and the loop begins anew with an empty batch. Errors in a row without an
-answer between them stop the server.
+A server and the plug-ins of evaluations share the run. The engine's loop has a thread of its own, apart from the event
+loop. An error in the loop ends what runs, with 500, and the loop begins anew with an empty batch. Errors in a row
+without an answer between them stop the server.
 """
 
 from __future__ import annotations
 
+import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
+import uvicorn
+
+from audit.serve.app import ApiServer, application
+from audit.serve.completion_id import new_ids
 from audit.serve.limits import ServeLimits
 from audit.serve.meters import ServeMeters
 from audit.serve.opened_arm import OpenedArm
@@ -145,3 +149,61 @@ def _decoding(engine: EngineThread, batch: RunningBatch) -> Iterator[None]:
     finally:
         batch.close()
         engine.join()
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How a server runs.
+
+    name: of the model, for clients.
+    token: of the clients; None lets every program of this machine in.
+    """
+
+    name: str
+    limits: ServeLimits
+    token: str | None
+    version: str
+
+
+def serve(
+    opened: OpenedArm,
+    options: ServeOptions,
+    store: Store | None,
+    listener: socket.socket,
+    report: Callable[[str], None],
+    ready: Callable[[str], None],
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C, then let running ones end; `ready` gets the id of the run.
+
+    Raises:
+        CannotDecide: a record could not be written.
+    """
+    with ExitStack() as stack:
+        run = stack.enter_context(serving_run(opened, options.name, options.limits, store, report))
+        ids = new_ids(run.ulid)
+        server = ApiServer(run.model, run.batch, run.meters, options.token, ids, options.version, report)
+        stack.callback(server.reading.shutdown)
+        ready(run.ulid)
+        _listen(server, listener, options.limits)
+
+
+def _listen(server: ApiServer, listener: socket.socket, limits: ServeLimits) -> None:
+    options = uvicorn.Config(
+        application(server),
+        access_log=False,
+        lifespan="off",
+        log_level="error",
+        server_header=False,
+        timeout_graceful_shutdown=round(limits.drain),
+        backlog=2048,
+    )
+
+    def ended(_signal: int, _frame: FrameType | None) -> None:
+        """Uvicorn raises the signal again after the drain; the process goes on to close its run."""
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(options).run(sockets=[listener])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,29 +1,75 @@
 """Check a store's health: triggers and views as made, references valid, every run and every row of the log unchanged.
 
-This module only reads; nothing repairs a damaged store.
+This module only reads; nothing repairs a damaged store. A trigger of the right name may do nothing, so the texts of
+triggers are compared. The migrations are the only place that states the views, so they run without a database and their
+SQL is read. SQLite keeps a view's text; PostgreSQL rewrites it, so there the expected text is rewritten too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from audit.store.base.values import RunStatus
 from audit.store.base.violations import IntegrityViolation
-from audit.store.ledger import log_check, log_scan, trigger_texts
+from audit.store.ledger import log_check, log_scan
+from audit.store.ledger.coverage import COVERED
 from audit.store.sums import sums
-from audit.store.tables import view_texts
-from audit.store.tables.runs import RunRow
+from audit.store.tables.content import CONTENT, FINDING
+from audit.store.tables.runs import APPEND_ONLY, ERASABLE, REVISION, RunRow
 from audit.store.writing import integrity
+
+VIEW_CHANGE: Final = re.compile(r"(CREATE|DROP)(?: OR REPLACE)? VIEW (\w+)(?: AS(.*))?", re.DOTALL)
+PROBE: Final = "audit_expected_view"
+DEFINITION: Final = "SELECT pg_get_viewdef(CAST(:name AS regclass))"
+VIEWS: Final = """
+SELECT relname, pg_get_viewdef(pg_class.oid) AS definition FROM pg_class
+WHERE relkind = 'v' AND relnamespace = CAST(current_schema() AS regnamespace)
+"""
+EVENTS: Final = ("UPDATE", "DELETE")
+REFUSE: Final = """
+BEGIN
+  RAISE EXCEPTION 'the store is append-only: % on % refused', TG_OP, TG_TABLE_NAME
+    USING ERRCODE = 'integrity_constraint_violation';
+END """
+"""Body of PostgreSQL's function `audit_refuse`."""
+REFUSE_KEPT: Final = """
+DECLARE erased boolean;
+BEGIN
+  EXECUTE format('SELECT EXISTS (SELECT 1 FROM erasure WHERE %I = ($1).%I AND what = %L)',
+                 TG_ARGV[0], TG_ARGV[0], TG_ARGV[1]) USING OLD INTO erased;
+  IF NOT erased THEN
+    RAISE EXCEPTION 'the store is append-only: % on % refused: no erasure names the row', TG_OP, TG_TABLE_NAME
+      USING ERRCODE = 'integrity_constraint_violation';
+  END IF;
+  RETURN OLD;
+END """
+"""Body of PostgreSQL's function `audit_refuse_kept`."""
+ERASED_BY: Final[Mapping[str, tuple[str, str]]] = {
+    "content": ("request_id", CONTENT),
+    "request_tokens": ("request_id", CONTENT),
+    "token_trace": ("request_id", CONTENT),
+    "tool_event": ("request_id", CONTENT),
+    "finding": ("check_result_id", FINDING),
+}
+"""Key and kind of the erasure that lets a row of a table go."""
+TRIGGERS: Final = """
+SELECT tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled, prosrc
+FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid
+WHERE NOT tgisinternal AND relnamespace = CAST(current_schema() AS regnamespace)
+"""
 
 
 def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:
     """Append-only triggers that are missing, altered or not the store's own."""
-    expected = trigger_texts.expected(session.get_bind().dialect.name)
-    stored = trigger_texts.stored(session)
+    expected = expected_triggers(session.get_bind().dialect.name)
+    stored = stored_triggers(session)
     for name in sorted(expected.keys() | stored.keys()):
         if name not in stored:
             yield IntegrityViolation(name, "the append-only trigger is missing")
@@ -35,10 +81,10 @@ def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:
 
 def damaged_views(engine: Engine) -> Iterator[IntegrityViolation]:
     """The store's own views that are missing or altered; a user may add others."""
-    queries = view_texts.expected(engine.dialect.name)
+    queries = expected_views(engine.dialect.name)
     with engine.connect() as connection:
         try:
-            expected, stored = view_texts.rewritten(connection, queries), view_texts.stored(connection)
+            expected, stored = rewritten(connection, queries), stored_views(connection)
         except DBAPIError as error:
             reason = str(error.orig).strip().splitlines()[0]
             yield IntegrityViolation("views", f"cannot be compared with those of this version: {reason}")
@@ -71,3 +117,98 @@ def _sqlite_damage(session: Session) -> Iterator[IntegrityViolation]:
     for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
         if message != "ok":
             yield IntegrityViolation("file", str(message))
+
+
+def expected_views(dialect: str) -> Mapping[str, str]:
+    """The query of each view by name, of `sqlite` or `postgresql`, in the order of creation."""
+    # imported here because only this check needs them
+    from alembic import command
+    from alembic.config import Config
+
+    written = io.StringIO()
+    made = Config(output_buffer=written)
+    made.set_main_option("script_location", "migrations:")
+    made.attributes["dialect"] = dialect
+    command.upgrade(made, REVISION, sql=True)
+    views: dict[str, str] = {}
+    for statement in written.getvalue().split(";\n"):
+        if (matched := VIEW_CHANGE.match(statement.strip())) is None:
+            continue
+        action, name, query = matched.groups()
+        views.pop(name, None)
+        if action == "CREATE":
+            views[name] = query.strip()
+    return views
+
+
+def stored_views(connection: Connection) -> Mapping[str, str]:
+    """The query of each view that the database holds, by name."""
+    if connection.dialect.name == "postgresql":
+        return {row.relname: row.definition for row in connection.execute(text(VIEWS))}
+    rows = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'view'")
+    return {row.name: matched.group(3).strip() if (matched := VIEW_CHANGE.match(row.sql)) else row.sql for row in rows}
+
+
+def rewritten(connection: Connection, queries: Mapping[str, str]) -> Mapping[str, str]:
+    """The queries in the words of the database."""
+    if connection.dialect.name != "postgresql":
+        return queries
+    connection.exec_driver_sql("SET TRANSACTION READ WRITE")  # a temporary view counts as writing
+    texts: dict[str, str] = {}
+    for name, query in queries.items():
+        connection.exec_driver_sql(f"CREATE TEMPORARY VIEW {PROBE} AS {query}")
+        texts[name] = connection.execute(text(DEFINITION), {"name": PROBE}).scalar_one()
+        connection.exec_driver_sql(f"DROP VIEW {PROBE}")
+    connection.rollback()
+    return texts
+
+
+def expected_triggers(dialect: str) -> Mapping[str, str]:
+    """The text of each trigger by name, of `sqlite` or `postgresql`."""
+    texts: dict[str, str] = {}
+    for table in (*APPEND_ONLY, "run"):
+        for action in (*EVENTS, "TRUNCATE") if dialect == "postgresql" else EVENTS:
+            name = f"guard_{table}_{action.lower()}"
+            texts[name] = _postgresql(name, table, action) if dialect == "postgresql" else _sqlite(name, table, action)
+    return texts
+
+
+def _event(table: str, action: str) -> str:
+    fixed = table == "run" and action == "UPDATE"
+    return f"UPDATE OF {', '.join(COVERED['run'].columns)}" if fixed else action
+
+
+def _sqlite(name: str, table: str, action: str) -> str:
+    if table in ERASABLE and action == "DELETE":
+        key, what = ERASED_BY[table]
+        named = f"SELECT 1 FROM erasure WHERE erasure.{key} = OLD.{key} AND erasure.what = '{what}'"
+        return (
+            f"CREATE TRIGGER {name} BEFORE DELETE ON {table} FOR EACH ROW WHEN NOT EXISTS ({named}) BEGIN SELECT "
+            f"RAISE(ABORT, 'the store is append-only: DELETE on {table} refused: no erasure names the row'); END"
+        )
+    return (
+        f"CREATE TRIGGER {name} BEFORE {_event(table, action)} ON {table} FOR EACH ROW "
+        f"BEGIN SELECT RAISE(ABORT, 'the store is append-only: {action} on {table} refused'); END"
+    )
+
+
+def _postgresql(name: str, table: str, action: str) -> str:
+    item = "STATEMENT" if action == "TRUNCATE" else "ROW"
+    head = f"CREATE TRIGGER {name} BEFORE {_event(table, action)} ON public.{table} FOR EACH {item}"
+    if table in ERASABLE and action == "DELETE":
+        key, what = ERASED_BY[table]
+        return f"{head} EXECUTE FUNCTION audit_refuse_kept('{key}', '{what}') O {REFUSE_KEPT}"
+    return f"{head} EXECUTE FUNCTION audit_refuse() O {REFUSE}"
+
+
+def stored_triggers(session: Session) -> Mapping[str, str]:
+    """The text of each trigger of the store by name."""
+    if session.get_bind().dialect.name != "postgresql":
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        return {row.name: row.sql for row in session.execute(text(query))}
+    rows = session.execute(text(TRIGGERS))
+    return {name: f"{definition} {_state(enabled)} {source}" for name, definition, enabled, source in rows}
+
+
+def _state(enabled: str | bytes) -> str:
+    return enabled.decode("ascii") if isinstance(enabled, bytes) else enabled

@@ -48,7 +48,7 @@ from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
 from audit.store.tables import foreign_values
 from audit.store.tables.lookup import find_run
-from audit.store.writing import erasure, integrity, request_writer, token_pieces, writer
+from audit.store.writing import contents, erasure, integrity, request_writer, writer
 from audit.store.writing.contents import WithheldContent, withholds
 from audit.store.writing.erasure import ErasurePlan, StoredErasure
 from audit.store.writing.request_writer import NewRequest
@@ -135,7 +135,7 @@ class Store:
 
     def add_pieces(self, run: str, text: Callable[[int], str]) -> int:
         """Record the texts of a run's tokens that are not on record yet; returns their number."""
-        return self._write(lambda session: token_pieces.add_pieces(session, run, text))
+        return self._write(lambda session: contents.add_pieces(session, run, text))
 
     def finished(self, run: str) -> frozenset[RequestKey]:
         """The finished requests of a run, for resuming it."""

@@ -7,17 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
+import zstandard
+from sqlalchemy import Connection, Table
+from sqlalchemy.exc import DatabaseError, StatementError
 from sqlalchemy.orm import Session
 
-from audit.store.base.connection import open_readonly, parse_url
+from audit.store import migrate
+from audit.store.base.connection import open_engine, open_readonly, parse_url
 from audit.store.base.keys import PublicKey
 from audit.store.base.violations import IntegrityViolation
-from audit.store.bundle.archive import LOG, refusal
+from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.inclusion import BundleInclusion, compared
-from audit.store.bundle.unpack import Unpacked, unpacked
+from audit.store.bundle.tables import RUN, Row, decoded, travelling
+from audit.store.ledger import log
 from audit.store.store import Store
 from audit.store.tables.lookup import find_run
+from audit.store.tables.runs import REVISION, Base
+from engine.record.envelope import MAGIC
+
+PIECE: Final = 100
+"""Rows to insert at once."""
+TRACE_BYTES: Final = 2**30
+"""Uncompressed bytes of one trace at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +86,96 @@ def file_digest(path: Path) -> str:
     """Hex SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The URL of a temporary store with the bundle's run alone, the manifest, and the log's proof as JSON or None."""
+
+    url: str
+    manifest: Manifest
+    proof: Any
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Unpacked]:
+    """A bundle's run in a temporary store.
+
+    Raises:
+        UserError: the bundle is refused; the message names the part and the reason.
+    """
+    with reading(path) as reader, TemporaryDirectory(prefix="audit-bundle-") as folder:
+        url = f"sqlite:///{Path(folder) / 'bundle.db'}"
+        manifest = reader.manifest
+        if manifest.revision != REVISION:
+            other = f"of revision {manifest.revision[:20]!r}; this version of audit reads {REVISION}"
+            raise refusal(path, "manifest.json", f"{other}: export the run again with this version")
+        for name in sorted(manifest.parts):
+            for _line in reader.lines(name):
+                pass
+        migrate.upgrade(url)
+        _fill(reader, url)
+        yield Unpacked(url, manifest, _proof(reader))
+
+
+def _proof(reader: Reader) -> Any:
+    if LOG not in reader.manifest.parts:
+        return None
+    lines = list(reader.lines(LOG))
+    if len(lines) != 1:
+        raise refusal(reader.path, LOG, f"has {len(lines)} lines instead of one")
+    return parse_line(reader.path, LOG, lines[0])
+
+
+def _fill(reader: Reader, url: str) -> None:
+    engine = open_engine(parse_url(url))
+    try:
+        with engine.begin() as connection:
+            tables = {part_name(table.name): table for table in travelling(Base.metadata)}
+            for name in sorted((tables.keys() ^ reader.manifest.parts.keys()) - {LOG}):
+                raise refusal(reader.path, name, "is missing" if name in tables else "is unknown")
+            for name, table in tables.items():
+                _insert(reader, connection, name, table)
+            with Session(connection, join_transaction_mode="rollback_only") as session:
+                log.log_all(session)
+                session.flush()
+    finally:
+        engine.dispose()
+
+
+def _insert(reader: Reader, connection: Connection, name: str, table: Table) -> None:
+    rows: list[Row] = []
+    try:
+        for number, line in enumerate(reader.lines(name), 1):
+            rows.append(_row(reader, name, number, table, line))
+            if len(rows) >= PIECE:
+                connection.execute(table.insert(), rows)
+                rows = []
+        if rows:
+            connection.execute(table.insert(), rows)
+    except (DatabaseError, StatementError) as error:
+        raise refusal(reader.path, name, f"its rows do not fit the table: {error.orig or error}") from error
+
+
+def _row(reader: Reader, name: str, number: int, table: Table, line: bytes) -> Row:
+    place = f"{name}:{number}"
+    try:
+        row = decoded(table, parse_line(reader.path, place, line))
+    except ValueError as error:
+        raise refusal(reader.path, place, error) from error
+    if row.get("id", number) != number:
+        raise refusal(reader.path, place, f"its id is not {number}")
+    if table.name == RUN and (number > 1 or row["ulid"] != reader.manifest.run or not row["record_root"]):
+        raise refusal(reader.path, place, "not the one finished run of the manifest")
+    if "payload" in row and _unpacked_bytes(row["payload"]) > TRACE_BYTES:
+        raise refusal(reader.path, place, f"a trace that unpacks to more than {TRACE_BYTES >> 30} GiB")
+    return row
+
+
+def _unpacked_bytes(payload: bytes) -> int:
+    """The size that a trace's frame states, which its decompression cannot exceed; 0 for what is no frame."""
+    try:
+        stated = zstandard.get_frame_parameters(payload[len(MAGIC) :]).content_size
+    except zstandard.ZstdError:
+        return 0
+    return TRACE_BYTES + 1 if stated == zstandard.CONTENTSIZE_UNKNOWN else int(stated)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from audit.errors import UserError
-from audit.executors.catalogue import EXECUTORS, LOCAL, SLURM, executor
+from engine.core.registry import load
 
 if TYPE_CHECKING:
-    from audit.executors.slurm_options import SlurmOptions
+    from audit.executors.job import Executor
+    from audit.executors.slurm_jobs import SlurmOptions
     from audit.runs.prepare import PreparedRun
     from audit.runs.runner import Fill
     from audit.suite.allowances import Allowances
 
 CHOSEN: Final = "specaudit_workers"
 F = TypeVar("F", bound=Callable[..., Any])
+LOCAL: Final = "local"
+SLURM: Final = "slurm"
+EXECUTORS: Final[Mapping[str, str]] = {
+    LOCAL: "audit.executors.local:LocalExecutor",
+    "ray": "audit.executors.on_ray:RayExecutor",
+    SLURM: "audit.executors.on_slurm:SlurmExecutor",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
 def _keep_slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     if values:
         # imported with its option, like everything that a run needs
-        from audit.executors.slurm_options import slurm_options
+        from audit.executors.slurm_jobs import slurm_options
 
         _keep(context, parameter, slurm_options(values))
 
@@ -103,3 +111,13 @@ def filling(
     require_joinable(prepared)
     made = executor(chosen.executor_name, *([chosen.slurm] if chosen.slurm else []))
     return Spread(prepared, job_of(prepared, threads, allowed), made, chosen.workers).fill
+
+
+def executor(name: str, *options: object) -> Executor:
+    """A new executor of that name, with what its constructor takes.
+
+    Raises:
+        UserError: its packages are not installed, or it cannot work on this machine.
+    """
+    made: Executor = load(EXECUTORS[name])(*options)
+    return made

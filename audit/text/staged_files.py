@@ -69,6 +69,8 @@ def require_writable(path: Path) -> None:
     if _is_stream(path):
         with _stream(path):
             return
+    if not path.parent.is_dir():
+        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")
     _stage(path, path.resolve(), b"").unlink()
 
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from audit.errors import CannotDecide, UserError
 from audit.store.base.failures import StoreFailure
 from audit.store.browse.browser import Browser
-from audit.view import run_pages, store_pages
+from audit.view import pages
 from audit.view.access import Access, Guarded
 from audit.view.fields import UnclearAddress
 from audit.view.page import LostStore, ViewPage, ViewState
@@ -73,14 +73,14 @@ class Viewer:
 PageMaker = Callable[[ViewState, Request], "ViewPage | Response"]
 
 PAGES: Final[Mapping[str, PageMaker]] = {
-    "/": store_pages.runs,
-    "/trends": store_pages.trends,
-    "/diff": store_pages.diff,
-    "/runs/{run}": run_pages.first,
-    "/runs/{run}/": run_pages.first,
-    "/runs/{run}/requests": run_pages.requests,
-    "/runs/{run}/request": run_pages.request,
-    "/runs/{run}/{section}": run_pages.section,
+    "/": pages.runs,
+    "/trends": pages.trends,
+    "/diff": pages.diff,
+    "/runs/{run}": pages.first,
+    "/runs/{run}/": pages.first,
+    "/runs/{run}/requests": pages.requests,
+    "/runs/{run}/request": pages.request,
+    "/runs/{run}/{section}": pages.section,
 }
 """Makers of the pages by address; the first that fits counts."""
 

@@ -1,17 +1,26 @@
-"""The pages' templates: those of the report with other links, and the viewer's own."""
+"""The pages' templates: those of the report with other links, and the viewer's own.
+
+Drawings of a page are made at the same time, and equal charts are drawn once.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import cache, partial
 from importlib.resources import files
 from typing import Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
+from audit.report.html.charts import Chart, svg
 from audit.report.html.registry import sections
 from audit.report.html.render import Links, environment, stylesheet
-from audit.view.drawings import Begin, Drawings, drawn_here
+from audit.store.base.canonical import sha256_json
+from audit.view.cache import Kept
 
 LINKS: Final = Links(
     section=lambda name: name,
@@ -19,6 +28,37 @@ LINKS: Final = Links(
     run=lambda run: f"../{quote(run)}/{sections()[0].name}",
 )
 """Relative addresses: every page of a run stands beside the others, so they are the same for all runs."""
+KEPT: Final = 256
+"""Drawings that a server keeps; making one takes about 50 ms."""
+Begin = Callable[[Chart], Future[Markup]]
+
+
+class Drawings:
+    """Drawings by their charts. `begin` begins one."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._begun: Kept[Future[Markup]] = Kept(KEPT)
+
+    def __call__(self, charts: Sequence[Chart]) -> tuple[Markup, ...]:
+        """The drawings of charts, in their order. A chart that failed is tried again at the next call."""
+        keys = [sha256_json(asdict(chart)) for chart in charts]
+        begun = [self._begun.get(key, partial(self._begin, chart)) for key, chart in zip(keys, charts, strict=True)]
+        return tuple(self._finished(key, drawing) for key, drawing in zip(keys, begun, strict=True))
+
+    def _finished(self, key: str, drawing: Future[Markup]) -> Markup:
+        try:
+            return drawing.result()
+        except Exception:
+            self._begun.forget(key)
+            raise
+
+
+def drawn_here(chart: Chart) -> Future[Markup]:
+    """A drawing that is finished when this returns."""
+    drawing: Future[Markup] = Future()
+    drawing.set_result(svg(chart))
+    return drawing
 
 
 def templates(begin: Begin = drawn_here) -> Environment:

@@ -17,10 +17,10 @@ PROPOSERS: Final[Mapping[str, str]] = {
     "dflash": "engine.proposers.trained.dflash:DFlashProposer",
     "draft_model": "engine.proposers.draft_model.draft_model:DraftModelProposer",
     "eagle": "engine.proposers.trained.eagle:EagleProposer",
-    "eagle2": "engine.proposers.trained.eagle2:Eagle2Proposer",
-    "eagle3": "engine.proposers.trained.eagle3:Eagle3Proposer",
-    "early_exit": "engine.proposers.self_draft.early_exit:EarlyExitProposer",
-    "layer_skip": "engine.proposers.self_draft.layer_skip:LayerSkipProposer",
+    "eagle2": "engine.proposers.trained.eagle:Eagle2Proposer",
+    "eagle3": "engine.proposers.trained.eagle:Eagle3Proposer",
+    "early_exit": "engine.proposers.self_draft:EarlyExitProposer",
+    "layer_skip": "engine.proposers.self_draft:LayerSkipProposer",
     "lookahead": "engine.proposers.copying.lookahead:LookaheadProposer",
     "mtp": "engine.proposers.trained.mtp:MtpProposer",
     "medusa": "engine.proposers.trained.medusa:MedusaProposer",
@@ -74,10 +74,10 @@ GRAMMARS: Final[Mapping[str, str]] = {
 
 NUMERICS: Final[Mapping[str, str]] = {
     "fast": "engine.models.numerics.fast:FastNumerics",
-    "fixed": "engine.models.numerics.tiles.fixed:FixedNumerics",
-    "tiled": "engine.models.numerics.tiles.tiled:TiledNumerics",
+    "fixed": "engine.models.numerics.tiled:FixedNumerics",
+    "tiled": "engine.models.numerics.tiled:TiledNumerics",
     "ordered": "engine.models.numerics.ordered.ordered:OrderedNumerics",
-    "exact": "engine.models.numerics.exact_sums.exact:ExactNumerics",
+    "exact": "engine.models.numerics.exact:ExactNumerics",
     "int8": "engine.models.numerics.ordered.ordered:Int8Numerics",
 }
 """Modes of arithmetic: classes without arguments."""
@@ -273,5 +273,10 @@ def resolve(registry: Mapping[str, str], name: str, kind: str) -> Any:
     """
     if name not in registry:
         raise InvalidRequest(f"unknown {kind} {name!r}; known: {', '.join(sorted(registry))}")
-    module, _, attribute = registry[name].partition(":")
+    return load(registry[name])
+
+
+def load(place: str) -> Any:
+    """The object at `module:attribute`."""
+    module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)

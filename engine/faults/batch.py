@@ -54,9 +54,7 @@ def _parameters_fault(name: str, upstream: str, params: OfRow, suits: Suits, sce
     def apply(parts: EngineParts) -> EngineParts:
         return with_view(parts, change)
 
-    return Fault(
-        name, "law", upstream, "text", ("rows", "proposer"), apply, suits, scenario, situation="mixed_parameters"
-    )
+    return Fault(name, upstream, ("rows", "proposer"), apply, suits, scenario, situation="mixed_parameters")
 
 
 def _of_first_row(_context: Context, view: BatchView) -> SamplingParams:
@@ -125,9 +123,7 @@ def _padding_counted(parts: EngineParts, view: BatchView) -> EngineParts:
 
 PADDING_PENALISED = Fault(
     name="padding_penalised",
-    breaks="law",
     upstream="huggingface/text-generation-inference#1765",
-    seen_from="text",
     parts=("rows", "proposer"),
     apply=lambda parts: with_view(parts, _padding_counted),
     suits=Suits(temperature="both", needs=("penalties", "several requests")),
@@ -151,9 +147,7 @@ def _with_longest_positions(placement: Placement) -> Placement:
 
 POSITIONS_OF_LONGEST_ROW = Fault(
     name="positions_of_longest_row",
-    breaks="law",
     upstream="unslothai/unsloth#4078, #3795",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_placement(parts, _with_longest_positions),
     suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
@@ -190,9 +184,7 @@ def _padded(proposal: Proposal, count: int) -> Proposal:
 
 DRAFTS_PADDED_TO_LONGEST = Fault(
     name="drafts_padded_to_longest",
-    breaks="law",
     upstream="vllm-project/vllm#46533",
-    seen_from="text",
     parts=("proposer",),
     apply=lambda parts: with_proposals(parts, _pad_to_longest),
     suits=Suits(shape="chain", needs=("several requests",)),
@@ -229,9 +221,7 @@ class _StaleRoot(WrappedModel):
 
 LAST_TOKEN_OF_PREVIOUS_REQUEST = Fault(
     name="last_token_of_previous_request",
-    breaks="law",
     upstream="vllm-project/vllm#39833",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _StaleRoot),
     suits=SEVERAL,
@@ -333,9 +323,7 @@ def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
 
 ROWS_SHIFTED_AFTER_FINISH = Fault(
     name="rows_shifted_after_finish",
-    breaks="law",
     upstream="tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
-    seen_from="text",
     parts=("target", "proposer"),
     apply=lambda parts: with_view(parts, _shifted_after_finish),
     suits=SEVERAL,

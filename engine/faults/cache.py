@@ -64,7 +64,7 @@ def _stale_fault(name: str, upstream: str, every: int, situation: Situation) -> 
         return with_target(parts, lambda model: StaleColumns(model, every))
 
     suits = Suits(shape="chain", temperature="both")
-    return Fault(name, "law", upstream, "text", ("target",), apply, suits, COUPLED, situation=situation)
+    return Fault(name, upstream, ("target",), apply, suits, COUPLED, situation=situation)
 
 
 KV_NOT_ROLLED_BACK = _stale_fault(
@@ -94,9 +94,7 @@ def _move_nothing(_cache: SlotCache, _row: int, _committed: int, _path: Sequence
 
 PATH_NOT_GATHERED = Fault(
     name="path_not_gathered",
-    breaks="law",
     upstream="none known: an engine for chains that is given trees",
-    seen_from="text",
     parts=("keep",),
     apply=lambda parts: replace(parts, keep=_move_nothing),
     suits=Suits(shape="tree", temperature="both"),
@@ -119,9 +117,7 @@ def _keep_predecessors(parts: EngineParts) -> EngineParts:
 
 WRONG_PATH_GATHERED = Fault(
     name="wrong_path_gathered",
-    breaks="law",
     upstream="none known: an index that is off by one in the gather after a tree step",
-    seen_from="text",
     parts=("keep",),
     apply=_keep_predecessors,
     suits=Suits(shape="tree", temperature="both"),
@@ -143,9 +139,7 @@ def _keep_first_of_path(parts: EngineParts) -> EngineParts:
 
 DEEP_PATH_NOT_GATHERED = Fault(
     name="deep_path_not_gathered",
-    breaks="law",
     upstream="sgl-project/sglang#15360",
-    seen_from="text",
     parts=("keep",),
     apply=_keep_first_of_path,
     suits=Suits(shape="tree", temperature="both"),
@@ -182,9 +176,7 @@ class _StalePrefix(WrappedModel):
 
 STALE_PREFIX_BLOCK = Fault(
     name="stale_prefix_block",
-    breaks="law",
     upstream="vllm-project/vllm#57128, #53912, sgl-project/sglang#19897",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _StalePrefix),
     suits=Suits(temperature="both", needs=("several requests",)),
@@ -215,9 +207,7 @@ class _PartialPrefix(WrappedModel):
 
 PARTIAL_PREFIX_TAKEN_WHOLE = Fault(
     name="partial_prefix_taken_whole",
-    breaks="law",
     upstream="mratsim/tattletale#93",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _PartialPrefix),
     suits=Suits(temperature="both", needs=("several requests",)),

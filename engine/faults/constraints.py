@@ -53,7 +53,7 @@ def _mask_fault(
         change = make()
         return with_rows(parts, lambda rows: _ChangedMasks(rows, change))
 
-    return Fault(name, "law", upstream, "text", ("rows",), apply, suits, SENTENCES, situation=situation)
+    return Fault(name, upstream, ("rows",), apply, suits, SENTENCES, situation=situation)
 
 
 def _nothing_masked(_rows: TargetRows, _row: int, sound: Mask) -> Mask:

@@ -40,7 +40,9 @@ def _draft_fault(
         return replace(parts, draft=lambda model: wrap(parts.draft(model)))
 
     claim, parts = "acceptance", ("draft",)
-    return Fault(name, claim, upstream, "engine evidence", parts, apply, suits, scenario, situation=situation)
+    return Fault(
+        name, upstream, parts, apply, suits, scenario, breaks=claim, seen_from="engine evidence", situation=situation
+    )
 
 
 # the draft's cache

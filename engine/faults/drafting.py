@@ -88,13 +88,13 @@ def draw_fault(
 
     return Fault(
         name,
-        origin.breaks,
         origin.upstream,
-        origin.seen_from,
         ("draw",),
         apply,
         suits,
         scenario,
+        breaks=origin.breaks,
+        seen_from=origin.seen_from,
         situation=origin.situation,
     )
 
@@ -195,9 +195,7 @@ def changed_draw(draw: DrawRule, change: ChangeDraw) -> DrawRule:
 
 ARGMAX_DRAFT_SOFT_Q = Fault(
     name="argmax_draft_soft_q",
-    breaks="law",
     upstream="huggingface/transformers#32867, #47932",
-    seen_from="text",
     parts=("draw",),
     apply=lambda parts: replace(
         parts, draw=changed_draw(parts.draw, lambda drawn, q, _context: replace(drawn, token=int(np.argmax(q))))
@@ -246,9 +244,7 @@ def _recovered_by_noise(trial: Trial, left: Floats) -> Emitted:
 
 SHARED_GUMBEL_NOISE = Fault(
     name="shared_gumbel_noise",
-    breaks="law",
     upstream="vllm-project/vllm#47386, #54282",
-    seen_from="text",
     parts=("verifier", "draw"),
     apply=lambda parts: replace(
         parts,
@@ -277,7 +273,7 @@ def sibling_fault(name: str, upstream: str, change: ChangeSiblings, situation: S
         return replace(parts, draw_siblings=draw_siblings)
 
     suits = Suits((Protocol.TREE,), "tree")
-    return Fault(name, "law", upstream, "text", ("draw_siblings",), apply, suits, BUSHY, situation=situation)
+    return Fault(name, upstream, ("draw_siblings",), apply, suits, BUSHY, situation=situation)
 
 
 SIBLINGS_SHARE_FULL_Q = sibling_fault(

@@ -52,7 +52,6 @@ TOKENS_AFTER_END_TOKEN = Fault(
     name="tokens_after_end_token",
     breaks="structure",
     upstream="vllm-project/vllm#56101, #56137, sgl-project/sglang#39826",
-    seen_from="text",
     parts=("stops",),
     apply=lambda parts: with_late_stops(parts, "end tokens"),
     suits=ENDING,
@@ -68,7 +67,6 @@ TOKENS_AFTER_STOP_STRING = Fault(
     name="tokens_after_stop_string",
     breaks="structure",
     upstream="vllm-project/vllm#47616, snowflakedb/ArcticInference#161",
-    seen_from="text",
     parts=("stops",),
     apply=lambda parts: with_late_stops(parts, "stop strings"),
     suits=STOPPING,
@@ -92,7 +90,6 @@ LENGTH_OVERRUN = Fault(
     name="length_overrun",
     breaks="structure",
     upstream="ohdearquant/lattice#242",
-    seen_from="text",
     parts=("stops",),
     apply=_one_token_more,
     suits=Suits(temperature="both"),
@@ -180,7 +177,7 @@ def _missed_fault(
 
         return replace(parts, stops=stops)
 
-    return Fault(name, "structure", upstream, "text", ("stops",), apply, suits, scenario, situation=situation)
+    return Fault(name, upstream, ("stops",), apply, suits, scenario, breaks="structure", situation=situation)
 
 
 DRAFTED_END_IGNORED = _missed_fault(
@@ -240,7 +237,6 @@ BONUS_AFTER_END = Fault(
     name="bonus_after_end",
     breaks="structure",
     upstream="sgl-project/sglang#33758, #30291",
-    seen_from="text",
     parts=("stops",),
     apply=lambda parts: replace(parts, stops=_BonusAfterEnd),
     suits=ENDING,
@@ -267,7 +263,6 @@ LENGTH_CUT_SHORT = Fault(
     name="length_cut_short",
     breaks="structure",
     upstream="ikawrakow/ik_llama.cpp#2358",
-    seen_from="text",
     parts=("stops",),
     apply=lambda parts: replace(parts, stops=_CutShort),
     suits=Suits(temperature="both"),
@@ -292,7 +287,6 @@ TEXT_OUT_OF_ORDER = Fault(
     name="text_out_of_order",
     breaks="structure",
     upstream="ikawrakow/ik_llama.cpp#1274",
-    seen_from="text",
     parts=("stops",),
     apply=lambda parts: replace(parts, stops=_OutOfOrder),
     suits=Suits(temperature="both"),

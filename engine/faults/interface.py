@@ -187,21 +187,21 @@ COUPLED_TREE: Final = Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", g
 class Fault:
     """One bug: what it breaks, where it was seen, and how it is re-created.
 
-    breaks: the claim that no longer holds.
     upstream: repository and number of the bug that the fault re-creates, or `none known:` and the reason to include it.
-    seen_from: the least evidence that can show the fault: the emitted text, or how the engine arrived at it.
     parts: the fields of `engine.decode.seams.EngineParts` that the fault replaces.
+    breaks: the claim that no longer holds.
+    seen_from: the least evidence that can show the fault: the emitted text, or how the engine arrived at it.
     situation: what has to happen before the fault can show; the one that happens least often if there are several.
     """
 
     name: str
-    breaks: str
     upstream: str
-    seen_from: Literal["text", "engine evidence"]
     parts: tuple[str, ...]
     apply: Callable[[EngineParts], EngineParts]
     suits: Suits = Suits()
     scenario: Scenario = Scenario()
+    breaks: str = field(default="law", kw_only=True)
+    seen_from: Literal["text", "engine evidence"] = field(default="text", kw_only=True)
     situation: Situation = field(kw_only=True)
 
 

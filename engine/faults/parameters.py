@@ -37,7 +37,7 @@ def _rows_fault(
     def apply(parts: EngineParts) -> EngineParts:
         return with_inputs(parts, change)
 
-    return Fault(name, breaks, upstream, "text", ("rows",), apply, suits, scenario, situation=situation)
+    return Fault(name, upstream, ("rows",), apply, suits, scenario, breaks=breaks, situation=situation)
 
 
 # parameters that drafted or bonus rows ignore
@@ -165,9 +165,7 @@ def _last_tokens_only(parts: EngineParts) -> EngineParts:
 
 PENALTIES_PER_STEP = Fault(
     name="penalties_per_step",
-    breaks="law",
     upstream="sgl-project/sglang#33643",
-    seen_from="text",
     parts=("rows",),
     apply=_last_tokens_only,
     suits=PENALISED,
@@ -200,9 +198,7 @@ def _count_steps(parts: EngineParts) -> EngineParts:
 
 MIN_TOKENS_IN_STEPS = Fault(
     name="min_tokens_in_steps",
-    breaks="law",
     upstream="sgl-project/sglang#33643",
-    seen_from="text",
     parts=("rows",),
     apply=_count_steps,
     suits=Suits(temperature="both", needs=("masks", "end tokens")),
@@ -285,9 +281,7 @@ def _count_rejected(parts: EngineParts) -> EngineParts:
 
 REJECTED_DRAFTS_PENALISED = Fault(
     name="rejected_drafts_penalised",
-    breaks="law",
     upstream="osaurus-ai/vmlx-swift#357",
-    seen_from="text",
     parts=("rows",),
     apply=_count_rejected,
     suits=Suits(shape="chain", temperature="both", needs=("penalties",)),
@@ -342,9 +336,7 @@ class _ExactlyK(WrappedRows):
 
 TOP_K_TIES_CUT = Fault(
     name="top_k_ties_cut",
-    breaks="law",
     upstream="vllm-project/vllm#50979, sgl-project/sglang#33539",
-    seen_from="text",
     parts=("rows",),
     apply=lambda parts: with_rows(parts, _ExactlyK),
     suits=Suits(needs=("truncation",)),

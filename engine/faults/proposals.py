@@ -99,9 +99,7 @@ def _draft_unmasked(parts: EngineParts) -> EngineParts:
 
 FORBIDDEN_DRAFTS_DROPPED = Fault(
     name="forbidden_drafts_dropped",
-    breaks="law",
     upstream="none known: engines drop what a grammar forbids before verification, nobody has reported the bias",
-    seen_from="text",
     parts=("draw", "proposer"),
     apply=lambda parts: with_proposals(_draft_unmasked(parts), lambda: _drop_forbidden),
     suits=Suits(shape="chain", needs=("masks",)),
@@ -154,9 +152,7 @@ def _one_step_late() -> ChangeProposals:
 
 STALE_Q = Fault(
     name="stale_q",
-    breaks="law",
     upstream="none known: engines that hand q from one step to the next can hand it one step late",
-    seen_from="text",
     parts=("proposer",),
     apply=lambda parts: with_proposals(parts, _one_step_late),
     situation="rejected_first",

@@ -29,13 +29,13 @@ def numbers_fault(
 
     return Fault(
         name,
-        origin.breaks,
         origin.upstream,
-        origin.seen_from,
         ("numbers",),
         apply,
         suits,
         scenario,
+        breaks=origin.breaks,
+        seen_from=origin.seen_from,
         situation=origin.situation,
     )
 

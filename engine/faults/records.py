@@ -22,7 +22,9 @@ def _record_fault(name: str, breaks: str, upstream: str, change: Tell, suits: Su
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, record=change)
 
-    return Fault(name, breaks, upstream, "engine evidence", ("record",), apply, suits, situation=situation)
+    return Fault(
+        name, upstream, ("record",), apply, suits, breaks=breaks, seen_from="engine evidence", situation=situation
+    )
 
 
 # log-probabilities

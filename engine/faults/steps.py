@@ -108,7 +108,7 @@ def _leftover_fault(
         return with_target(parts, lambda model: _LeftoverColumns(model, early, late))
 
     suits = Suits(shape="chain", temperature="both")
-    return Fault(name, "law", upstream, "text", ("target",), apply, suits, COUPLED, situation=situation)
+    return Fault(name, upstream, ("target",), apply, suits, COUPLED, situation=situation)
 
 
 LAST_ACCEPTED_ENTRY_STALE = _leftover_fault(
@@ -154,9 +154,7 @@ class _ForgottenHistory(_StepMemory):
 
 HISTORY_LOST_AFTER_REJECTION = Fault(
     name="history_lost_after_rejection",
-    breaks="law",
     upstream="paiml/aprender#2014",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _ForgottenHistory),
     suits=Suits(shape="chain", temperature="both"),
@@ -183,9 +181,7 @@ class _LostBeyondBorder(WrappedModel):
 
 PAGE_BORDER_ENTRIES_LOST = Fault(
     name="page_border_entries_lost",
-    breaks="law",
     upstream="RBLN-SW/vllm-rbln#326, #1128",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _LostBeyondBorder),
     suits=Suits(shape="chain", temperature="both"),
@@ -212,9 +208,7 @@ class _LastChunkEarly(WrappedModel):
 
 LAST_CHUNK_ONE_EARLY = Fault(
     name="last_chunk_one_early",
-    breaks="law",
     upstream="Integral2u/SharpMind#57",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _LastChunkEarly),
     suits=Suits(temperature="both"),

@@ -143,7 +143,7 @@ def _fault(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, streams=stream)
 
-    return Fault(name, breaks, upstream, "text", ("streams",), apply, suits, scenario, situation=when)
+    return Fault(name, upstream, ("streams",), apply, suits, scenario, breaks=breaks, situation=when)
 
 
 CHUNK_BEFORE_VERIFICATION = _fault(

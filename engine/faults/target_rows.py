@@ -33,9 +33,7 @@ def _shift_rows(logits: Tensor, _placement: Placement) -> Tensor:
 
 TARGET_ROWS_SHIFTED = Fault(
     name="target_rows_shifted",
-    breaks="law",
     upstream="vllm-project/vllm#54928, #51812",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_logits(parts, _shift_rows),
     scenario=COUPLED,
@@ -58,9 +56,7 @@ def _repeat_last_row(logits: Tensor, placement: Placement) -> Tensor:
 
 BONUS_WRONG_ROW = Fault(
     name="bonus_wrong_row",
-    breaks="law",
     upstream="NVIDIA/TensorRT-LLM#15098",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_logits(parts, _repeat_last_row),
     suits=Suits(shape="chain", temperature="both"),
@@ -87,9 +83,7 @@ def _rotate_rows(logits: Tensor, placement: Placement) -> Tensor:
 
 ROWS_OF_ANOTHER_REQUEST = Fault(
     name="rows_of_another_request",
-    breaks="law",
     upstream="vllm-project/vllm#41768, sgl-project/sglang#32666",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_logits(parts, _rotate_rows),
     suits=Suits(temperature="both", needs=("several requests",)),
@@ -113,7 +107,6 @@ DRAFTED_ROWS_IN_BFLOAT16 = Fault(
     name="drafted_rows_in_bfloat16",
     breaks="equality",
     upstream="vllm-project/vllm#5313, #7627",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_logits(parts, _round_drafted_rows),
     suits=Suits(temperature="both"),
@@ -139,9 +132,7 @@ def _drafts_one_late(placement: Placement) -> Placement:
 
 POSITIONS_OFF_BY_ONE = Fault(
     name="positions_off_by_one",
-    breaks="law",
     upstream="huggingface/transformers#30042, #30413",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_placement(parts, _drafts_one_late),
     suits=Suits(temperature="both", needs=("weights",)),
@@ -165,9 +156,7 @@ def _compressed_beyond(placement: Placement) -> Placement:
 
 ROTATION_CHANGES_BEYOND_LENGTH = Fault(
     name="rotation_changes_beyond_length",
-    breaks="law",
     upstream="huggingface/transformers#25104",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_placement(parts, _compressed_beyond),
     suits=Suits(temperature="both", needs=("weights",)),
@@ -191,9 +180,7 @@ def _consecutive_positions(placement: Placement) -> Placement:
 
 TREE_POSITIONS_FLAT = Fault(
     name="tree_positions_flat",
-    breaks="law",
     upstream="none known: the position half of a tree mask, which every tree engine has to get right",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_placement(parts, _consecutive_positions),
     suits=Suits(shape="tree", temperature="both"),
@@ -219,9 +206,7 @@ def _see_previous_node(placement: Placement) -> Placement:
 
 TREE_MASK_LEAKS = Fault(
     name="tree_mask_leaks",
-    breaks="law",
     upstream="none known: what a causal mask does where a tree mask is due",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_placement(parts, _see_previous_node),
     suits=Suits(shape="tree", temperature="both"),
@@ -255,9 +240,7 @@ class _ReadTwice(WrappedModel):
 
 PROMPT_END_READ_TWICE = Fault(
     name="prompt_end_read_twice",
-    breaks="law",
     upstream="none known: the classic off-by-one where reading the prompt and the first step meet",
-    seen_from="text",
     parts=("target",),
     apply=lambda parts: with_target(parts, _ReadTwice),
     suits=Suits(temperature="both"),
@@ -287,9 +270,7 @@ class _TrustFirstDraft(WrappedRows):
 
 FIRST_TOKEN_FROM_DRAFT = Fault(
     name="first_token_from_draft",
-    breaks="law",
     upstream="none known: a response that begins before the first verification",
-    seen_from="text",
     parts=("rows",),
     apply=lambda parts: with_rows(parts, _TrustFirstDraft),
     suits=Suits(temperature="both"),
@@ -313,7 +294,6 @@ TIES_BROKEN_DIFFERENTLY = Fault(
     name="ties_broken_differently",
     breaks="equality",
     upstream="vllm-project/vllm#7627",
-    seen_from="text",
     parts=("rows",),
     apply=lambda parts: with_rows(parts, _LastOfTies),
     suits=Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),

@@ -30,7 +30,7 @@ def _undeclared(
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
 
-    return Fault(name, "law", upstream, "text", ("verifier",), apply, CHAIN_ONLY, situation=situation)
+    return Fault(name, upstream, ("verifier",), apply, CHAIN_ONLY, situation=situation)
 
 
 ENSEMBLE_UNDECLARED = _undeclared(

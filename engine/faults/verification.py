@@ -136,7 +136,6 @@ GREEDY_ACCEPTS_TOP2 = Fault(
     name="greedy_accepts_top2",
     breaks="equality",
     upstream="none known: stands for options that keep a draft among the target's best k",
-    seen_from="text",
     parts=("verifier",),
     apply=lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
     suits=Suits((Protocol.GREEDY,), temperature="greedy"),
@@ -232,9 +231,7 @@ class _Leaking(_Wrapping):
 
 REJECTED_TOKEN_LEAKS = Fault(
     name="rejected_token_leaks",
-    breaks="law",
     upstream="vllm-project/vllm#26231",
-    seen_from="text",
     parts=("verifier",),
     apply=lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
     suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
@@ -308,9 +305,7 @@ class _LateReplacement(_Wrapping):
 
 RECOVERED_FROM_NEXT_ROW = Fault(
     name="recovered_from_next_row",
-    breaks="law",
     upstream="openvinotoolkit/openvino.genai#4190, #4490",
-    seen_from="text",
     parts=("verifier",),
     apply=lambda parts: replace(parts, verifier=_LateReplacement(parts.verifier)),
     suits=CHAIN_ONLY,

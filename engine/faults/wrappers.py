@@ -181,13 +181,13 @@ def proposer_fault(
 
     return Fault(
         name,
-        origin.breaks,
         origin.upstream,
-        origin.seen_from,
         ("proposer",),
         apply,
         suits,
         scenario,
+        breaks=origin.breaks,
+        seen_from=origin.seen_from,
         situation=origin.situation,
     )
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from engine.core.errors import EngineError, InvalidRequest
 from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
 from engine.models.loading import load_model
-from engine.proposers.self_draft.layer_skip import SkipSet
+from engine.proposers.self_draft import SkipSet
 from engine.record.cost import expected_tokens, speedup
 
 MOST_GAMMA = 8

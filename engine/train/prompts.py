@@ -1,5 +1,6 @@
 """Prompts for the packaged suites: dialogues that training never saw, without their answers.
 
+Some have a grammar, one of every kind in turn, which allows the answer that training taught, beside others.
 Deterministic.
 """
 
@@ -26,7 +27,6 @@ from engine.train.dialogues import (
     story,
     tool_call,
 )
-from engine.train.structured_prompts import structured_rows
 
 SEED: Final = 987_654
 """Neither the corpus' seed nor that of its held-out part."""
@@ -56,6 +56,8 @@ CODE: Final = (
     "try:\n    import {name}\nexcept ImportError:\n    {name} = None\n\nclass {Name}Error(Exception):\n",
     "    def {name}(self, {arg}):\n        if not isinstance({arg}, str):\n            raise TypeError(",
 )
+STRUCTURED_SEED: Final = 987_656
+SUM: Final = r"-?[0-9]+ (plus|minus) [0-9]+ is -?[0-9]+\."
 
 
 def dialogue_row(domain: str, index: int, dialogue: Dialogue) -> dict[str, Any]:
@@ -198,3 +200,65 @@ def write_prompts(folder: Path, count: int) -> None:
     for domain, result in {**prompt_rows(count), **more}.items():
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in result)
         (folder / f"{domain}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def structured_rows(count: int) -> list[dict[str, Any]]:
+    """`count` prompt rows."""
+    rng = random.Random(STRUCTURED_SEED)
+    return [_row(index, *KINDS[index % len(KINDS)], rng) for index in range(count)]
+
+
+def _row(
+    index: int, make: Callable[[Rng], Dialogue], grammar: Callable[[Dialogue], Mapping[str, Any]], rng: Rng
+) -> dict[str, Any]:
+    dialogue = make(rng)
+    return {
+        "id": f"structured-{index:03d}",
+        "messages": [dialogue.messages[0]],
+        "structured": dict(grammar(dialogue)),
+        "domain": next(iter(grammar(dialogue))),
+    }
+
+
+def _type_of(value: Any) -> dict[str, Any]:
+    """The schema of values like this one."""
+    if isinstance(value, dict):
+        properties = {key: _type_of(part) for key, part in value.items()}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(value),
+            "additionalProperties": False,
+        }
+    if isinstance(value, list):
+        return {"type": "array", "items": _type_of(value[0]), "minItems": len(value), "maxItems": len(value)}
+    return {"type": "integer" if isinstance(value, int) else "string"}
+
+
+def _schema(dialogue: Dialogue) -> Mapping[str, Any]:
+    return {"json": _type_of(json.loads(str(dialogue.messages[1]["content"])))}
+
+
+def _sum(_dialogue: Dialogue) -> Mapping[str, Any]:
+    return {"regex": SUM}
+
+
+def _choice(dialogue: Dialogue) -> Mapping[str, Any]:
+    """The sentences of the question: one of them answers it."""
+    asked = str(dialogue.messages[0]["content"])
+    return {"choice": [f"{sentence}." for sentence in asked.split(". ")[:-1]]}
+
+
+def _sentence(_dialogue: Dialogue) -> Mapping[str, Any]:
+    listed = {"color": lexicon.COLORS, "item": lexicon.ITEMS}
+    rules = [f"{name}: {' | '.join(json.dumps(word) for word in known)}" for name, known in listed.items()]
+    return {"grammar": "\n".join(('start: name " has a " color " " item "."', "name: /[A-Z][a-z]+/", *rules))}
+
+
+KINDS: Final[Sequence[tuple[Callable[[Rng], Dialogue], Callable[[Dialogue], Mapping[str, Any]]]]] = (
+    (json_object, _schema),
+    (arithmetic, _sum),
+    (json_list, _schema),
+    (question, _choice),
+    (question, _sentence),
+)

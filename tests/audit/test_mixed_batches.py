@@ -59,7 +59,7 @@ def _of_the_row_before(parts):
 
 
 PARAMETERS_OF_THE_ROW_BEFORE = Fault(
-    *("parameters_of_the_row_before", "law", "none known: for this test", "text", ("rows",), _of_the_row_before),
+    *("parameters_of_the_row_before", "none known: for this test", ("rows",), _of_the_row_before),
     situation="mixed_parameters",
 )
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from engine.backends.openai.documents import parse
 from engine.backends.openai.errors import AttemptError
-from engine.backends.openai.metrics import counters, speculates
 from engine.backends.openai.rate_limit import retry_after
 from engine.backends.openai.response import Collector, read
+from engine.backends.openai.server_counters import counters, speculates
 from engine.core.errors import EngineError
 from tests.fuzz.contract import Violation
 from tests.fuzz.edits import Edit, as_text, edited_bytes, edited_tree

@@ -11,8 +11,7 @@ import pytest
 
 from audit.executors.job import WorkPart, job_of
 from audit.executors.on_slurm import Pauses, SlurmExecutor
-from audit.executors.slurm_options import slurm_options
-from audit.executors.slurm_queue import NoAnswer, SlurmQueue
+from audit.executors.slurm_jobs import NoAnswer, SlurmQueue, slurm_options
 from audit.executors.spread import TRIES
 from audit.runs.prepare import prepare
 from audit.store import RunStatus, Store

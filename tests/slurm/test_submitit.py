@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from audit.executors.on_slurm import Pauses, SlurmExecutor
-from audit.executors.slurm_options import SlurmOptions
+from audit.executors.slurm_jobs import SlurmOptions
 from tests.audit.executors.spread_suites import facts, newest
 from tests.audit.invoke import invoke
 from tests.slurm.runs import spread_run

@@ -4,13 +4,13 @@ import torch
 
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
-from engine.heads.mtp import MtpModule
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.fitted_head import fitted_head
 from engine.proposers.trained.medusa import MedusaHeads
+from engine.proposers.trained.mtp import MtpModule
 from engine.sampling.draw import draw
 
 CAPACITY = 640

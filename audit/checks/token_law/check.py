@@ -34,10 +34,10 @@ from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
-from audit.stats.events import EventDeviation, event_deviation, radius
 from audit.stats.multiplicity import holm, percent
 from audit.stats.power import POWER, detectable_shift
 from audit.stats.sample_size import SampleSize
+from audit.stats.tails import EventDeviation, event_deviation, radius
 from engine.backends.evidence import Part
 from engine.core.types import FinishReason
 

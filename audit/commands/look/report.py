@@ -56,7 +56,7 @@ def command(
     """
     if sum((html is not None, pdf is not None, markdown, form is not None, badge is not None)) > 1:
         raise UserError("--html, --pdf, --markdown, --format and --badge exclude each other; give one")
-    from audit.report.formats import render
+    from audit.report.formats import REGISTRY
     from audit.report.html.markdown import markdown_of
     from audit.report.html.printing import pdf_of
     from audit.report.html.render import render_page
@@ -68,7 +68,7 @@ def command(
     with Store.open(store, create=False, read_only=True) as opened:
         ulid = opened.resolve(run)
         if form is not None:
-            echo_document(render(form, results(opened, ulid)))
+            echo_document(REGISTRY[form](results(opened, ulid)))
             return
         path = html or pdf or badge or Path(f"{ulid}.html")
         if not markdown and not force:

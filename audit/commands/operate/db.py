@@ -1,25 +1,37 @@
-"""`audit db`: the store's revision and integrity."""
+"""`audit db`: the store's revision, integrity and log, and the erasure of what runs have in plain text."""
 
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import click
 
-from audit.commands.share.redact import redact
 from audit.errors import CannotDecide, UserError
+from audit.evidence.environment import actor
 from audit.store import Store, migrate
 from audit.store.base import keys
 from audit.store.base.connection import parse_url, shown
 from audit.store.ledger import notes, proof
 from audit.store.ledger.checkpoints import TreeHead
+from audit.store.writing.erasure import ErasurePlan
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 from audit.text.staged_files import staged
+
+SHOWN: Final = {
+    "run": ("ulid", "suite_name", "actor", "started_at"),
+    "state": ("status", "exit_code", "tokens", "record_root"),
+    "check_result": ("name", "verdict", "n", "arm_id", "created_at"),
+    "registration": ("suite_name", "suite_sha256", "policy_name", "policy_sha256", "created_at"),
+}
+"""Columns of a proven row that are printed."""
+AGE: Final = re.compile(r"([1-9]\d{0,4})d")
 
 
 @click.group("db")
@@ -68,9 +80,6 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
     if withheld:
         echo(f"content of {withheld} requests was never written (text: off)")
     raise SystemExit(1 if broken else 0)
-
-
-command.add_command(redact)
 
 
 def _resolved(store: Store, runs: tuple[str, ...]) -> tuple[str, ...]:
@@ -141,10 +150,48 @@ def verify_proof(file: Path, key: Path) -> None:
     echo(f"{file}: proven, in a log of {proven.head.size} entries")
 
 
-SHOWN: Final = {
-    "run": ("ulid", "suite_name", "actor", "started_at"),
-    "state": ("status", "exit_code", "tokens", "record_root"),
-    "check_result": ("name", "verdict", "n", "arm_id", "created_at"),
-    "registration": ("suite_name", "suite_sha256", "policy_name", "policy_sha256", "created_at"),
-}
-"""Columns of a proven row that are printed."""
+@command.command("redact")
+@click.argument("run", required=False)
+@click.argument("requests", nargs=-1, metavar="[REQUEST]...")
+@click.option("--reason", required=True, help="Why; the store keeps it.")
+@click.option("--older-than", metavar="DAYS", help="All ended runs that started longer ago, such as 180d.")
+@click.option("--yes", is_flag=True, help="Erase. Without it, list what would be erased.")
+@store_option
+def redact(
+    run: str | None, requests: tuple[str, ...], reason: str, older_than: str | None, yes: bool, store: str
+) -> None:
+    """Erase the content of RUN, or of its REQUESTs: prompts, outputs, tokens, traces, findings.
+
+    REQUEST is ARM/CASE#SAMPLE, or CASE#SAMPLE in every arm. Verdicts, counts and hashes stay, and every hash still
+    holds; `show REQUEST`, `judge`, `replay` and `diff` cannot decide on erased requests afterwards.
+    """
+    if (run is None) == (older_than is None):
+        raise UserError("name a RUN, or give --older-than, such as 180d")
+    if not reason.strip():
+        raise UserError("--reason is empty; write why the content is erased")
+    before = None if older_than is None else datetime.now(UTC) - _age(older_than)
+    with Store.open(store, create=False, read_only=not yes) as opened:
+        runs = (opened.resolve(str(run)),) if before is None else opened.older_than(before)
+        plans = [item for item in (opened.plan_erasure(ulid, requests) for ulid in runs) if not item.empty]
+        for other in plans:
+            echo(_line(other))
+        if yes:
+            opened.erase(plans, reason, actor())
+    if not plans:
+        echo("nothing is left to erase")
+        return
+    total = f"{sum(len(plan.requests) for plan in plans)} requests in {len(plans)} runs"
+    echo(f"erased: {total}" if yes else f"would erase: {total}; to erase them, add --yes")
+
+
+def _line(planned: ErasurePlan) -> str:
+    return (
+        f"{cell(planned.run)}: content of {len(planned.requests)} requests, findings of {len(planned.findings)} results"
+    )
+
+
+def _age(text: str) -> timedelta:
+    match = AGE.fullmatch(text)
+    if match is None:
+        raise UserError(f"--older-than {text!r} is not a number of days; write it as 180d")
+    return timedelta(days=int(match[1]))

@@ -85,7 +85,7 @@ def command(
         import torch
 
         from audit.serve import opened_arm
-        from audit.serve.server_run import ServeOptions, serve
+        from audit.serve.serving_run import ServeOptions, serve
     from audit.commands.operate.installed import PACKAGE, version_of
     from audit.commands.operate.view import listening
     from audit.store import Store

@@ -11,9 +11,8 @@ import click
 from audit.errors import UserError
 from audit.terminal.options import wide_option
 from audit.terminal.tables import echo_rows
-from audit.text.documents import mistake
 from audit.text.printer import echo, note
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_writable, staged
 
 if TYPE_CHECKING:
     from audit.selftest.engines import EngineControls
@@ -63,9 +62,9 @@ def command(
     """
     for path in (out, page):
         if path is not None:
-            _require_writable(path)
+            require_writable(path)
     from audit.selftest import engines, work
-    from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
+    from audit.selftest.work import FULL, QUICK, PresetOverrides, planned
 
     plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
     if default_suite:
@@ -86,16 +85,16 @@ def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None
         UserError: `page` is given.
         SystemExit: a fault is not caught.
     """
-    from audit.selftest import default_report, work
+    from audit.selftest import default_suite, work
 
     if page is not None:
         raise UserError("--markdown has no page for --default-suite; use --json")
     detections = work.run_by_default(plan, note)
-    echo_rows(default_report.COLUMNS, default_report.rows(detections))
+    echo_rows(default_suite.COLUMNS, default_suite.rows(detections))
     if out is not None:
-        with staged({out: (json.dumps(default_report.document(detections), indent=2) + "\n").encode()}):
+        with staged({out: (json.dumps(default_suite.document(detections), indent=2) + "\n").encode()}):
             pass
-    failed = default_report.failures(detections)
+    failed = default_suite.failures(detections)
     echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     if failed:
         raise SystemExit(1)
@@ -131,11 +130,3 @@ def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path |
         files[page] = report.page(outcome).encode()
     with staged(files):
         pass
-
-
-def _require_writable(path: Path) -> None:
-    """Reject an unusable output path before anything runs."""
-    if path.is_dir():
-        raise mistake(str(path), None, "this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")

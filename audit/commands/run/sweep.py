@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from audit.errors import CannotDecide
+from audit.errors import CannotDecide, UserError
 from audit.suite.loader import load_suite
-from audit.sweep.ranges import parse_gammas
 from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_arms, complete_suites
 from audit.terminal.options import wide_option
 from audit.terminal.tables import cell, echo_rows
-from audit.text.documents import mistake
 from audit.text.printer import echo, note
-from audit.text.staged_files import staged
+from audit.text.staged_files import require_writable, staged
+from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
     from audit.sweep.sweep import Sweep
+
+MOST: Final = 64
+"""Longest draft length, so that a typo does not run for a day."""
+PART: Final = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
 
 
 @click.command("sweep")
@@ -64,7 +68,7 @@ def command(
     gammas = parse_gammas(gamma)
     loaded = load_suite(suite)
     if out is not None:
-        _require_writable(out)
+        require_writable(out)
     import torch
 
     from audit.sweep import report
@@ -94,17 +98,35 @@ def _note(line: str) -> None:
     note(line)
 
 
-def _require_writable(path: Path) -> None:
-    """Reject an unusable output path before anything is measured."""
-    if path.is_dir():
-        raise mistake(str(path), None, "this is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise mistake(str(path), None, "its folder does not exist; create it or choose another place")
-
-
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
         raise CannotDecide("interrupted; a partial sweep gives no recommendation, run it again") from error
+
+
+def parse_gammas(text: str) -> tuple[int, ...]:
+    """Return the draft lengths, ascending and unique.
+
+    Raises:
+        UserError: the syntax is invalid, a range runs backwards, or a length is outside 1 to 64.
+    """
+    return tuple(sorted({gamma for part in text.split(",") for gamma in _part(text, part.strip())}))
+
+
+def _part(text: str, part: str) -> range:
+    matched = PART.fullmatch(part)
+    if matched is None:
+        raise _mistake(text, f"{quoted(part)} is no draft length; write 1..8 or 1,2,4")
+    low = int(matched[1])
+    high = int(matched[2] or low)
+    if low > high:
+        raise _mistake(text, f"{part} runs backwards; write {high}..{low}")
+    if low < 1 or high > MOST:
+        raise _mistake(text, f"{part} leaves 1 to {MOST}; choose lengths between them")
+    return range(low, high + 1)
+
+
+def _mistake(text: str, problem: str) -> UserError:
+    return UserError(f"--gamma {quoted(text)}: {problem}")

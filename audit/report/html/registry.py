@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Final
 
 from audit.errors import UserError
 from audit.report.html.section import ReportSection
+from engine.core.registry import load
 
 SECTIONS: Final = (
     "audit.report.html.sections.verdict_board:SECTION",
@@ -42,8 +42,7 @@ def section(name: str) -> ReportSection:
 
 
 def _load(place: str) -> ReportSection:
-    module, _, name = place.partition(":")
-    loaded = getattr(import_module(module), name)
+    loaded = load(place)
     if not isinstance(loaded, ReportSection):
         raise TypeError(f"{place} is no section of the report")
     return loaded

@@ -3,32 +3,40 @@
 Content that is missing must be named by an erasure.
 
 Runs with `text: off`: their content never reaches the database, which gets commitments and erasures in its place.
-
 The process that runs them keeps the content until the run is finished, because checks read it. Nothing can read it
 later: such a run cannot be resumed, judged again, or replayed. Cannot see: what the engine itself writes elsewhere.
+
+The texts of the tokens that occur in a run are kept once per tokenizer, so that SQL can name a token. A token of bytes
+that are no whole character has U+FFFD in its text.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, insert, select
 from sqlalchemy.orm import Session
 
 from audit.store.base import commitments
+from audit.store.base.canonical import storable
 from audit.store.base.violations import IntegrityViolation
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
+from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import (
     TOKEN_COLUMNS,
     ArmRow,
     RequestRow,
     RequestStepsRow,
     RequestTokensRow,
+    RunArtifactRow,
     RunRow,
+    TokenPieceRow,
     TokenTraceRow,
 )
 from audit.store.tables.verdicts import CheckRow
@@ -37,8 +45,17 @@ from engine.core.errors import TraceError
 if TYPE_CHECKING:
     from engine.record import envelope
 
+
 BATCH: Final = 16
 """Requests that are read at once."""
+KEY: Final = "text"
+"""Key of an arm's specification."""
+OFF: Final = "off"
+REASON: Final = "text: off"
+"""Reason of the erasures that stand for content which was never written."""
+ABSENCE: Final = "the content was never written (text: off)"
+TOKENIZER = "tokenizer"
+"""Role of a run's tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +206,6 @@ def tokens_hash(tokens: Iterable[int]) -> str:
     return hashlib.sha256(commitments.token_bytes(tokens)).hexdigest()
 
 
-KEY: Final = "text"
-"""Key of an arm's specification."""
-OFF: Final = "off"
-REASON: Final = "text: off"
-"""Reason of the erasures that stand for content which was never written."""
-ABSENCE: Final = "the content was never written (text: off)"
-
-
 @dataclass(frozen=True, slots=True)
 class WithheldContent:
     """Content of one request that stays in memory: its trace with the digest, the answer, and its tokens' digest."""
@@ -210,3 +219,26 @@ class WithheldContent:
 def withholds(spec: Mapping[str, Any]) -> bool:
     """True if an arm with this specification keeps its content out of the database."""
     return bool(spec.get(KEY) == OFF)
+
+
+def add_pieces(session: Session, ulid: str, text: Callable[[int], str]) -> int:
+    """Store the texts of a run's tokens that the store lacks; returns their number, 0 without a tokenizer."""
+    run = find_run(session, ulid)
+    used = select(RunArtifactRow.artifact_id).where(RunArtifactRow.run_id == run.id, RunArtifactRow.role == TOKENIZER)
+    tokenizer = session.scalars(used.order_by(RunArtifactRow.artifact_id).limit(1)).one_or_none()
+    if tokenizer is None:
+        return 0
+    known = select(TokenPieceRow.token).where(TokenPieceRow.tokenizer_id == tokenizer)
+    missing = sorted(_tokens(session, run.id) - set(session.scalars(known)))
+    rows = [{"tokenizer_id": tokenizer, "token": token, "piece": storable(text(token))} for token in missing]
+    if rows:
+        session.execute(insert(TokenPieceRow), rows)
+    return len(rows)
+
+
+def _tokens(session: Session, run_id: int) -> set[int]:
+    query = select(RequestTokensRow.token).join(RequestRow, RequestRow.id == RequestTokensRow.request_id)
+    result: set[int] = set()
+    for steps in session.scalars(query.where(RequestRow.run_id == run_id)):
+        result.update(chain.from_iterable(json.loads(steps)))
+    return result

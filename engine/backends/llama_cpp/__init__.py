@@ -7,30 +7,11 @@ at the first request of an arm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Final
 
-from engine.backends.catalogue import BackendKind
-from engine.backends.engine_spec import Backend, ModelSource
-from engine.backends.llama_cpp.settings import DECLARED, WORDS, outside
+from engine.backends.llama_cpp.settings import DECLARED, WORDS
+from engine.backends.process.settings import backend_kind
 
-
-def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """Find every model of a suite; they are converted and loaded later.
-
-    Raises:
-        ModelError: a model that cannot be found, or that the converter does not know.
-    """
-    # the driver imports this package and must load neither transformers nor torch
-    from engine.backends.llama_cpp.backend import LlamaBackend
-
-    return LlamaBackend(models)
-
-
-KIND = BackendKind(
-    open=open_models,
-    evidence=DECLARED,
-    proposers=tuple(WORDS.kinds),
-    rules=("greedy", "chain", "gumbel"),
-    options=WORDS.schema,
-    outside=outside,
+KIND: Final = backend_kind(
+    WORDS, DECLARED, ("greedy", "chain", "gumbel"), "engine.backends.llama_cpp.backend:LlamaBackend"
 )

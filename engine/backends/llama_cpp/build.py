@@ -11,9 +11,8 @@ from typing import Any, Final
 import gguf
 import numpy as np
 
-from engine.backends.llama_cpp.convert import MODEL
+from engine.backends.llama_cpp.convert import MODEL, GgufVocabulary, vocabulary_of
 from engine.backends.llama_cpp.tensors import named_tensors
-from engine.backends.llama_cpp.vocabulary import GgufVocabulary, vocabulary_of
 from engine.backends.process.convert import weights_of
 
 ALL_F32: Final = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from engine.backends.openai.metrics import ACCEPTED, DRAFTED, DRAFTS, of_llama
+from engine.backends.openai.server_counters import ACCEPTED, DRAFTED, DRAFTS, of_llama
 from engine.core.types import FinishReason
 
 SOURCES: Final = (

@@ -23,7 +23,6 @@ from engine.backends.process.settings import (
     EngineWords,
     ProcessSettings,
     Refusals,
-    outside_of,
     process_settings,
     seed_of,
 )
@@ -116,9 +115,6 @@ def way_of(settings: ProcessSettings) -> str:
 def caches(settings: ProcessSettings) -> bool:
     """True if a slot keeps the cache of its last request for one that begins with the same tokens."""
     return bool(settings.given.get("cache_prompt", False))
-
-
-outside = outside_of(WORDS)
 
 
 def rule_of(asked: Protocol) -> Protocol:

@@ -11,9 +11,9 @@ No record holds random numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.process.engine_process import EngineProgram
 from engine.backends.process.settings import (
@@ -22,7 +22,6 @@ from engine.backends.process.settings import (
     ProcessSettings,
     Refusals,
     matching_rule,
-    outside_of,
     process_settings,
     seed_of,
 )
@@ -44,24 +43,14 @@ WORDS: Final = EngineWords(
     width="num_draft_tokens",
     most=64,
 )
-
-
-def settings_of(plan: EngineSpec) -> ProcessSettings:
-    """The arm's settings.
-
-    Raises:
-        InvalidRequest: a setting that the engine lacks; the message states the fix.
-    """
-    return process_settings(plan, WORDS)
+settings_of = partial(process_settings, words=WORDS)
+"""The arm's settings; raises InvalidRequest where the engine lacks one."""
 
 
 def arguments_of(settings: ProcessSettings) -> dict[str, Any]:
     """The arguments of generation that are the same for all requests of an arm, by the engine's names."""
     given = settings.given
     return {**settings.speculative, **({PREFILL: given[PREFILL]} if PREFILL in given else {})}
-
-
-outside = outside_of(WORDS)
 
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(

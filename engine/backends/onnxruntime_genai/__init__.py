@@ -7,30 +7,9 @@ imports without onnxruntime-genai and needs it at an arm's first request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Final
 
-from engine.backends.catalogue import BackendKind
-from engine.backends.engine_spec import Backend, ModelSource
-from engine.backends.onnxruntime_genai.settings import DECLARED, WORDS, outside
+from engine.backends.onnxruntime_genai.settings import DECLARED, WORDS
+from engine.backends.process.settings import backend_kind
 
-
-def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """Find every model of a suite; they are converted and loaded later.
-
-    Raises:
-        ModelError: a model that cannot be found, or that onnxruntime-genai cannot run.
-    """
-    # the driver imports this package and must load neither transformers nor torch
-    from engine.backends.onnxruntime_genai.backend import OrtBackend
-
-    return OrtBackend(models)
-
-
-KIND = BackendKind(
-    open=open_models,
-    evidence=DECLARED,
-    proposers=tuple(WORDS.kinds),
-    rules=("greedy", "chain"),
-    options=WORDS.schema,
-    outside=outside,
-)
+KIND: Final = backend_kind(WORDS, DECLARED, ("greedy", "chain"), "engine.backends.onnxruntime_genai.backend:OrtBackend")

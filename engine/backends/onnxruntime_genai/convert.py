@@ -1,11 +1,16 @@
-"""The engine's own builder of models (`python -m onnxruntime_genai.models.builder`), and the models that it refuses."""
+"""The engine's own builder of models (`python -m onnxruntime_genai.models.builder`), and the models that it refuses.
+
+The engine loads a folder with one configuration over the folders of the target and of the draft. It refuses paths that
+leave the folder, so both are links in it.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from engine.backends.onnxruntime_genai.folder import CONFIG
 from engine.backends.onnxruntime_genai.settings import PROGRAM
 from engine.backends.process.convert import ConversionJob, ModelConverter
 from engine.core.errors import ModelError
@@ -13,6 +18,8 @@ from engine.models.loading import OpenedSource
 
 FAMILY: Final = 16
 """The engine's attention needs a head size that this divides."""
+CONFIG: Final = "genai_config.json"
+SESSION: Final = "session_options"
 
 
 def head_size(config: Mapping[str, Any]) -> int | None:
@@ -52,3 +59,48 @@ CONVERTER: Final = ModelConverter(
     packages=("onnxruntime-genai", "onnxruntime", "onnx", "onnx-ir", "torch", "transformers"),
     require=require_convertible,
 )
+
+
+def compose(home: Path, target: Path, draft: Path | None, eos_ids: Sequence[int], threads: int | None) -> Path:
+    """Write the folder into `home`, which must be empty.
+
+    Raises:
+        ModelError: a folder has no readable configuration, or ends at other tokens than `eos_ids`.
+    """
+    config = _read(target)
+    _require_ends(target, config, eos_ids)
+    config["model"]["decoder"] = _decoder(home, "target", target, threads)
+    if draft is not None:
+        config["model"]["draft"] = _decoder(home, "draft", draft, threads)
+    (home / CONFIG).write_text(json.dumps(config, indent=2), "utf-8")
+    return home
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        _ = config["model"]["decoder"]["filename"], config["model"]["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: no configuration of onnxruntime-genai; convert the model with audit convert") from (
+            error
+        )
+    return config
+
+
+def _require_ends(folder: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> None:
+    stated = config["model"]["eos_token_id"]
+    ends = [stated] if isinstance(stated, int) else list(stated)
+    if sorted(ends) != sorted(eos_ids):
+        raise ModelError(
+            f"{folder / CONFIG}: ends at tokens {sorted(ends)}, but the target at {sorted(eos_ids)}; convert it again"
+        )
+
+
+def _decoder(home: Path, name: str, folder: Path, threads: int | None) -> dict[str, Any]:
+    decoder: dict[str, Any] = _read(folder)["model"]["decoder"]
+    (home / name).symlink_to(folder.resolve(), target_is_directory=True)
+    session = dict(decoder.get(SESSION, {}))
+    if threads is not None:
+        session["intra_op_num_threads"] = threads
+    return {**decoder, "filename": f"{name}/{decoder['filename']}", SESSION: session}

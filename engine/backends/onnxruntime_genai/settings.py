@@ -12,9 +12,9 @@ random numbers, or its own probabilities. With n-gram drafts it refuses to show 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.process.engine_process import EngineProgram
 from engine.backends.process.settings import (
@@ -23,7 +23,6 @@ from engine.backends.process.settings import (
     ProcessSettings,
     Refusals,
     matching_rule,
-    outside_of,
     process_settings,
     seed_of,
 )
@@ -55,23 +54,13 @@ WORDS: Final = EngineWords(
     width="max_draft_tokens",
     most=MOST_DRAFTS,
 )
-
-
-def settings_of(plan: EngineSpec) -> ProcessSettings:
-    """The arm's settings.
-
-    Raises:
-        InvalidRequest: a setting that the engine lacks; the message states the fix.
-    """
-    return process_settings(plan, WORDS)
+settings_of = partial(process_settings, words=WORDS)
+"""The arm's settings; raises InvalidRequest where the engine lacks one."""
 
 
 def bounded(settings: ProcessSettings) -> bool:
     """True if no round drafts more than gamma; an adaptive width grows to the engine's limit."""
     return not settings.speculative.get(ADAPTIVE)
-
-
-outside = outside_of(WORDS)
 
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(

@@ -24,11 +24,11 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
-from engine.backends.openai.metrics import change, counters
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
+from engine.backends.openai.server_counters import change, counters
 from engine.backends.openai.settings import Api, OpenAISettings, Streaming, level_of, rule_of
 from engine.backends.openai.structured import judged_facts
 from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of

@@ -1,13 +1,17 @@
 """The connection to one endpoint: requests out, JSON documents back, every failure as an `AttemptError`.
 
 The only place that knows the API key and the HTTP library. The key goes to the origin of `url` only, and is removed
-from every server message. Proxies, passwords and certificates in the environment are ignored. A server is a stranger:
-what one answer can cost is bounded (`engine.backends.openai.bounds`).
+from every server message. Proxies, passwords and certificates in the environment are ignored.
+
+A server is a stranger, so the bytes, characters and tokens of one answer are bounded. The limits follow from the
+request, with room for servers that say much besides: a program that asks for a hundred tokens need not hold a gigabyte
+in memory because a server sends one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 from collections.abc import Iterator, Mapping
@@ -15,11 +19,11 @@ from typing import Any, Final
 
 import httpx2
 
-from engine.backends.openai.bounds import PAGE_BYTES, answer_bytes
 from engine.backends.openai.documents import parse
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed, of_status, said
 from engine.backends.openai.network import Lane
 from engine.backends.openai.rate_limit import retry_after
+from engine.backends.openai.response import Completion
 from engine.backends.openai.secret import secret_of
 from engine.backends.openai.settings import OpenAISettings, origin_of
 from engine.core.errors import InvalidRequest
@@ -29,6 +33,17 @@ ASIDE_S: Final = 5.0
 DONE: Final = "[DONE]"
 PLAIN: Final = {"Accept-Encoding": "identity"}
 """A compressed answer of a few kilobytes can be gigabytes of text, so none is asked for and none is read."""
+PAGE_BYTES: Final = 8 * 2**20
+"""Of a page that no request asks tokens of, such as the list of models."""
+MOST_BYTES: Final = 64 * 2**20
+"""Of any answer."""
+LEAST_BYTES: Final = 2**20
+BYTES_PER_TOKEN: Final = 4096
+"""A streamed chunk with its frame, and the token's own log-probability."""
+BYTES_PER_RIVAL: Final = 512
+CHARACTERS_PER_TOKEN: Final = 256
+SPARE: Final = 4096
+"""Characters and tokens beyond those that a request asks for."""
 
 
 class Endpoint:
@@ -211,3 +226,30 @@ def _timeout(error: Exception, limit: OpenAISettings, seconds: float) -> str:
         return f"no connection within {min(limit.connect_s, seconds):g} s"
     silent = min(limit.silence_s, seconds)
     return f"no whole answer within {seconds:g} s, or nothing for {silent:g} s"
+
+
+def answer_bytes(body: Mapping[str, Any]) -> int:
+    """The most bytes of an answer to this request, on the wire: servers may repeat the prompt too."""
+    rivals = body.get("top_logprobs", body.get("logprobs", 0))
+    per_token = BYTES_PER_TOKEN + BYTES_PER_RIVAL * int(rivals)
+    asked = LEAST_BYTES + 8 * len(json.dumps(body)) + _length(body) * per_token
+    return min(MOST_BYTES, asked)
+
+
+def require_size(answer: Completion, body: Mapping[str, Any]) -> Completion:
+    """The answer, if its texts and tokens can come from as many tokens as were asked for.
+
+    Raises:
+        AttemptError: it holds far more.
+    """
+    tokens, characters = SPARE + 2 * _length(body), SPARE + CHARACTERS_PER_TOKEN * _length(body)
+    if len(answer.text) > characters:
+        raise malformed(f"{len(answer.text)} characters were sent for {_length(body)} tokens")
+    count = max(len(answer.token_ids or ()), len(answer.pieces or ()), len(answer.chunks))
+    if count > tokens:
+        raise malformed(f"{count} tokens were sent, {_length(body)} were asked for")
+    return answer
+
+
+def _length(body: Mapping[str, Any]) -> int:
+    return int(body.get("max_completion_tokens", body.get("max_tokens", 0)))

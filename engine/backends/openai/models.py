@@ -19,7 +19,7 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.documents import BRIEF, brief, parse
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts
-from engine.backends.openai.metrics import counters, speculates
+from engine.backends.openai.server_counters import counters, speculates
 from engine.backends.openai.settings import OpenAISettings, settings_of
 from engine.backends.openai.tokens import CharacterCodec, LocalCodec
 from engine.core.errors import EngineError, InvalidRequest

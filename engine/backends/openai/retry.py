@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.backends.openai.bounds import require_size
-from engine.backends.openai.client import Endpoint
+from engine.backends.openai.client import Endpoint, require_size
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed

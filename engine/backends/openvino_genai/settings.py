@@ -21,7 +21,6 @@ from engine.backends.process.settings import (
     ProcessSettings,
     Refusals,
     matching_rule,
-    outside_of,
     process_settings,
     seed_of,
 )
@@ -75,9 +74,6 @@ def bounded(settings: ProcessSettings) -> bool:
 def counted(settings: ProcessSettings) -> bool:
     """True if the engine's own counters are read, which gives no log-probabilities."""
     return bool(settings.given.get("counters", False))
-
-
-outside = outside_of(WORDS)
 
 
 def level_of(*, counters: bool) -> int:

@@ -13,10 +13,12 @@ from typing import Any, Final, TypeAlias
 
 import schemas
 from engine.backends.access import OutsideAccess, OutsideKind
-from engine.backends.engine_spec import EngineSpec
-from engine.backends.evidence import Part, Shown, levels
+from engine.backends.catalogue import BackendKind
+from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
+from engine.backends.evidence import Declaration, Part, Shown, levels
 from engine.core.errors import InvalidRequest
 from engine.core.options import OptionType, read_options
+from engine.core.registry import load
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
 Refusals: TypeAlias = "Mapping[str, Callable[[SamplingParams], bool]]"
@@ -111,10 +113,23 @@ def _speculative(plan: EngineSpec, words: EngineWords) -> dict[str, Any]:
     return {words.width: plan.gamma, **read_options(name, plan.options, words.kinds[plan.proposer])}
 
 
-def outside_of(words: EngineWords) -> Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[OutsideAccess, ...]]:
-    """The function that lists the interpreter and the converted folders that an arm's engine settings name."""
+def backend_kind(words: EngineWords, evidence: Declaration, rules: tuple[str, ...], backend: str) -> BackendKind:
+    """The facts of an engine's backend.
+
+    Args:
+        words: of the engine.
+        evidence: in its records.
+        rules: that an arm may request.
+        backend: its class, as `module:Class`, which is imported when models are opened: the driver imports the package
+            too and must load neither transformers nor torch.
+    """
+
+    def open_models(models: Mapping[str, ModelSource]) -> Backend:
+        opened: Backend = load(backend)(models)
+        return opened
 
     def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
+        """The interpreter and the converted folders that an arm's engine settings name."""
         named = engine.get(words.folders, {}).items()
         key = f"engine.{words.folders}"
         accesses = [OutsideAccess(OutsideKind.FILE, str(folder), f"{key}.{name}") for name, folder in named]
@@ -122,7 +137,14 @@ def outside_of(words: EngineWords) -> Callable[[Mapping[str, Any], Mapping[str, 
             accesses.append(OutsideAccess(OutsideKind.PROGRAM, str(engine["python"]), "engine.python"))
         return tuple(accesses)
 
-    return outside
+    return BackendKind(
+        open=open_models,
+        evidence=evidence,
+        proposers=tuple(words.kinds),
+        rules=rules,
+        options=words.schema,
+        outside=outside,
+    )
 
 
 def refusal(refused: Refusals, sampling: SamplingParams) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from engine.backends.catalogue import BackendKind
 from engine.backends.engine_spec import Backend, ModelSource
-from engine.backends.transformers.evidence import DECLARED
+from engine.backends.transformers.settings import DECLARED
 
 
 def open_models(models: Mapping[str, ModelSource]) -> Backend:

@@ -23,12 +23,10 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
 from engine.backends.local_target import LocalTarget
 from engine.backends.transformers import compat as guard
-from engine.backends.transformers.evidence import LEVELS, TEXT_LEVEL
-from engine.backends.transformers.faulty import argmax_draft
 from engine.backends.transformers.hooks import HookedGenerate, watched
 from engine.backends.transformers.networks import network_of
 from engine.backends.transformers.sampling import configuration, ends, refusal
-from engine.backends.transformers.settings import ARGMAX, TransformersSettings, assistant_keys
+from engine.backends.transformers.settings import ARGMAX, LEVELS, TEXT_LEVEL, TransformersSettings, assistant_keys
 from engine.backends.transformers.to_record import SOURCES, GenerateOutput, logprobs, mismatches, observed, plain, told
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, Request
@@ -268,3 +266,9 @@ class TransformersEngine:
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
         return self._local_target.anchor(request, tokens, self._plan)
+
+
+def argmax_draft(generator: Any) -> Any:
+    """The assistant decodes greedily; the scores that it hands over stay the ones that it would sample from."""
+    generator.generation_config.do_sample = False
+    return generator

@@ -91,7 +91,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Ho
     Args:
         network: the target.
         greedy: whether the engine picks the largest score instead of sampling.
-        wrap: changes the candidate generator before it is watched (`engine.backends.transformers.faulty`).
+        wrap: changes the candidate generator before it is watched (`engine.backends.transformers.backend`).
     """
     seen = HookedGenerate(greedy)
     candidates, sampling = getattr(network, GENERATOR), getattr(generation_utils, SAMPLING)

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel, GenerationConfig
 from engine.backends.engine_spec import ModelFacts, ModelSource
 from engine.backends.local_target import facts_of
 from engine.core.errors import ModelError
-from engine.models.files.sizes import require_sizes
+from engine.models.files.transformers_loader import require_sizes
 from engine.models.files.verified_files import pinned
 from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 

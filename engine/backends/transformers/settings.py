@@ -1,7 +1,8 @@
-"""An arm's settings for assisted generation, validated before anything runs.
+"""An arm's settings for assisted generation, validated before anything runs, and its evidence.
 
 An arm's proposer becomes keys of transformers' generation configuration. The module lists the keys that each kind of
-proposer takes.
+proposer takes. Random numbers come from torch's generator and cannot be regenerated from a key: no record level holds
+them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.core.errors import InvalidRequest
 from engine.core.options import ChoiceOption, OptionType, ScalarOption, read_options
-from engine.core.types import Protocol
+from engine.core.types import Protocol, RecordLevel
+from engine.record.effective import LoopOwner
 
 ARGMAX: Final = "argmax_draft"
-"""The engine setting that breaks the drafts on purpose (`engine.backends.transformers.faulty`)."""
+"""The engine setting that breaks the drafts on purpose (`engine.backends.transformers.backend`)."""
 SCHEDULE: Final = "num_assistant_tokens_schedule"
 WEIGHT: Final = "assistant_ensemble_weight"
 LAYERS: Final = "assistant_early_exit"
@@ -28,6 +31,19 @@ _DRAFTING: Final[Mapping[str, OptionType]] = {
     "assistant_confidence_threshold": ScalarOption(0.0, 0.0, 1.0),
     **_LOSSY,
 }
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (
+            0,
+            frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE)),
+        ),
+        RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
+    }
+)
+TEXT_LEVEL: Final = 1
+"""The evidence level of text and log-probabilities: used if the drafts cannot be observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +162,26 @@ def assistant_keys(settings: TransformersSettings) -> dict[str, Any]:
     names = (SCHEDULE, "assistant_confidence_threshold", "target_lookbehind", "assistant_lookbehind")
     chosen = {name: settings.options[name] for name in names if name in settings.options}
     return {"num_assistant_tokens": settings.gamma, **chosen}
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence; drafts are observed and compared with the output in every arm that drafts.
+
+    Raises:
+        InvalidRequest: settings that assisted generation lacks.
+    """
+    plan = settings.plan
+    shown, own = LEVELS[plan.level], settings_of(plan)
+    accounts = frozenset((Part.ACCOUNTS,)) if own.kind is not None else frozenset()
+    protocol = own.protocol(plan.protocol)
+    return ArmEvidence(
+        decoder=LoopOwner.FOREIGN,
+        level=shown.level,
+        parts=shown.parts | accounts,
+        protocol=protocol,
+        lossless=protocol is not Protocol.ENSEMBLE,
+        drawn=own.soft and not settings.greedy,
+    )
+
+
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)

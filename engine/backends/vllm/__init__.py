@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 from engine.backends.catalogue import READ_CHOICES, BackendKind
 from engine.backends.engine_spec import Backend, ModelSource
-from engine.backends.vllm.evidence import DECLARED
-from engine.backends.vllm.options import outside
+from engine.backends.vllm.options import DECLARED, outside
 from engine.backends.vllm.structured import grammar_problem
 
 

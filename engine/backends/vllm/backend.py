@@ -27,7 +27,7 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt
 from engine.backends.local_target import LocalTarget, facts_of
 from engine.backends.second_decoding import SecondDecoding
-from engine.backends.vllm import evidence
+from engine.backends.vllm import options
 from engine.backends.vllm.adapters import AdapterTargets, AnchorPass
 from engine.backends.vllm.features import adapter_facts, whole_groups
 from engine.backends.vllm.options import EXTENSION, ModelFolders, VllmSettings, setting_of
@@ -89,13 +89,13 @@ def evidence_problems(facts: Mapping[str, Any]) -> list[str]:
 def level_of(record: RecordLevel, facts: Mapping[str, Any], setting: VllmSettings) -> int:
     """The arm's evidence level: that of the answers alone if the hooks could not be installed."""
     if evidence_problems(facts):
-        return evidence.answer_level(setting.logprobs)
-    return evidence.level_of(record, setting.logprobs)
+        return options.answer_level(setting.logprobs)
+    return options.level_of(record, setting.logprobs)
 
 
 def rule_of(plan: EngineSpec, facts: Mapping[str, Any]) -> Protocol:
     """The rule that verifies, as the running sampler has it."""
-    return evidence.rule_of(plan.protocol, facts["worker"]["rejection_sample_method"])
+    return options.rule_of(plan.protocol, facts["worker"]["rejection_sample_method"])
 
 
 def is_lossless(facts: Mapping[str, Any]) -> bool:

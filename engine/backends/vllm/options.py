@@ -1,10 +1,11 @@
-"""From an arm's plan to the arguments of vLLM: the engine's, the draft's, a request's.
+"""From an arm's plan to the arguments of vLLM (the engine's, the draft's, a request's), and the evidence of its record.
 
-The module uses vLLM's names without importing it.
+The module uses vLLM's names without importing it. vLLM imports classes by name, and its process has the working
+directory on its path, so a name is enough to run code: `outside` lists what an arm's settings would touch outside the
+suite.
 
-What the settings of an arm on vLLM would touch outside the suite.
-
-vLLM imports classes by name, and its process has the working directory on its path: a name is enough to run code.
+The evidence is that of a running vLLM with working hooks. No record holds the engine's random numbers. Settings that
+vLLM ignores, such as a rule that its model runner lacks, appear only in the effective configuration.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import schemas
 from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
-from engine.core.types import Protocol, Request
+from engine.core.types import Protocol, RecordLevel, Request
+from engine.record.effective import LoopOwner
 
 if TYPE_CHECKING:
     from engine.models.files.adapters import Adapter
@@ -53,6 +56,49 @@ DRAWING: Final = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
 """Methods whose drafts may be drawn from rows."""
 RESERVED: Final = ("method", "num_speculative_tokens")
 GIB: Final = 2**30
+HOOKS: Final = "engine.backends.vllm.hooks."
+"""Classes of our own."""
+HARMLESS: Final = frozenset(
+    (
+        "mode",
+        "level",
+        "use_inductor",
+        "cudagraph_mode",
+        "cudagraph_capture_sizes",
+        "max_cudagraph_capture_size",
+        "cudagraph_num_of_warmups",
+        "compile_sizes",
+        "custom_ops",
+        "use_cudagraph",
+    )
+)
+"""Keys of `compilation_config` that name no code and no file."""
+MADE: Final = "made:"
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
+    {
+        RecordLevel.TOKENS: (
+            0,
+            frozenset(
+                (
+                    Part.TEXT,
+                    Part.DECODED,
+                    Part.CALLS,
+                    Part.MASKS,
+                    Part.TOKENS,
+                    Part.DRAFTS,
+                    Part.COUNTS,
+                    Part.REFERENCE,
+                    Part.ACCOUNTS,
+                )
+            ),
+        ),
+        RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
+    }
+)
+RULES: Final[Mapping[str, Protocol]] = {"block": Protocol.BLOCK, "synthetic": Protocol.SYNTHETIC}
+"""Rules by vLLM's `rejection_sample_method`; every other one is the chain rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,26 +286,6 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
     return mapping | {name: value for name, (value, off) in optional.items() if value != off}
 
 
-HOOKS: Final = "engine.backends.vllm.hooks."
-"""Classes of our own."""
-HARMLESS: Final = frozenset(
-    (
-        "mode",
-        "level",
-        "use_inductor",
-        "cudagraph_mode",
-        "cudagraph_capture_sizes",
-        "max_cudagraph_capture_size",
-        "cudagraph_num_of_warmups",
-        "compile_sizes",
-        "custom_ops",
-        "use_cudagraph",
-    )
-)
-"""Keys of `compilation_config` that name no code and no file."""
-MADE: Final = "made:"
-
-
 def outside(engine: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
     """Access by these engine settings and proposer options."""
     return (*_code(engine, options), *_files(engine, options))
@@ -286,3 +312,38 @@ def _files(engine: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Ou
             yield OutsideAccess(OutsideKind.FILE, str(source), f"engine.adapters.{name}")
     if options.get("script") is not None:
         yield OutsideAccess(OutsideKind.FILE, str(options["script"]), "proposer.options.script")
+
+
+def answer_level(logprobs: int | None) -> int:
+    """The evidence level of the answers alone."""
+    return 0 if logprobs is None else 1
+
+
+def level_of(record: RecordLevel, logprobs: int | None) -> int:
+    """The evidence level of a record from working hooks."""
+    return max(LEVELS[record].level, answer_level(logprobs))
+
+
+def rule_of(asked: Protocol, method: str | None) -> Protocol:
+    """The rule that verifies; vLLM without a draft samples from p, which is the chain rule with nothing drafted."""
+    return Protocol.GREEDY if asked is Protocol.GREEDY else RULES.get(method or "", Protocol.CHAIN)
+
+
+def arm_evidence(settings: ArmSettings) -> ArmEvidence:
+    """One arm's evidence, by its settings."""
+    plan = settings.plan
+    logprobs = plan.engine.get("logprobs", 0)
+    answers = frozenset((Part.LOGPROBS,)) if logprobs is not None else frozenset()
+    asked = plan.options.get("rejection_sample_method", "block" if plan.protocol is Protocol.BLOCK else None)
+    probabilistic = plan.options.get("draft_sample_method") == "probabilistic"
+    return ArmEvidence(
+        decoder=LoopOwner.FOREIGN,
+        level=level_of(plan.level, logprobs),
+        parts=LEVELS[plan.level].parts | answers,
+        protocol=rule_of(plan.protocol, asked),
+        lossless=asked != "synthetic",
+        drawn=plan.proposer in DRAWING and probabilistic and not settings.greedy,
+    )
+
+
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)

@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.models.cache import TensorSlotCache
 from engine.models.interface import Forward, Placement, WantedOutputs
 from engine.models.numerics.devices import moved, tensors_of, with_tensors
-from engine.models.numerics.tiles.fixed import round_up
+from engine.models.numerics.tiled import round_up
 from engine.models.placement import completed
 
 Inputs = TypeVar("Inputs")

@@ -19,7 +19,7 @@ from engine.models.interface import to_numpy
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
-from engine.proposers.trained.block_draft import BlockDrafter
+from engine.proposers.trained.dflash import BlockDrafter
 from engine.sampling.transforms import softmax, transform
 
 

@@ -13,10 +13,8 @@ import pytest
 from audit.errors import UserError
 from audit.executors import on_slurm
 from audit.executors.job import Job, PartDone, PartLost, WorkPart
-from audit.executors.job_folder import job_folder, require_own
 from audit.executors.on_slurm import Pauses, SlurmExecutor, SlurmPool
-from audit.executors.slurm_options import SBATCH, slurm_options
-from audit.executors.slurm_queue import COMMANDS, NoAnswer
+from audit.executors.slurm_jobs import COMMANDS, SBATCH, NoAnswer, job_folder, require_own, slurm_options
 from audit.suite.allowances import NOTHING
 from engine.core.errors import EngineError
 

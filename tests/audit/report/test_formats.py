@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from audit.commands.look.report import BADGES, FORMATS
 from audit.evidence.verdicts import Finding, Verdict
-from audit.report.formats import REGISTRY, render
+from audit.report.formats import REGISTRY
 from audit.report.statements.badge import VERDICTS, Badge, BadgeSubject, badge_of, svg
 from audit.report.tables.results import Results, results
 from audit.store import Store
@@ -50,7 +50,7 @@ def test_the_command_offers_what_is_registered():
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_a_format_shows_what_is_not_certified_and_nothing_that_a_reader_obeys(shown, name):
-    text = render(name, hostile(shown))
+    text = REGISTRY[name](hostile(shown))
     for words in ("too few tokens", "too far"):
         assert words in text
     assert "\x1b" not in text
@@ -59,7 +59,7 @@ def test_a_format_shows_what_is_not_certified_and_nothing_that_a_reader_obeys(sh
 
 
 def test_junit_is_read_by_a_parser_of_others(shown):
-    (suite,) = junitparser.JUnitXml.fromstring(render("junit", hostile(shown)).encode())
+    (suite,) = junitparser.JUnitXml.fromstring(REGISTRY["junit"](hostile(shown)).encode())
     outcomes = sorted(type(result).__name__ for case in suite for result in case.result)
     assert outcomes == ["Error", "Failure", "Skipped"]
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 1, 1)
@@ -70,31 +70,31 @@ def test_sarif_fits_the_models_generated_from_its_published_schema(shown):
     from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
     for made in (shown, hostile(shown), replace(shown, checks=())):
-        Sarif.model_validate_json(render("sarif", made))
+        Sarif.model_validate_json(REGISTRY["sarif"](made))
 
 
 def test_sarif_has_a_result_per_finding(shown):
-    document = json.loads(render("sarif", hostile(shown)))
+    document = json.loads(REGISTRY["sarif"](hostile(shown)))
     (run,) = document["runs"]
     levels = [(result["ruleId"], result["level"]) for result in run["results"]]
     assert levels == [("replay", "warning"), ("law", "error"), ("law", "error")]
     assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {"replay", "law"}
-    clean = json.loads(render("sarif", replace(shown, checks=())))
+    clean = json.loads(REGISTRY["sarif"](replace(shown, checks=())))
     assert clean["runs"][0]["results"] == []
 
 
 def test_annotations_put_faults_first_and_say_how_many_are_left_out(shown):
     law = next(check for check in shown.checks if check.check == "law")
     many = replace(shown, checks=tuple(replace(law, check=f"law{number}") for number in range(12)))
-    lines = render("github", many).splitlines()
+    lines = REGISTRY["github"](many).splitlines()
     assert sum(line.startswith("::error title=") for line in lines) == 10
     assert "2 more claims not shown" in lines[-1]
-    first = render("github", hostile(shown)).splitlines()[0]
+    first = REGISTRY["github"](hostile(shown)).splitlines()[0]
     assert first.startswith("::error title=audit%3A spec%2C law%3A fault::")
 
 
 def test_the_summary_is_one_table_without_markup_of_the_store(shown):
-    html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(render("summary", hostile(shown)))
+    html = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(REGISTRY["summary"](hostile(shown)))
     assert html.count("<table>") == 1
     assert "<script" not in html
     assert "1 checks did not run" in html

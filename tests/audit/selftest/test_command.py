@@ -9,9 +9,8 @@ import pytest
 from audit.selftest import battery, report, work
 from audit.selftest.alarms import collect
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, ViewDetection
-from audit.selftest.presets import FULL, QUICK, PresetOverrides, planned
 from audit.selftest.report import by_situation, without_fault
-from audit.selftest.work import SelfTestResult
+from audit.selftest.work import FULL, QUICK, PresetOverrides, SelfTestResult, planned
 from engine import faults
 from tests.audit.invoke import invoke
 

@@ -10,8 +10,15 @@ from audit.evidence.coverage import expected
 from audit.evidence.coverage.count import UNCOUNTED
 from audit.evidence.coverage.rule import CoverageRule
 from audit.runs.judge import arm_exit_code, judge_arm
-from audit.selftest import default_report, work
-from audit.selftest.default_suite import DefaultDetection, default_suite, detect_by_default, judged_suite
+from audit.selftest import work
+from audit.selftest.default_suite import (
+    COLUMNS,
+    DefaultDetection,
+    default_suite,
+    detect_by_default,
+    document,
+    judged_suite,
+)
 from audit.selftest.detect import DetectionLimits
 from audit.selftest.run_arm import alone, gather
 from audit.suite.loader import load_suite
@@ -159,7 +166,7 @@ def test_an_arm_is_not_counted_whose_checks_claim_nothing_about_speculation():
 
 
 def test_measured_cells_name_checks_and_how_the_others_end():
-    entries = default_report.document([SEEN, PASSED, OPEN])
+    entries = document([SEEN, PASSED, OPEN])
     cells = fault_page.measured_cells(json.loads(json.dumps(entries)))
     assert [row.caught_by for row in cells.values()] == [
         *("replay (1024)", "none: passes (1024)", "none: undecided (1024)")
@@ -191,7 +198,7 @@ def test_the_command_prints_what_the_default_checks_catch(detections, tmp_path):
     chosen, out = detections(SEEN), tmp_path / "found.json"
     done = invoke("selftest", "--default-suite", *chosen, "--jobs", "1", "--json", str(out), "--wide")
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0].split("  ")[0] == default_report.COLUMNS[0]
+    assert done.stdout.splitlines()[0].split("  ")[0] == COLUMNS[0]
     assert done.stdout.splitlines()[1].split() == [
         *("seed_ignored", "recovered_token", "12", "1024", "replay", "law", "1")
     ]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from audit.selftest.chain_law import Walk, judge_walk
-from audit.selftest.chains import FIRST, SEED, VOCABULARY, law, leaking, tables
+from audit.selftest.chains import FIRST, SEED, VOCABULARY, Walk, judge_walk, law, leaking, tables
 from audit.selftest.engines import QUICK, WAYS, ControlResult, EngineControls, run_controls
 from engine.core.registry import CONVERTERS
 from engine.core.types import SamplingParams

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.stats.events import event_deviation, radius
+from audit.stats.tails import event_deviation, radius
 
 
 def test_the_bound_fails_no_more_often_than_its_error():

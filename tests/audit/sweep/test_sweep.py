@@ -8,11 +8,11 @@ import json
 import numpy as np
 import pytest
 
+from audit.commands.run.sweep import parse_gammas
 from audit.errors import UserError
 from audit.suite.loader import load_suite
 from audit.suite.spec import Case
 from audit.sweep.choice import Advice, MedianInterval, Recommendation, advise, alike, coverage, fastest, median_interval
-from audit.sweep.ranges import parse_gammas
 from audit.sweep.report import recommendation
 from audit.sweep.sweep import PLAIN, SweepOptions, TimedRun, interleaved, point_of, sweep, thinned
 from engine.record.cost import Costs, StepTimes

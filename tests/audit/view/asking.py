@@ -11,8 +11,7 @@ import httpx2
 from audit.store.browse.browser import Browser
 from audit.view.access import Access
 from audit.view.app import Viewer, application
-from audit.view.drawings import Begin, drawn_here
-from audit.view.templates_of import templates
+from audit.view.templates_of import Begin, drawn_here, templates
 
 ACCESS = Access(8765, "the-token", "the-session")
 COOKIE = f"{ACCESS.cookie}={ACCESS.session}"

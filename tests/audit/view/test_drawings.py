@@ -9,7 +9,7 @@ import pytest
 from markupsafe import Markup
 
 from audit.view.drawer import examples
-from audit.view.drawings import Drawings
+from audit.view.templates_of import Drawings
 
 CHARTS = examples()
 

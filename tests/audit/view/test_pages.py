@@ -14,7 +14,7 @@ import pytest
 from audit.report.html.registry import sections
 from audit.store import Store
 from audit.view.drawer import Drawer
-from audit.view.run_pages import RESERVED
+from audit.view.pages import RESERVED
 from tests.audit.gate.attacks.honest import edited
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs
 from tests.audit.view.asking import Asking, sentence

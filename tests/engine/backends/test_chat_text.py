@@ -8,9 +8,8 @@ import time
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from engine.backends.chat_text import chat_text
 from engine.backends.interface import Prompt
-from engine.backends.tokenizer import tokens_by
+from engine.backends.tokenizer import chat_text, tokens_by
 from engine.core.errors import ModelError
 from engine.models.files.bundled import bundled_folder
 

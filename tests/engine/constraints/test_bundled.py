@@ -12,7 +12,7 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.spelling import BLANK, spelling_of, stand_ins
+from engine.backends.tokenizer import BLANK, spelling_of, stand_ins
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
@@ -100,6 +100,6 @@ def test_speculative_tokens_are_those_of_plain_decoding(protocol, temperature, l
 
 
 def test_the_prompts_are_those_that_the_module_makes():
-    from engine.train.structured_prompts import structured_rows
+    from engine.train.prompts import structured_rows
 
     assert structured_rows(120) == ROWS

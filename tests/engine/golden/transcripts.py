@@ -20,7 +20,7 @@ from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.decoder.lean import LeanModel, from_tensors
 from engine.models.files.folder import ModelFolder, model_digest, open_folder, read_tensors
-from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
 from engine.proposers.parts import ProposerParts
 from engine.proposers.plain import PlainProposer

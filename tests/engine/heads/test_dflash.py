@@ -12,8 +12,8 @@ from engine.core.types import Protocol, QKind, SamplingParams
 from engine.heads.dflash import BlockDecoder
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
-from engine.proposers.trained.block_draft import whole
 from engine.proposers.trained.ddtree import best_prefixes
+from engine.proposers.trained.dflash import whole
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests
 

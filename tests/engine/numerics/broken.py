@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.interface import Invariance
 from engine.models.numerics.rotations import rope_tables
 

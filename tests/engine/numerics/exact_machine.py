@@ -8,7 +8,7 @@ import torch
 
 from engine.models.decoder.lean import LeanModel
 from engine.models.loading import load_model
-from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.ordered.ordered import OrderedNumerics
 
 from .exact_models import by_chains

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.models.numerics.exact_sums.exact_functions import Exponential, gated, rms_norm
+from engine.models.numerics.exact import Exponential, gated, rms_norm
 from engine.models.numerics.rotations import BLOCK, frequencies, rope_tables, rotation
 
 LLAMA3 = {

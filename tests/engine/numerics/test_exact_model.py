@@ -7,7 +7,7 @@ from engine.core.errors import ModelError
 from engine.models.decoder.lean import LeanModel
 from engine.models.loading import load_model
 from engine.models.numerics import load
-from engine.models.numerics.exact_sums.exact import LARGEST_CONTEXT, ExactNumerics
+from engine.models.numerics.exact import LARGEST_CONTEXT, ExactNumerics
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import HeadSizes, Invariance
 from tests.support.tiers import fast_first

@@ -6,8 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.models.cache import CacheShape, WriteSlots
 from engine.models.interface import Placement, WantedOutputs, chain_placement
-from engine.models.numerics.exact_sums.exact import VALUE_BITS, ExactNumerics
-from engine.models.numerics.exact_sums.exact_functions import factor_bits, row_unit
+from engine.models.numerics.exact import VALUE_BITS, ExactNumerics, factor_bits, row_unit
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, HeadSizes, RopeTables
 

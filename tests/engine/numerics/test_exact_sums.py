@@ -5,16 +5,18 @@ from fractions import Fraction
 import pytest
 import torch
 
-from engine.models.numerics.exact_sums.exact import VALUE_BITS, ExactNumerics, weighted_sum
-from engine.models.numerics.exact_sums.exact_functions import (
+from engine.models.numerics.exact import (
     SMALLEST_PEAK,
+    VALUE_BITS,
+    ExactNumerics,
     factor_bits,
     gridded,
     on_grid,
     power_of_two,
     row_unit,
+    weighted_sum,
 )
-from engine.models.numerics.exact_sums.exact_functions import sum_of_squares as squares
+from engine.models.numerics.exact import sum_of_squares as squares
 from engine.models.numerics.interface import Affine, HeadSizes
 
 

@@ -8,7 +8,7 @@ import torch
 from engine.core.types import Tree
 from engine.models.decoder.layers import SeparateLayers
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
-from engine.models.numerics.ordered import joined_code, joint_calls, ordered_code, panels
+from engine.models.numerics.ordered import joint_calls, ordered_code, panels
 from engine.models.numerics.ordered.ordered import Int8Numerics, OrderedNumerics
 from engine.models.placement import Placed, accepted_columns, place
 
@@ -107,15 +107,15 @@ def test_a_prompt_without_answer_writes_the_same_keys_and_values():
     ],
 )
 def test_the_comparison_finds_wrong_code(right, wrong, monkeypatch):
-    compiled = joined_code.compiled
-    monkeypatch.setattr(joined_code, "compiled", lambda text, types, **more: compiled(_changed(text), types, **more))
+    compiled = joint_calls.compiled
+    monkeypatch.setattr(joint_calls, "compiled", lambda text, types, **more: compiled(_changed(text), types, **more))
 
     def _changed(text):
         changed = text.replace(right, wrong)
         assert changed != text
         return changed
 
-    monkeypatch.setattr(joint_calls, "joined_code", joined_code.joined_code.__wrapped__)
+    monkeypatch.setattr(joint_calls, "joined_code", joint_calls.joined_code.__wrapped__)
     models = [make("llama", torch.bfloat16, mode()) for mode in (OrderedNumerics, OrderedCallByCall)]
     assert not equal(*map(session, models))
 

@@ -17,7 +17,6 @@ from engine.models.interface import chain_placement
 from engine.models.numerics import load
 from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
 from engine.models.numerics.ordered import (
-    joined_code,
     joint_calls,
     machine_code,
     ordered,
@@ -30,8 +29,8 @@ from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
 from engine.models.placement import Placed, place
 from engine.models.probe.choose import choose
-from engine.models.probe.known_answer import ANSWERS, digest
 from engine.models.probe.model_parts import parts_of
+from engine.models.probe.probe import ANSWERS, digest
 
 from .exact_models import by_chains, by_trees, make, some_tokens
 
@@ -156,8 +155,8 @@ def test_other_machine_code_has_the_known_answer(mode, monkeypatch):
     monkeypatch.setattr(ordered_plan, "rows_code", ordered_code.rows_code.__wrapped__)
     for name in ("attention_code", "rows_code"):
         monkeypatch.setattr(joint_calls, name, getattr(ordered_code, name).__wrapped__)
-    monkeypatch.setattr(joined_code, "compiled", other)
-    monkeypatch.setattr(joint_calls, "joined_code", joined_code.joined_code.__wrapped__)
+    monkeypatch.setattr(joint_calls, "compiled", other)
+    monkeypatch.setattr(joint_calls, "joined_code", joint_calls.joined_code.__wrapped__)
     monkeypatch.setattr(panels, "product_code", panel_code.product_code.__wrapped__)
     assert digest(mode) == ANSWERS["ordered"]
     assert digest(load("int8")) == ANSWERS["int8"]

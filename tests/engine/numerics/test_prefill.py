@@ -12,8 +12,7 @@ import torch
 
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.numerics.tiles.fixed import FixedNumerics
-from engine.models.numerics.tiles.tiled import TILE, TiledNumerics, seen_tiles
+from engine.models.numerics.tiled import TILE, FixedNumerics, TiledNumerics, seen_tiles
 from tests.bench.setting import lean
 
 PROMPTS = ([3 + place % 1000 for place in range(400)], [7 + place % 900 for place in range(150)])

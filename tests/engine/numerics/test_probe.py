@@ -12,13 +12,12 @@ import torch
 from engine.core.errors import InvalidRequest, NumericsRefused
 from engine.models import numerics
 from engine.models.loading import load_model, load_parts
-from engine.models.numerics.exact_sums.exact import ExactNumerics
+from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.interface import Invariance
-from engine.models.numerics.tiles.fixed import FixedNumerics
+from engine.models.numerics.tiled import FixedNumerics
 from engine.models.probe.choose import choose, foreign
-from engine.models.probe.known_answer import ANSWERS, digest
 from engine.models.probe.model_parts import difference
-from engine.models.probe.probe import PROPERTIES, probe
+from engine.models.probe.probe import ANSWERS, PROPERTIES, digest, probe
 from engine.models.probe.rows import row_dependence
 from tests.engine.numerics import broken
 from tests.support.tiers import fast_first

@@ -16,7 +16,7 @@ from engine.models.scripted import ScriptedModel, table_script
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.plain import PlainProposer
-from engine.proposers.self_draft.layer_skip import SkipSet
+from engine.proposers.self_draft import SkipSet
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness, stream_of

@@ -10,7 +10,7 @@ from engine.core.errors import InvalidRequest
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model
 from engine.models.scripted import ScriptedModel, table_script
-from engine.proposers.self_draft.layer_skip import SkipSet
+from engine.proposers.self_draft import SkipSet
 from engine.record.cost import best_gamma, speedup
 from engine.tools import find_skips as skipping
 from engine.tools.find_skips import SkipSetBench, neighbours, search, share_run, windows

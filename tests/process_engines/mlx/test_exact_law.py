@@ -6,8 +6,7 @@ Holm-adjusted: a sound arm fails with probability `ALPHA`; the seeds are fixed, 
 
 import pytest
 
-from audit.selftest.chain_law import ALPHA, judge_walk
-from audit.selftest.chains import FIRST, SEED, law, leaking, tables, write_chain
+from audit.selftest.chains import ALPHA, FIRST, SEED, judge_walk, law, leaking, tables, write_chain
 from audit.selftest.engines import walk_of
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.mlx_lm.backend import MlxBackend

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.selftest.chain_law import Walk
-from audit.selftest.chains import END, FIRST, PAD, VOCABULARY
+from audit.selftest.chains import END, FIRST, PAD, VOCABULARY, Walk
 from engine.backends.onnxruntime_genai.reconcile import Accounts, mismatches, speculation
 from engine.backends.onnxruntime_genai.settings import PROGRAM, search_options
 from engine.backends.process.engine_process import Failure, Launch, RestartedEngine

@@ -7,8 +7,7 @@ needs about 50,000 tokens to be found with probability 0.9 at that level; the te
 
 import pytest
 
-from audit.selftest.chain_law import ALPHA, judge_walk
-from audit.selftest.chains import SEED, law, leaking, tables
+from audit.selftest.chains import ALPHA, SEED, judge_walk, law, leaking, tables
 from audit.selftest.engines import QUICK, run_controls
 
 from .markov import plain, running, walk, write

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from audit.selftest.chain_law import judge_walk
-from audit.selftest.chains import FIRST, SEED, law, tables, write_chain
+from audit.selftest.chains import FIRST, SEED, judge_walk, law, tables, write_chain
 from audit.selftest.engines import walk_of
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.openvino_genai.backend import OpenVinoBackend

@@ -12,7 +12,7 @@ def change_openvino(folder):
     # imported here, because only the environment of the engine has it
     import openvino as ov
 
-    from engine.backends.openvino_genai.graph import DecoderGraph, shape_of
+    from engine.backends.openvino_genai.build import DecoderGraph, shape_of
     from engine.backends.process.convert import weights_of
 
     weights = weights_of(ROOT / "engine" / "bundled" / "target")

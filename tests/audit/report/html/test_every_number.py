@@ -23,7 +23,7 @@ from audit.report.html.registry import sections
 from audit.report.html.render import render_page
 from audit.report.html.section import source_of
 from audit.store import RunStatus, Store
-from audit.view.store_pages import TREND
+from audit.view.pages import TREND
 from engine.record.effective import Effective
 from tests.audit.report.html.runs import LAW
 from tests.audit.report.html.store_facts import StoreFacts, shown

@@ -10,7 +10,8 @@ import zipfile
 import pytest
 import zstandard
 
-from audit.store.bundle import archive, unpack
+from audit.store import verified_bundle
+from audit.store.bundle import archive
 from tests.audit.invoke import invoke
 from tests.audit.store.build import made_store
 from tests.audit.store.bundle.build import edited, exported, parts_of, restated, zipped
@@ -181,11 +182,11 @@ def test_a_part_that_is_longer_than_it_states_is_refused(bundle, tmp_path):
 
 @pytest.mark.medium
 def test_a_trace_that_is_a_bomb_is_refused(bundle, tmp_path, monkeypatch):
-    monkeypatch.setattr(unpack, "TRACE_BYTES", 100)
+    monkeypatch.setattr(verified_bundle, "TRACE_BYTES", 100)
     assert "tables/token_trace.jsonl:1: a trace that unpacks" in refused(bundle, tmp_path)
     stream = zstandard.ZstdCompressor().compressobj()
     payload = b"SATRACE5" + stream.compress(b"\0" * 1000) + stream.flush()
-    assert unpack._unpacked_bytes(payload) > 100
+    assert verified_bundle._unpacked_bytes(payload) > 100
 
 
 @pytest.mark.medium

@@ -5,9 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from engine.backends.llama_cpp.convert import CONVERTER, beyond_gguf
+from engine.backends.llama_cpp.convert import (
+    CONTROL,
+    CONVERTER,
+    SPLITS,
+    UNUSED,
+    USER_DEFINED,
+    beyond_gguf,
+    vocabulary_of,
+)
 from engine.backends.llama_cpp.tensors import named_tensors, neighbours
-from engine.backends.llama_cpp.vocabulary import CONTROL, SPLITS, UNUSED, USER_DEFINED, vocabulary_of
 from engine.core.errors import ModelError
 from engine.models.files.bundled import bundled_folder
 from engine.models.loading import open_source

@@ -6,8 +6,7 @@ import pytest
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.onnxruntime_genai.backend import OrtBackend
-from engine.backends.onnxruntime_genai.convert import CONVERTER, head_size
-from engine.backends.onnxruntime_genai.folder import compose
+from engine.backends.onnxruntime_genai.convert import CONVERTER, compose, head_size
 from engine.backends.process.convert import MANIFEST, convert, read_converted
 from engine.core.errors import ModelError
 from engine.models.loading import open_source

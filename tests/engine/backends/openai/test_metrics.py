@@ -1,6 +1,6 @@
 """Counters of servers."""
 
-from engine.backends.openai.metrics import change, counters, speculates
+from engine.backends.openai.server_counters import change, counters, speculates
 
 PAGE = """\
 # HELP vllm:spec_decode_num_drafts_total Number of drafts.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.backends.openvino_genai.to_record import mismatches
+from engine.backends.openvino_genai.backend import mismatches
 from engine.core.types import FinishReason
 
 COUNTS = {"drafted": 8, "accepted": 3, "rejected": 5}

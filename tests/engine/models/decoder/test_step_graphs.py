@@ -13,7 +13,7 @@ from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import Recorded, StepBuffer, StepGraphs
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
-from engine.models.numerics.tiles import constant_rows
+from engine.models.numerics import constant_rows
 from engine.models.placement import Placed, completed, place
 from engine.models.probe.model_parts import difference, parts_of
 from engine.models.probe.probe import probe

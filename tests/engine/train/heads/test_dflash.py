@@ -9,7 +9,7 @@ from engine.heads.dflash import BlockDecoder
 from engine.heads.loading import load_head
 from engine.models.interface import chain_placement
 from engine.models.lean_weights import read_config
-from engine.proposers.trained.block_draft import whole
+from engine.proposers.trained.dflash import whole
 from engine.train.heads.dflash import (
     BlockPlacement,
     DFlashHead,

@@ -1,1 +1,0 @@
-"""Numerics by exact sums."""

@@ -1,1 +1,0 @@
-"""Numerics by tiles of a fixed shape."""

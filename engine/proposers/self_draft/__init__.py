@@ -1,1 +1,0 @@
-"""Proposers that draft with a part of the target itself."""
