@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from audit.attest.statement import SHORT
-from audit.evidence.records import ArmKind, RequestRecord
-from audit.report.requests.generation import REJECTED, UNREACHED, TokenLine, events, token_lines
-from audit.report.requests.pieces import Pieces, pieces_of
 from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
@@ -19,20 +15,17 @@ from audit.report.tables.results import Results, SignedEntry, results
 from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
-from audit.store.base.values import DraftCounts, requests_named
+from audit.store.base.values import DraftCounts
 from audit.store.writing.contents import withholds
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
-from audit.text.printer import Painted, echo, echo_painted, painted_lines
+from audit.text.printer import echo
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
 ESTIMATES = ("arm", "estimator", "value", "unit", "requests", "every one counts the same", "in AIPerf")
 DRAFTS = ("arm", "versions", "steps", "first", "last")
 CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
-COLUMNS = ("step", "position", "token", "text", "role", "after", "p", "q", "number", "margin")
-COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "bonus": "cyan", REJECTED: "red"})
-"""Tokens of a step without a draft have no colour."""
 
 
 @click.command("show")
@@ -58,6 +51,7 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
         ulid = opened.resolve(run)
         if request is not None:
             # imported late: reading a record needs numpy
+            from audit.commands.look.show_request import show_request
 
             show_request(opened, opened.load_run(ulid), request, as_json=as_json)
             return
@@ -184,82 +178,3 @@ def _outcomes(shown: Results) -> None:
         echo("", f"decision: {decision.decision} by {cell(decision.actor)}, {cell(decision.created_at)}: {reasons}")
     for attachment in shown.attachments:
         echo("", f"attached: {attachment.format} {cell(attachment.location)} sha256:{attachment.report_after}")
-
-
-def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> None:
-    """Print one request.
-
-    Raises:
-        UserError: the run has no such request.
-    """
-    request = find_request(store, run, name)
-    lines = list(token_lines(request.trace))
-    if as_json:
-        echo_json({"request": request.request_id, "text": request.text, "tokens": lines})
-        return
-    pieces = pieces_of(run)
-    header = request.trace.header
-    echo(f"request   {cell(request.request_id)}")
-    echo(f"rule      {header.protocol}, drafts by {cell(header.proposer)}")
-    echo(f"prompt    {len(header.prompt)} tokens{_prompt(header.prompt, pieces)}")
-    echo(f"answer    {len(request.tokens)} tokens, ended by {request.finish_reason}")
-    if pieces.text is None:
-        echo(f"no texts  {cell(pieces.why)}")
-    echo("")
-    for part in painted_lines(list(_painted(lines, pieces))):
-        echo_painted(part)
-    echo("")
-    echo_painted(_legend())
-    echo("")
-    masked = any(line.allowed is not None for line in lines)
-    echo_rows((*COLUMNS, "allowed") if masked else COLUMNS, [_row(line, pieces, masked=masked) for line in lines])
-    for event in events(header.facts):
-        echo(event)
-
-
-def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:
-    """The request ARM/CASE#SAMPLE, or CASE#SAMPLE of the first candidate that has it.
-
-    Raises:
-        UserError: the run has no such request.
-    """
-    candidates_first = sorted(run.arms, key=lambda item: item.kind is not ArmKind.CANDIDATE)
-    places = {arm.name: place for place, arm in enumerate(candidates_first)}
-    keys = sorted(store.finished(run.ulid), key=lambda key: (places[key.arm], key))
-    result = requests_named(run.ulid, keys, name)[0]
-    record = store.load_arm(run.ulid, result.arm, [result])
-    return next(
-        request for request in (*record.requests, *record.failed, *record.refused) if request.key == result.short
-    )
-
-
-def _prompt(tokens: Sequence[int], pieces: Pieces) -> str:
-    return "" if pieces.text is None else f": {cell(''.join(map(pieces.text, tokens)))}"
-
-
-def _painted(lines: Sequence[TokenLine], pieces: Pieces) -> Iterator[Painted]:
-    """The answer with its tokens coloured by role; what was drafted and not kept stands in brackets."""
-    for line in lines:
-        text = cell(pieces.text(line.token) if pieces.text is not None else f" {line.token}")
-        if line.role in (REJECTED, UNREACHED):
-            yield _colour(f"[{text}]", line.role)
-        else:
-            yield _colour(text, line.role)
-
-
-def _legend() -> Iterator[Painted]:
-    for role in COLOURS:
-        yield _colour(role, role)
-        yield Painted(", ")
-    yield Painted("plain, [drafted and not kept]")
-
-
-def _colour(text: str, role: str) -> Painted:
-    return Painted(text, COLOURS.get(role), dim=role == UNREACHED)
-
-
-def _row(line: TokenLine, pieces: Pieces, *, masked: bool) -> tuple[object, ...]:
-    text = "-" if pieces.text is None else repr(pieces.text(line.token))
-    after = None if line.parent is None else "root" if line.parent < 0 else line.parent
-    facts = (line.step, line.position, line.token, text, line.role, after)
-    return (*facts, line.p, line.q, line.uniform, line.margin, *((line.allowed,) if masked else ()))
