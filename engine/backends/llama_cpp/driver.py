@@ -150,10 +150,6 @@ def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
     return params
 
 
-if __name__ == "__main__":
-    run_driver(LlamaDriver)
-
-
 class RefusedRequest(Exception):
     """The server answered a request with an error; the message holds its words."""
 
@@ -212,3 +208,7 @@ def _words(content: bytes) -> str:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(json.loads(content)["error"]["message"])
     return ""
+
+
+if __name__ == "__main__":
+    run_driver(LlamaDriver)

@@ -61,10 +61,6 @@ def _tokenizer(source: Path, out: Path) -> None:
     ov.save_model(decoder, out / "openvino_detokenizer.xml")
 
 
-if __name__ == "__main__":
-    build(Path(sys.argv[1]), Path(sys.argv[2]))
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The sizes of a decoder."""
@@ -223,3 +219,7 @@ def _constant(value: Any) -> Any:
 
 def _integers(value: Any) -> Any:
     return ops.constant(np.asarray(value, dtype=np.int64))
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), Path(sys.argv[2]))
