@@ -27,8 +27,8 @@ TOKENS: Final = ("accounting", "greedy_equality", "coupled_equality", "bitwise",
 DECODED: Final = ("text",)
 """Where the backend has a second account of the text."""
 CALLS: Final = ("tool_call_equality",)
-"""Where prompts offer tools and the arm must agree with its baseline token by token; with fewer answers than a margin
-needs, the check would leave a sampled arm undecided.
+"""Where prompts offer tools, and their text can be read again or the arm must agree with its baseline token by token;
+elsewhere fewer answers than a margin needs would leave a sampled arm undecided.
 """
 CONSTRAINED: Final = ("schema_conformance",)
 """Where requests have a grammar."""
@@ -54,7 +54,7 @@ def standard_checks(
     level: int, *, ours: bool, decoded: bool = True, calls: bool = False, constrained: bool = False, masks: bool = True
 ) -> tuple[str, ...]:
     """The default checks at an evidence level, of the project's own loop (`ours`) or of another engine; `decoded` if
-    the tokens are decoded a second time, `calls` if the arm's tool calls must be the baseline's, `constrained` if
+    the tokens are decoded a second time, `calls` if the arm's tool calls are judged, `constrained` if
     requests have a grammar, whose masks are on record with `masks`.
     """
     grammar = ((*MASKED, *CONSTRAINED) if masks else CONSTRAINED) if constrained else ()

@@ -25,7 +25,6 @@ from audit.selftest.run_arm import alone, gather
 from audit.selftest.scenarios import cases_of, requests_of, suite_of
 from audit.suite.spec import Case, Suite
 from engine import faults
-from engine.core.types import Protocol
 from engine.faults.interface import PromptLength, Scenario
 
 SIZES: Final = (1024, 4096, 16_384)
@@ -70,9 +69,9 @@ class DefaultDetection:
 def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int) -> Suite:
     """A suite of one arm with the scenario's proposer, rule, sampling and models, and the defaults of all else."""
     usual = replace(scenario, rows=BATCH_SIZE, beside=None, prompt=PROMPT, shared=0)
-    exact, stream = scenario.sampling.greedy or scenario.protocol is Protocol.GUMBEL, scenario.stream
+    stream = scenario.stream
     streams = () if stream is None else stream_checks(filters=bool(stream.filters))
-    calls, masked = scenario.tools and exact, scenario.sampling.structured is not None
+    calls, masked = scenario.tools, scenario.sampling.structured is not None
     checks = (*standard_checks(Level.L4, ours=True, calls=calls, constrained=masked), *streams)
     suite = suite_of(usual, fault, seed, tokens, checks)
     return replace(suite, samples=1, cases=_cases(usual, requests_of(usual, tokens), seed), mixed=True)

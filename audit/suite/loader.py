@@ -324,13 +324,13 @@ class _Loader:
         # the backend itself reports settings that it refuses, when the arm is built
         with contextlib.suppress(InvalidRequest):
             parts = declared.arm(ArmSettings(plan, sampling.greedy, source)).parts
-        # calls are judged by default where the arm must agree with its baseline token by token
+        # calls are judged by default where the text can be read again, or the arm must agree token by token
         exact = sampling.greedy or plan.protocol is Protocol.GUMBEL
         wanted = standard_checks(
             shown.level,
             ours=self._kind.ours,
             decoded=Part.DECODED in parts,
-            calls=self._offers and exact and Part.CALLS in shown.parts,
+            calls=self._offers and (Part.CALLED_TEXT in shown.parts or (exact and Part.CALLS in shown.parts)),
             constrained=sampling.structured is not None,
             masks=Part.MASKS in shown.parts,
         )

@@ -122,11 +122,11 @@ def test_a_demanded_call_beside_what_contradicts_it_is_one_line(tmp_path, rows, 
         ([{"tools": [TOOL]}], {}, True),
         ([{}], {}, False),
         ([{"tools": [TOOL], "tool_choice": "none"}], {}, False),
-        ([{"tools": [TOOL]}], {"verifier": "chain", "sampling": {"temperature": 1}}, False),
+        ([{"tools": [TOOL]}], {"verifier": "chain", "sampling": {"temperature": 1}}, True),
         ([{"tools": [TOOL]}], {"verifier": "gumbel", "sampling": {"temperature": 1}}, True),
         ([{"tools": [TOOL]}], {"checks": ["accounting"]}, False),
     ],
 )
-def test_calls_are_judged_by_default_where_they_must_be_equal(tmp_path, rows, arm, judged):
+def test_calls_are_judged_by_default_where_requests_offer_tools(tmp_path, rows, arm, judged):
     (made,) = suite_of(tmp_path, rows, arm=arm).arms
     assert ("tool_call_equality" in made.checks) is judged
