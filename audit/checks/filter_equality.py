@@ -1,39 +1,35 @@
 """Filter equality: the safety filters decide what they decide without speculation.
 
 Claim: filters. Null: every request has the decisions of its baseline (component, category, token, characters, action),
-and those of a fresh filter that reads the committed text. Two comparisons: with the baseline where the rule promises
-its tokens (temperature 0, gumbel), up to the first token that differs, and of refused prompts always; with a fresh
-filter, whose rules are in the effective configuration, wherever the rules are no model. Statistic: requests whose
-decisions differ; any is a fault, and so is a filter of another version or with other rules. Effect: their share; bound:
-its 99 % Clopper-Pearson upper bound. Cannot see: a filter that judges wrongly in both arms, texts that it should know
-and does not; under sampling rules a model's decisions, and decisions about prompts beyond those of the baseline.
+and the decisions and chunks of a fresh filter that reads the committed text. Two comparisons: with the baseline where
+the rule promises its tokens (temperature 0, gumbel), up to the first token that differs, and of refused prompts always;
+with a fresh filter in every arm: made from the rules in the effective configuration, or, where the rules are a model,
+the engine's own second reading. Statistic: requests that differ; any is a fault, and so is a filter of another version
+or with other rules. Effect: their share; bound: its 99 % Clopper-Pearson upper bound. Cannot see: a filter that judges
+wrongly in both arms, texts that it should know and does not, and decisions about prompts beyond those of the baseline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.groups import Group
+from audit.evidence.fresh_streams import fresh_filters, other_chunk, stream_again
 from audit.evidence.pairing import agreeing
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
-from engine.core.errors import EngineError
-from engine.core.types import FinishReason, Protocol
-from engine.sampling.stopping import StopRule
-from engine.stream.interface import FilterSpec, filter_spec
-from engine.stream.loading import load_filter
-from engine.stream.text_stream import Decided, StreamRules, TextStream
+from engine.core.types import Protocol
+from engine.stream.text_stream import Decided
 
 NO_FILTERS = "the arm has no filters"
-MODELS: Final = ("classifier",)
-"""Filters whose rules are a model, which no check loads."""
+FRESH: Final = "a fresh filter"
 IDENTITY: Final = ("component", "version", "ruleset", "action", "side")
 MAX_FINDINGS = 20
 WHOLE_ARM = "the arm"
@@ -73,53 +69,6 @@ def _baseline_differs(evidence: Evidence) -> str | None:
         list(map(_identity, declared_filters(arm.effective))) for arm in (evidence.candidate, evidence.baseline)
     )
     return None if ours == theirs else f"the arm's filters are {ours}, its baseline's {theirs}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """The arm's filters made again, or why they cannot be."""
-
-    rules: StreamRules = field(default_factory=StreamRules)
-    reason: str = ""
-
-
-def _fresh(arm: ArmRecord) -> _Fresh:
-    """The filters that can be made again from their rules.
-
-    All must be there, because a filter that ends a response decides what the others see.
-    """
-    declared = declared_filters(arm.effective)
-    models = [str(item["component"]) for item in declared if item.get("component") in MODELS]
-    if models:
-        return _Fresh(reason=f"the rules of {models[0]} are a model")
-    try:
-        return _Fresh(StreamRules(tuple(load_filter(_spec(item)) for item in declared)))
-    except (EngineError, KeyError, TypeError, ValueError) as error:
-        return _Fresh(reason=str(error))
-
-
-def _spec(mapping: Mapping[str, Any]) -> FilterSpec:
-    return filter_spec(str(mapping["component"]), str(mapping["action"]), str(mapping["side"]), mapping["rules"])
-
-
-def judged_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> tuple[Decided, ...]:
-    """Decisions of fresh filters on the committed text, token by token."""
-    header, count = request.trace.header, len(stream.ends)
-
-    def decode(tokens: Sequence[int]) -> str:
-        return stream.decoded if len(tokens) == count else stream.decoded[: stream.ends[len(tokens) - 1]]
-
-    reading = TextStream(rules, StopRule(header.sampling, header.eos_ids, decode))
-    tokens = request.tokens
-    for size in range(1, count + 1):
-        last = size == count and header.finish_reason is not FinishReason.FILTER
-        reading.read(tokens[:size], header.finish_reason if last else None)
-        if reading.end is not None:
-            break
-    if count and not reading.closed:
-        # a filter ended the response when it was over already
-        reading.read(tokens, FinishReason.LENGTH)
-    return tuple(reading.decisions)
 
 
 def _said(decisions: Iterable[Decided]) -> list[tuple[Any, ...]]:
@@ -168,6 +117,8 @@ class _Tally:
     paired: int = 0
     again: int = 0
     silent: int = 0
+    reason: str = ""
+    """Why requests were not judged again; empty if all were."""
 
     def add(self, request: RequestRecord, messages: Sequence[str]) -> None:
         """Count one request that was compared."""
@@ -181,7 +132,7 @@ def _compare(evidence: Evidence) -> _Tally:
     tally = _Tally([] if message is None else [Finding(WHOLE_ARM, 0, message)])
     base = {} if evidence.baseline is None else evidence.baseline.by_key()
     base |= {} if evidence.baseline is None else {item.key: item for item in evidence.baseline.refused}
-    arm, fresh = evidence.candidate, _fresh(evidence.candidate)
+    arm, fresh = evidence.candidate, fresh_filters(evidence.candidate)
     for request in (*arm.requests, *arm.refused):
         stream = stream_of(request.trace.header)
         if stream is None:
@@ -194,11 +145,14 @@ def _compare(evidence: Evidence) -> _Tally:
             result.append(_against_baseline(request, stream, other))
             tally.paired += 1
             compared = True
-        if not fresh.reason and request.tokens:
+        again = stream_again(request, stream, fresh) if request.tokens else None
+        if again is not None:
             written = [decision for decision in stream.decisions if decision.token >= 0]
-            result.append(_difference(written, judged_again(request, stream, fresh.rules), "a fresh filter"))
+            result.append(_difference(written, again.decisions, FRESH) or other_chunk(stream.chunks, again.chunks))
             tally.again += 1
             compared = True
+        elif request.tokens:
+            tally.reason = fresh.reason or "the tokens were not decoded one by one"
         messages = [item for item in result if item is not None]
         if compared or messages:
             tally.add(request, messages)
@@ -225,7 +179,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
             "with_baseline": tally.paired,
             "judged_again": tally.again,
             "not_compared": tally.silent,
-            "not_judged_again": _fresh(evidence.candidate).reason,
+            "not_judged_again": tally.reason,
         },
     )
 
@@ -250,7 +204,7 @@ CHECK = Check(
     run=_run,
     applies=_applies,
     foresee=_foresee,
-    null="filters decide the same as without speculation",
+    null="filters decide the same as without speculation, and as fresh filters over the committed text",
     effect="share of requests whose decisions differ",
     plan=at_least("min_decisions", "decisions of filters"),
     covers=frozenset({Group.EVENTS}),

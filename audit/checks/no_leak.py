@@ -1,11 +1,12 @@
 """No leak: what left the engine is the committed text, and no piece of it left before its tokens were committed.
 
 Claim: leak. Null: the chunks of every request add up to the text that its tokens decode to, up to the stop
-string or the filter that ended it and with the characters removed that filters marked; chunks leave between steps;
-and no chunk, and no decision of a filter, needs a character that the tokens committed by then do not decode to.
-Statistic: requests that break one of these; any is a fault. Effect: their share; bound: its 99 % Clopper-Pearson upper
-bound. The engine decodes every number of tokens a second time, apart from the stream. Cannot see: what a server does
-with the chunks, whether a decision is right (filter_equality), and a tokenizer that decodes wrongly both times.
+string or the filter that ended it and with the characters removed that filters marked; chunks leave between steps,
+without filters as soon as their tokens are committed; and no chunk, and no decision of a filter, needs a character that
+the tokens committed by then do not decode to. Statistic: requests that break one of these; any is a fault. Effect:
+their share; bound: its 99 % Clopper-Pearson upper bound. The engine decodes every number of tokens a second time, apart
+from the stream. Cannot see: what a server does with the chunks, whether a decision is right and chunks wait for it
+(filter_equality), and a tokenizer that decodes wrongly both times.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
+from audit.evidence.fresh_streams import FreshFilters, other_chunk, stream_again
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
@@ -54,6 +56,11 @@ def _leaks(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
     yield from _unlike(request, stream)
     yield from _early(request, stream)
     yield from _unseen(stream)
+    if not stream.filters:
+        # filters hold text back; what leaves around them is judged with their decisions (filter_equality)
+        again = stream_again(request, stream, FreshFilters())
+        late = None if again is None else other_chunk(stream.chunks, again.chunks)
+        yield from () if late is None else (late,)
 
 
 def _read_too_far(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from engine.record.effective import Effective
 from engine.record.trace import TraceHeader
+from engine.stream.fresh_reading import FreshReading, reading_of
 from engine.stream.interface import ENDING, Action
 from engine.stream.redaction import REDACTED, Span
 from engine.stream.text_stream import Decided, TextChunk
@@ -27,6 +28,7 @@ class RecordedStream:
     filters: the identity of each filter.
     decoded: what all tokens decode to.
     ends: [E] characters, without an incomplete one at the end, that the first 1, 2, ... tokens decode to.
+    again: the engine's second reading by fresh filters; None where a check can make it.
     """
 
     chunks: tuple[TextChunk, ...]
@@ -35,6 +37,7 @@ class RecordedStream:
     filters: tuple[Mapping[str, Any], ...]
     decoded: str
     ends: tuple[int, ...]
+    again: FreshReading | None = None
 
     @property
     def text(self) -> str:
@@ -72,13 +75,15 @@ def stream_of(header: TraceHeader) -> RecordedStream | None:
 
 
 def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream:
+    reading = reading_of(facts)
     return RecordedStream(
-        chunks=tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
-        decisions=tuple(Decided(**{**fact, "action": Action(fact["action"])}) for fact in facts["decisions"]),
+        chunks=reading.chunks,
+        decisions=reading.decisions,
         read=int(facts["read"]),
         filters=tuple(dict(fact) for fact in facts["filters"]),
         decoded=str(beside["decoded"]),
         ends=tuple(map(int, beside["ends"])),
+        again=reading_of(facts["again"]) if "again" in facts else None,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.evidence.records import RequestRecord
+from audit.evidence.streams import stream_of
 from engine.core.types import FinishReason, ToolOffer
 from engine.record.tool_calls import ParsedCall, ParsedCalls, ResponseTemplate, parse_calls
 
@@ -72,9 +73,25 @@ def _calls_of(fact: Mapping[str, Any]) -> ParsedCalls:
     return ParsedCalls(calls, fact.get("problem"))
 
 
+def can_reread(answer: AnsweredOffer) -> bool:
+    """True if the record says how to read the calls out of the text."""
+    # the project's own reader leaves an answer alone that must not call
+    return answer.template is not None or (answer.offer.choice == "none" and not answer.finish)
+
+
 def reread(request: RequestRecord, answer: AnsweredOffer) -> ParsedCalls | None:
     """The calls in the request's text, read at once; None if the record does not say how to read them."""
-    return None if answer.template is None else parse_calls(request.text, answer.template, answer.offer)
+    if answer.template is None:
+        return ParsedCalls() if can_reread(answer) else None
+    return parse_calls(_committed(request), answer.template, answer.offer)
+
+
+def _committed(request: RequestRecord) -> str:
+    """The text before filters changed it, up to a stop string."""
+    stream = stream_of(request.trace.header)
+    if stream is None:
+        return request.text
+    return stream.decoded[: stream.read] if request.finish_reason is FinishReason.STOP else stream.decoded
 
 
 def canonical(value: Any) -> str:

@@ -46,6 +46,8 @@ class Part(StrEnum):
     """The drafts along the recorded text, by a fresh proposer (`engine.backends.interface.Redrafting`)."""
     CALLS = "tool calls"
     """The calls of answers to requests that offer tools, as the engine read them."""
+    CALLED_TEXT = "text of calls"
+    """The text that holds these calls and the template that reads it, so that anyone can read it again."""
     MASKS = "masks"
     """Of requests under a grammar: the mask of every row that decided a token, and the same computed a second time."""
     ACCOUNTS = "accounts"

@@ -41,8 +41,9 @@ from engine.record.recorder import Recorder
 from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
-from engine.sampling.stopping import Decode
+from engine.sampling.stopping import Decode, StopRule
 from engine.sampling.target_rows import MaskOf, TargetRows
+from engine.stream.fresh_reading import has_model, read_afresh
 from engine.stream.holding import whole
 from engine.stream.text_stream import StreamRules, stream_facts
 from engine.verify.interface import Verifier
@@ -243,9 +244,13 @@ class Loop:
         """The stream's own facts, and beside them how many characters each number of tokens decodes to."""
         if state.stream is None:
             return {}
-        tokens = state.generated
+        tokens, rules = state.generated, state.stream.rules
         ends = [len(whole(self._decode(tokens[:count]))) for count in range(1, len(tokens) + 1)]
-        return {"stream": state.stream.facts(), "ends": ends}
+        facts = state.stream.facts()
+        if has_model(rules.filters) and state.reason is not None:
+            stops = StopRule(state.request.sampling, self._target.eos_ids, self._decode)
+            facts["again"] = read_afresh(rules, stops, tokens, state.reason).facts()
+        return {"stream": facts, "ends": ends}
 
     def _header(self, request: Request, given: Mapping[str, Any]) -> TraceHeader:
         facts = self._verifier.facts

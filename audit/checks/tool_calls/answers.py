@@ -26,37 +26,64 @@ UNREAD = "the engine does not report the calls that it read"
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedAnswer:
-    """One request of the candidate.
+class JudgedPair:
+    """An answer beside the baseline's.
 
-    calls: the number of its calls.
-    misread: how the engine's calls differ from those in its own text, or in a stream of the same tokens as the
-        baseline's do not; None if they agree, or nobody can tell.
     apart: how its calls differ from the baseline's; None if they are equal.
     kind: of such a difference, as `audit.evidence.divergence.triage.KINDS`; empty where the arms are independent.
-    ours, theirs: why the candidate's and the baseline's answer is not valid; None if it is.
+    theirs: why the baseline's answer is not valid; None if it is.
     passed, baseline_passed: the answer is valid and has the calls that were asked for.
     """
 
-    request_id: str
     step: int
-    calls: int
-    misread: str | None
     apart: str | None
     kind: str
-    ours: str | None
     theirs: str | None
     passed: bool
     baseline_passed: bool
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """One request of the candidate.
+
+    calls: the number of its calls.
+    again: its text was read a second time.
+    misread: how the engine's calls differ from those in its own text, or in a stream of the same tokens as the
+        baseline's do not; None if they agree, or nobody can tell.
+    ours: why the answer is not valid; None if it is.
+    pair: None without a partner in the baseline.
+    """
+
+    request_id: str
+    calls: int
+    again: bool
+    misread: str | None
+    ours: str | None
+    pair: JudgedPair | None
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedArm:
-    """The judged answers, the reasons of those that nothing can be said about, and the requests of one arm only."""
+    """The judged answers, and the reasons of those that nothing can be said about."""
 
     answers: tuple[JudgedAnswer, ...]
     silent: tuple[str, ...]
-    unpaired: int
+
+    @property
+    def pairs(self) -> tuple[JudgedPair, ...]:
+        """The answers with a partner."""
+        return tuple(answer.pair for answer in self.answers if answer.pair is not None)
+
+    @property
+    def unpaired(self) -> int:
+        """The answers without one."""
+        return len(self.answers) - len(self.pairs)
+
+    @property
+    def read_again(self) -> bool:
+        """True if every answer's text was read a second time."""
+        return bool(self.answers) and not self.silent and all(answer.again for answer in self.answers)
 
 
 KindOf = Callable[[Pair], str]
@@ -65,39 +92,39 @@ KindOf = Callable[[Pair], str]
 
 def judge_answers(evidence: Evidence, *, exact: bool) -> JudgedArm:
     """Judge every answer to an offer; `exact` if the arms must agree token by token."""
-    assert evidence.baseline is not None
-    others = evidence.baseline.by_key()
-    kind_of = _triaged(evidence) if exact else lambda _pair: ""
-    answers, silent, unpaired = [], [], 0
+    others = {} if evidence.baseline is None else evidence.baseline.by_key()
+    kind_of = _triaged(evidence) if exact and others else lambda _pair: ""
+    answers: list[JudgedAnswer] = []
+    silent: list[str] = []
     for request in filter(offers_tools, evidence.candidate.requests):
-        other = others.get(request.key)
         ours = answered(request)
-        theirs = None if other is None else answered(other)
         if ours is None:
             silent.append(unread_reason(request) or UNREAD)
-        elif other is None or theirs is None:
-            unpaired += 1
         else:
-            answers.append(_judged(Pair(request, other), ours, theirs, kind_of))
-    return JudgedArm(tuple(answers), tuple(silent), unpaired)
+            answers.append(_judged(request, ours, others.get(request.key), kind_of))
+    return JudgedArm(tuple(answers), tuple(silent))
 
 
-def _judged(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer, kind_of: KindOf) -> JudgedAnswer:
-    apart = _apart(pair, ours, theirs)
-    defects = [defect(request, answer) for request, answer in ((pair.candidate, ours), (pair.baseline, theirs))]
-    passed = [problem is None and _as_asked(answer) for problem, answer in zip(defects, (ours, theirs), strict=True)]
-    parted = divergence(pair)
-    return JudgedAnswer(
-        request_id=pair.candidate.request_id,
+def _judged(request: RequestRecord, ours: AnsweredOffer, other: RequestRecord | None, kind_of: KindOf) -> JudgedAnswer:
+    theirs = None if other is None else answered(other)
+    own, problem = reread(request, ours), defect(request, ours)
+    misread = None if own is None else _misread(ours, own)
+    paired = None
+    if other is not None and theirs is not None:
+        misread = misread or _misstreamed(ours, theirs)
+        paired = _pair(Pair(request, other), ours, theirs, kind_of, valid=problem is None)
+    return JudgedAnswer(request.request_id, len(ours.parsed.calls), own is not None, misread, problem, paired)
+
+
+def _pair(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer, kind_of: KindOf, *, valid: bool) -> JudgedPair:
+    apart, parted, problem = _apart(pair, ours, theirs), divergence(pair), defect(pair.baseline, theirs)
+    return JudgedPair(
         step=0 if parted is None else parted.step,
-        calls=len(ours.parsed.calls),
-        misread=_misread(pair.candidate, ours) or _misstreamed(ours, theirs),
         apart=apart,
         kind="" if apart is None else kind_of(pair),
-        ours=defects[0],
-        theirs=defects[1],
-        passed=passed[0],
-        baseline_passed=passed[1],
+        theirs=problem,
+        passed=valid and _as_asked(ours),
+        baseline_passed=problem is None and _as_asked(theirs),
     )
 
 
@@ -117,10 +144,9 @@ def _as_asked(answer: AnsweredOffer) -> bool:
     return bool(answer.parsed.calls) != (answer.offer.choice == "none")
 
 
-def _misread(request: RequestRecord, answer: AnsweredOffer) -> str | None:
+def _misread(answer: AnsweredOffer, own: ParsedCalls) -> str | None:
     """A text that cannot be read to its end counts as such, whatever was read before."""
-    own = reread(request, answer)
-    if own is None or (own.problem is not None and answer.parsed.problem is not None):
+    if own.problem is not None and answer.parsed.problem is not None:
         return None
     text = difference(answer.parsed, own)
     return None if text is None else f"the engine's {text} as its text has it{_why(answer.parsed)}"

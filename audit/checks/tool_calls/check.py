@@ -1,17 +1,15 @@
 """Tool-call equality: speculation changes no tool call, and the engine reads out of its text what stands in it.
 
-Claim: tools. Null: the candidate calls what the target alone would have called.
-Where both arms must agree token by token (temperature 0, or the gumbel rule with
-shared random numbers) the statistic is the number of answers whose calls differ
-in name, arguments, number, order or end by more than the noise of the engine;
-one is a fault, and the bound is the Clopper-Pearson upper bound on their share.
-Under rules that sample, answers are pairs of independent draws: an answer passes
-if it calls and every call is valid, McNemar's exact test compares the arms, and
-both of Tango's bounds on the difference must lie within the margin. In every arm
-the calls that the engine reports are compared with those in its text, read at
-once; one difference is a fault. An answer that is wrong in both arms tells about
-the model and its template, not about speculation; the summary counts them.
-Cannot see: calls that are wrong in the same way in both arms, the text between
+Claim: tools. Null: the candidate calls what the target alone would have called. In every arm the calls that the engine
+reports are compared with those in its text, read once more and whole; one difference is a fault, and the bound is the
+Clopper-Pearson upper bound on the share of answers that differ. The baseline is compared on top of it. Where both arms
+must agree token by token (temperature 0, or the gumbel rule with shared random numbers) the statistic is the number of
+answers whose calls differ in name, arguments, number, order or end by more than the noise of the engine; one is a
+fault. Under rules that sample, answers are pairs of independent draws: an answer passes if it calls and every call is
+valid, and McNemar's exact test compares the arms. With `within_margin`, and where the text cannot be read again, both
+of Tango's bounds on the difference must lie within the margin; elsewhere the calls follow from the text, whose law
+other checks judge. An answer that is wrong in both arms tells about the model and its template, not about speculation;
+the summary counts them. Cannot see: calls that are wrong in the same way in both readings or arms, the text between
 calls, and what a server's parser did to a text that the record does not hold.
 """
 
@@ -28,7 +26,7 @@ from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answe
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.tool_calls import answered, offers_tools, spans_of, unread_reason
+from audit.evidence.tool_calls import answered, can_reread, offers_tools, spans_of, unread_reason
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.paired import PairCounts, mcnemar, tango_lower, tango_upper
@@ -50,10 +48,11 @@ def _applies(evidence: Evidence) -> str | None:
     offers = [request for request in evidence.candidate.requests if offers_tools(request)]
     if not offers:
         return NO_TOOLS
-    if evidence.baseline is None:
-        return NoEvidence("there is no baseline arm to compare with")
-    if all(answered(request) is None for request in offers):
+    answers = [answer for answer in map(answered, offers) if answer is not None]
+    if not answers:
         return NoEvidence(unread_reason(offers[0]) or NO_CALLS)
+    if evidence.baseline is None and not any(map(can_reread, answers)):
+        return NoEvidence("there is no baseline arm to compare with")
     return None
 
 
@@ -82,22 +81,50 @@ def _shared(evidence: Evidence) -> bool:
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     exact = all(map(_exact, evidence.candidate.requests))
-    if exact and not _shared(evidence):
-        return CheckResult(Verdict.INCONCLUSIVE, NOT_SHARED)
+    if exact and evidence.baseline is not None and not _shared(evidence):
+        alone = judge_answers(dataclasses.replace(evidence, baseline=None), exact=False)
+        return _with_reading(CheckResult(Verdict.INCONCLUSIVE, NOT_SHARED), alone)
     judged = judge_answers(evidence, exact=exact)
-    decision = _equal(judged, params) if exact else _paired(judged, params)
+    if evidence.baseline is None:
+        decision = _read_again(judged, params)
+    else:
+        decision = _equal(judged, params) if exact else _paired(judged, params)
     return _with_reading(decision, judged)
+
+
+def _read_again(judged: JudgedArm, params: Params) -> CheckResult:
+    """The second reading by itself."""
+    n, confidence = len(judged.answers), float(params["confidence"])
+    broken = sum(answer.misread is not None for answer in judged.answers)
+    bound = upper_bound(broken, n, confidence) if n else None
+    if reason := _open(judged, params):
+        verdict, words = Verdict.INCONCLUSIVE, reason
+    elif not judged.read_again:
+        mute = sum(not answer.again for answer in judged.answers)
+        verdict, words = Verdict.INCONCLUSIVE, f"the texts of {mute} of {n} answers cannot be read again"
+    else:
+        words = f"the calls of {n} answers are those of their texts, read again, at most {bound:.2g} are not"
+        verdict = Verdict.FAULT if broken else Verdict.CERTIFIED
+    return CheckResult(
+        verdict=verdict,
+        summary=words,
+        n=n,
+        statistic=float(broken),
+        effect=broken / n if n else None,
+        bound=bound,
+        detectable=replay_effect(n) if n else None,
+    )
 
 
 def _equal(judged: JudgedArm, params: Params) -> CheckResult:
     """Arms that must agree."""
-    n = len(judged.answers)
-    kinds = [answer.kind for answer in judged.answers if answer.apart is not None]
+    n = len(judged.pairs)
+    kinds = [pair.kind for pair in judged.pairs if pair.apart is not None]
     real, numerical = kinds.count("real"), kinds.count("numerical")
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
     if real:
         verdict, words = Verdict.FAULT, f"{real} of {n} answers call something else than the baseline"
-    elif reason := _open(judged, params):
+    elif reason := _unpaired(judged) or _open(judged, params):
         verdict, words = Verdict.INCONCLUSIVE, reason
     elif len(kinds) > numerical:
         verdict, words = Verdict.INCONCLUSIVE, f"{len(kinds) - numerical} of {n} answers differ and cannot be triaged"
@@ -124,19 +151,25 @@ def _equal(judged: JudgedArm, params: Params) -> CheckResult:
 
 def _paired(judged: JudgedArm, params: Params) -> CheckResult:
     """Arms that are independent draws of one law."""
-    n = len(judged.answers)
+    alone = judged.read_again and not params["within_margin"]
+    n, result = len(judged.pairs), _read_again(judged, params)
     if not n:
-        return CheckResult(Verdict.INCONCLUSIVE, _open(judged, params))
-    worse = sum(answer.baseline_passed and not answer.passed for answer in judged.answers)
-    better = sum(answer.passed and not answer.baseline_passed for answer in judged.answers)
-    pairs, margin, confidence = PairCounts(n, worse, better), float(params["margin"]), float(params["confidence"])
-    test = mcnemar(pairs)
-    low, high = tango_lower(pairs, confidence), tango_upper(pairs, confidence)
+        return result if alone else dataclasses.replace(result, verdict=Verdict.INCONCLUSIVE)
+    worse = sum(pair.baseline_passed and not pair.passed for pair in judged.pairs)
+    better = sum(pair.passed and not pair.baseline_passed for pair in judged.pairs)
+    counts, margin, confidence = PairCounts(n, worse, better), float(params["margin"]), float(params["confidence"])
+    test = mcnemar(counts)
+    low, high = tango_lower(counts, confidence), tango_upper(counts, confidence)
     bound, loss = max(-low, high), (worse - better) / n
     words = f"{worse} answers pass in the baseline only and {better} in the candidate only, of {n} pairs"
+    reason = _unpaired(judged) or _open(judged, params)
     if test.p < float(params["alpha"]):
         verdict = Verdict.FAULT
-    elif reason := _open(judged, params):
+    elif alone:
+        words = f"{result.summary}; {words}, differ by at most {bound:.2g}"
+        details = {"worse": worse, "better": better}
+        return dataclasses.replace(result, summary=words, p_value=test.p, details=details)
+    elif reason:
         verdict, words = Verdict.INCONCLUSIVE, f"{reason}; {words}"
     else:
         verdict = Verdict.CERTIFIED if bound <= margin else Verdict.INCONCLUSIVE
@@ -153,13 +186,15 @@ def _paired(judged: JudgedArm, params: Params) -> CheckResult:
     )
 
 
+def _unpaired(judged: JudgedArm) -> str:
+    return f"{judged.unpaired} answers have no partner in the baseline" if judged.unpaired else ""
+
+
 def _open(judged: JudgedArm, params: Params) -> str:
     """Why no arm can be certified on these answers; empty if one can."""
     n = len(judged.answers)
     if judged.silent:
         return f"the calls of {len(judged.silent)} answers are not known ({judged.silent[0]})"
-    if judged.unpaired:
-        return f"{judged.unpaired} answers have no partner in the baseline"
     return f"{n} answers, fewer than {params['min_answers']}" if n < int(params["min_answers"]) else ""
 
 
@@ -167,7 +202,7 @@ def _with_reading(result: CheckResult, judged: JudgedArm) -> CheckResult:
     """The result with what every arm shows: the engine's reading, and answers that are wrong in both arms."""
     answers = judged.answers
     misread = [answer for answer in answers if answer.misread is not None]
-    both = [answer for answer in answers if answer.ours is not None and answer.theirs is not None]
+    both = [answer for answer in answers if answer.ours and answer.pair is not None and answer.pair.theirs]
     verdict, words = result.verdict, result.summary
     if misread:
         verdict, words = Verdict.FAULT, f"{len(misread)} answers hold other calls than the engine reports; {words}"
@@ -176,6 +211,7 @@ def _with_reading(result: CheckResult, judged: JudgedArm) -> CheckResult:
     counts = {
         "calls": sum(answer.calls for answer in answers),
         "with_calls": sum(answer.calls > 0 for answer in answers),
+        "read_again": sum(answer.again for answer in answers),
         "misread": len(misread),
         "wrong": sum(answer.ours is not None for answer in answers),
         "wrong_in_both": len(both),
@@ -203,15 +239,17 @@ class _RankedFinding:
 def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
     result = []
     for answer in answers:
+        pair, ours = answer.pair, answer.ours
+        apart, theirs = (None, None) if pair is None else (pair.apart, pair.theirs)
         messages = {
             0: answer.misread,
-            1: None if answer.apart is None or not answer.kind else f"{answer.kind}: {answer.apart} as in the baseline",
-            2: None if answer.ours is None or answer.theirs is not None else f"the candidate's answer: {answer.ours}",
-            3: None if answer.theirs is None or answer.ours is not None else f"the baseline's answer: {answer.theirs}",
-            4: None if answer.ours is None or answer.theirs is None else f"in both arms: {answer.ours}",
+            1: None if pair is None or apart is None or not pair.kind else f"{pair.kind}: {apart} as in the baseline",
+            2: None if ours is None or theirs is not None else f"the candidate's answer: {ours}",
+            3: None if theirs is None or ours is not None else f"the baseline's answer: {theirs}",
+            4: None if ours is None or theirs is None else f"in both arms: {ours}",
         }
         result += [
-            _RankedFinding(rank, Finding(answer.request_id, answer.step, message))
+            _RankedFinding(rank, Finding(answer.request_id, 0 if pair is None else pair.step, message))
             for rank, message in messages.items()
             if message is not None
         ]
@@ -220,7 +258,8 @@ def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
 
 def _plan(params: Params, design: Design) -> SampleSize | None:
     least = int(params["min_answers"])
-    if design.greedy or design.shown.protocol is Protocol.GUMBEL:
+    again = design.shown.gives(Part.CALLED_TEXT) and not params["within_margin"]
+    if again or design.greedy or design.shown.protocol is Protocol.GUMBEL:
         return SampleSize(least, ANSWERS, replay_effect(least), 0.0, POWER) if least else None
     alpha = 1.0 - float(params["confidence"])
     # both bounds must lie within the margin: the estimate may err to either side
@@ -229,12 +268,13 @@ def _plan(params: Params, design: Design) -> SampleSize | None:
 
 
 def _examined(evidence: Evidence) -> Examined:
-    """The tokens of the calls in answers that the baseline has too."""
+    """The tokens of the calls in answers that were read again, or that the baseline has too."""
     keys = frozenset() if evidence.baseline is None else frozenset(evidence.baseline.by_key())
 
     def mask(request: RequestRecord) -> Mask:
-        inside = np.zeros(len(request.tokens), np.bool_)
-        for span in spans_of(request) if request.key in keys else ():
+        inside, answer = np.zeros(len(request.tokens), np.bool_), answered(request)
+        judged = answer is not None and (can_reread(answer) or request.key in keys)
+        for span in spans_of(request) if judged else ():
             inside[span.start : span.stop] = True
         return inside
 
@@ -245,7 +285,14 @@ CHECK = Check(
     name="tool_call_equality",
     claim="tools",
     needs=Level.L0,
-    defaults={"margin": 0.05, "alpha": 0.001, "confidence": 0.99, "min_answers": 1, "max_numerical": 0.01},
+    defaults={
+        "margin": 0.05,
+        "within_margin": False,
+        "alpha": 0.001,
+        "confidence": 0.99,
+        "min_answers": 1,
+        "max_numerical": 0.01,
+    },
     run=_run,
     applies=_applies,
     foresee=_foresee,

@@ -21,7 +21,8 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
         RecordLevel.TOKENS: (
             0,
-            frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.MASKS, Part.TOKENS, Part.DRAFTS, Part.COUNTS))
+            frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.CALLED_TEXT, Part.MASKS, Part.TOKENS))
+            | frozenset((Part.DRAFTS, Part.COUNTS))
             | OWN_PASSES,
         ),
         # without rows, decisions cannot be recomputed

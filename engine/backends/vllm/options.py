@@ -83,6 +83,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
                     Part.TEXT,
                     Part.DECODED,
                     Part.CALLS,
+                    Part.CALLED_TEXT,
                     Part.MASKS,
                     Part.TOKENS,
                     Part.DRAFTS,

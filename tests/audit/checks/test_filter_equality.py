@@ -6,9 +6,12 @@ import pytest
 
 from audit.checks import load
 from audit.checks.base.interface import evaluate
+from audit.evidence import fresh_streams
+from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.record.effective import Effective
-from tests.audit.checks.streamed_arms import decided, evidence, stream, with_stream
+from engine.stream import fresh_reading
+from tests.audit.checks.streamed_arms import SCENARIOS, decided, evidence, recorded, stream, with_facts, with_stream
 
 CHECK = load("filter_equality")
 FAULTS = ["filter_reads_drafts", "filter_not_rolled_back", "filter_per_step"]
@@ -107,3 +110,45 @@ def test_a_model_is_not_loaded_and_the_baseline_decides():
     result = judge(found)
     assert result.details["not_judged_again"] == "the rules of classifier are a model"
     assert result.details["with_baseline"] == 8
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Patterns count as models: the engine reads again, and no check does."""
+    for module in (fresh_reading, fresh_streams):
+        monkeypatch.setattr(module, "MODELS", ("patterns",))
+
+    def sampled(fault=None):
+        return Evidence(recorded(SCENARIOS["chain"], fault, False), None)
+
+    return sampled
+
+
+@pytest.mark.medium
+def test_a_model_s_decisions_in_a_sampled_arm_are_those_of_the_engine_s_second_reading(models):
+    clean = models()
+    result = judge(clean)
+    assert (result.verdict, result.details["judged_again"]) == (Verdict.CERTIFIED, 8)
+    request = decided(clean)
+    decisions = stream(clean, request)["decisions"]
+    assert judge(with_stream(clean, request, decisions=decisions[1:])).verdict is Verdict.FAULT
+    older = {key: value for key, value in stream(clean, request).items() if key != "again"}
+    silent = judge(with_facts(clean, lambda facts: {**facts, "stream": older}, request))
+    assert (silent.verdict, silent.details["not_compared"]) == (Verdict.INCONCLUSIVE, 1)
+    assert silent.details["not_judged_again"] == "the rules of patterns are a model"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_model_that_reads_another_text_is_a_fault_without_a_baseline(models, fault):
+    assert judge(models(fault)).verdict is Verdict.FAULT
+
+
+@pytest.mark.medium
+def test_a_chunk_that_waits_longer_than_its_filters_is_a_fault():
+    clean = evidence("chain")
+    chunks = stream(clean)["chunks"]
+    (_, first), (tokens, second) = chunks[:2]
+    result = judge(with_stream(clean, chunks=[[tokens, first + second], *chunks[2:]]))
+    assert (result.verdict, result.statistic) == (Verdict.FAULT, 1.0)
+    assert result.findings[0].message.startswith("chunk 0 is ")

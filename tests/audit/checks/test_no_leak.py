@@ -73,3 +73,12 @@ def test_a_decision_about_text_that_was_not_there_is_a_fault():
 def test_a_damaged_stream_leaves_the_arm_undecided():
     result = judge(with_stream(evidence("gumbel"), chunks=None))
     assert (result.verdict, result.details["without_stream"]) == (Verdict.INCONCLUSIVE, 1)
+
+
+@pytest.mark.medium
+def test_a_chunk_that_waits_for_no_filter_is_a_fault():
+    clean = evidence("stopped")
+    (_, first), (tokens, second), *rest = stream(clean)["chunks"]
+    result = judge(with_stream(clean, chunks=[[tokens, first + second], *rest]))
+    assert (result.verdict, result.statistic) == (Verdict.FAULT, 1.0)
+    assert result.findings[0].message.startswith("chunk 0 is ")

@@ -12,6 +12,7 @@ from audit.evidence.verdicts import Verdict
 from engine import faults
 from engine.backends.evidence import Part
 from engine.core.types import FinishReason, Protocol, SamplingParams
+from engine.faults.streams import FILTERED
 from tests.engine.faults.arms import arm_record, generate
 
 CHECK = checks.load("tool_call_equality")
@@ -189,6 +190,44 @@ def test_without_tools_there_is_nothing_to_judge():
 
 def test_the_plan_of_a_sampled_arm_follows_from_the_margin():
     design = Design(400, 400, 4000, 3, greedy=False, level=Level.L4, offers=400)
-    need, wider = (CHECK.plan({**CHECK.defaults, "margin": margin}, design) for margin in (0.05, 0.1))
+    need, wider = (
+        CHECK.plan({**CHECK.defaults, "margin": margin, "within_margin": True}, design) for margin in (0.05, 0.1)
+    )
     assert (need.units, need.unit, wider.units) == (316, "answers", 79)
     assert CHECK.plan({**CHECK.defaults, "min_answers": 100}, replace(design, greedy=True)).units == 100
+    assert CHECK.plan({**CHECK.defaults, "min_answers": 7}, design).units == 7
+    served = replace(design.shown, parts=design.shown.parts - {Part.CALLED_TEXT})
+    assert CHECK.plan(CHECK.defaults, replace(design, shown=served)).units == 316
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("baseline", [True, False])
+def test_few_sampled_answers_are_certified_by_the_second_reading(baseline):
+    evidence = arms("sampled") if baseline else replace(arms("sampled"), baseline=None)
+    found = judged(evidence)
+    assert (found.verdict, found.n, found.statistic, found.details["read_again"]) == (Verdict.CERTIFIED, 8, 0.0, 8)
+    assert found.bound == pytest.approx(1.0 - 0.01 ** (1.0 / ANSWERS))
+    assert found.summary.startswith("the calls of 8 answers are those of their texts, read again")
+    assert judged(evidence, min_answers=9).verdict is Verdict.INCONCLUSIVE
+    assert judged(evidence, within_margin=True).verdict is (Verdict.INCONCLUSIVE if baseline else Verdict.CERTIFIED)
+
+
+@pytest.mark.medium
+def test_one_other_call_is_a_fault_without_a_baseline():
+    evidence = replace(arms("sampled"), baseline=None)
+    calls = evidence.candidate.requests[3].trace.header.facts["tools"]["calls"]
+    for other in (calls[:-1], [*calls, calls[-1]], [{**calls[0], "name": "other"}, *calls[1:]]):
+        found = judged(replace(evidence, candidate=with_fact(evidence.candidate, {3: {"calls": other}})))
+        assert (found.verdict, found.statistic, found.details["misread"]) == (Verdict.FAULT, 1.0, 1)
+    mute = replace(evidence, candidate=with_fact(evidence.candidate, {3: {"template": None}}))
+    assert judged(mute).verdict is Verdict.INCONCLUSIVE
+    assert "the texts of 1 of 8 answers cannot be read again" in judged(mute).summary
+    assert judged(replace(evidence, candidate=silent(evidence.candidate))).verdict is Verdict.NOT_RUN
+
+
+@pytest.mark.medium
+def test_calls_are_read_out_of_the_text_before_filters_change_it():
+    filtered = replace(SAMPLED, stream=FILTERED.stream)
+    candidate = arm_record(generate(filtered, count=ANSWERS))
+    assert any("[" in request.text for request in candidate.requests)
+    assert judged(Evidence(candidate, None)).verdict is Verdict.CERTIFIED

@@ -1,0 +1,74 @@
+"""A response's committed text read a second time, by fresh filters and token by token.
+
+Nothing of the stream that made the response takes part: it shows the decisions of the filters and the text that may
+leave after each token, whatever was drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from engine.core.types import FinishReason
+from engine.sampling.stopping import StopRule
+from engine.stream.interface import Action, FilterRules
+from engine.stream.text_stream import Decided, StreamRules, TextChunk, TextStream
+
+MODELS: Final = ("classifier",)
+"""Filters whose rules are a model: only the engine has it, so the engine reads again and records the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshReading:
+    """The decisions and the chunks of a fresh stream."""
+
+    decisions: tuple[Decided, ...]
+    chunks: tuple[TextChunk, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "decisions": [asdict(decision) for decision in self.decisions],
+            "chunks": [[chunk.tokens, chunk.text] for chunk in self.chunks],
+        }
+
+
+def reading_of(facts: Mapping[str, Any]) -> FreshReading:
+    """The decisions and chunks in recorded facts.
+
+    Raises:
+        KeyError, TypeError, ValueError: the facts have another form.
+    """
+    return FreshReading(
+        tuple(Decided(**{**fact, "action": Action(fact["action"])}) for fact in facts["decisions"]),
+        tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
+    )
+
+
+def has_model(rules: Sequence[FilterRules]) -> bool:
+    """True if some filter's rules are a model."""
+    return any(item.facts.component in MODELS for item in rules)
+
+
+def read_afresh(rules: StreamRules, stops: StopRule, tokens: Sequence[int], reason: FinishReason) -> FreshReading:
+    """Read all tokens of a response; text leaves after each of them.
+
+    Args:
+        rules: the filters.
+        stops: decodes tokens and knows the stop strings.
+        tokens: of the response.
+        reason: its recorded end. A response that filters ended ends where these filters end it.
+    """
+    reading, count = TextStream(rules, stops), len(tokens)
+    for size in range(1, count + 1):
+        last = size == count and reason is not FinishReason.FILTER
+        reading.read(tokens[:size], reason if last else None)
+        reading.release(size)
+        if reading.end is not None:
+            break
+    if count and not reading.closed:
+        # a filter ended the response when it was over already
+        reading.read(tokens, FinishReason.LENGTH)
+        reading.release(count)
+    return FreshReading(tuple(reading.decisions), tuple(reading.chunks))
