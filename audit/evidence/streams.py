@@ -28,6 +28,7 @@ class RecordedStream:
     filters: the identity of each filter.
     decoded: what all tokens decode to.
     ends: [E] characters, without an incomplete one at the end, that the first 1, 2, ... tokens decode to.
+    held: characters for which filters still waited when the response ended; None if the record does not say it.
     again: the engine's second reading by fresh filters; None where a check can make it.
     """
 
@@ -37,6 +38,7 @@ class RecordedStream:
     filters: tuple[Mapping[str, Any], ...]
     decoded: str
     ends: tuple[int, ...]
+    held: int | None = None
     again: FreshReading | None = None
 
     @property
@@ -83,6 +85,7 @@ def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream
         filters=tuple(dict(fact) for fact in facts["filters"]),
         decoded=str(beside["decoded"]),
         ends=tuple(map(int, beside["ends"])),
+        held=int(facts["held"]) if "held" in facts else None,
         again=reading_of(facts["again"]) if "again" in facts else None,
     )
 

@@ -122,7 +122,7 @@ class Loop:
             #    the last token
             for state in list(rows.values()):
                 if (why := arrivals.withdrawn(state.request)) is not None:
-                    self._withdraw(rows.pop(state.row), why, writer)
+                    self._withdraw(rows.pop(state.row), why, writer, number)
             for row in range(self._options.rows):
                 if row not in rows and (request := self._next(arrivals, writer)) is not None:
                     rows[row] = self._admit(BatchPlace(arrivals.call, row, number), request)
@@ -229,11 +229,11 @@ class Loop:
             arrivals.finished(refused)
         return None
 
-    def _withdraw(self, state: RowState, why: Withdrawal, writer: RecordWriter) -> None:
-        """End a request in the middle: its tokens are no answer, so the record has none."""
+    def _withdraw(self, state: RowState, why: Withdrawal, writer: RecordWriter, number: int) -> None:
+        """End a request in the middle, before a round: its tokens are no answer, so the record has none."""
         self._proposer.finish(state.row)
         message = f"{why.message}, after {len(state.generated)} tokens"
-        facts = {"error": {"kind": why.kind, "message": message}}
+        facts = {"error": {"kind": why.kind, "message": message}, **state.place.facts(), "left": number}
         self._end_unanswered(Generation(state.request, (), FinishReason.ERROR, b"", facts=facts), facts, writer)
 
     def _end_unanswered(self, generation: Generation, facts: Mapping[str, Any], writer: RecordWriter) -> None:

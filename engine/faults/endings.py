@@ -193,6 +193,16 @@ DRAFTED_END_IGNORED = _missed_fault(
 Accepted drafts take the path of prompt tokens, which resets the end.
 """
 
+BONUS_END_IGNORED = _missed_fault(
+    "bonus_end_ignored",
+    "none known: engines that look for ends among the drafted tokens and those that replace them",
+    lambda end: end.kind == "end tokens" and end.role is Role.BONUS,
+    ENDING,
+    replace(END_TOKENS, gamma=1),
+    "end_at_bonus",
+)
+"""An end token that is the bonus token of a draft that was kept whole does not end the response."""
+
 STOP_STRING_OUT_OF_WINDOW = _missed_fault(
     "stop_string_out_of_window",
     "sgl-project/sglang#23802, #27637",
@@ -241,7 +251,7 @@ BONUS_AFTER_END = Fault(
     apply=lambda parts: replace(parts, stops=_BonusAfterEnd),
     suits=ENDING,
     scenario=replace(END_TOKENS, gamma=1),
-    situation="end_at_draft_end",
+    situation="end_at_last_draft",
 )
 """The bonus token is emitted although the last token of the draft, which was kept, ended the response.
 

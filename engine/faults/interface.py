@@ -54,7 +54,8 @@ Situation = Literal[
     "outside_truncation",
     # ends
     "end_in_draft",
-    "end_at_draft_end",
+    "end_at_last_draft",
+    "end_at_bonus",
     "stop_string_in_draft",
     "stop_string_across_steps",
     "length_in_draft",
@@ -66,6 +67,7 @@ Situation = Literal[
     "row_reused",
     "rows_finish_together",
     "neighbour_joins",
+    "cancelled_neighbour",
     "mixed_parameters",
     "mixed_lengths",
     "mixed_drafts",
@@ -88,7 +90,9 @@ Situation = Literal[
     # events
     "grammar",
     "tool_call",
+    "tool_call_at_step_end",
     "filter",
+    "filter_at_length",
 ]
 """Event of a run before which no fault can show; a run without it cannot tell the fault from a clean engine."""
 

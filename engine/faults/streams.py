@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from string import ascii_lowercase
 from typing import Final
 
 from engine.core.types import FinishReason, Proposal, Protocol, SamplingParams, Tree
@@ -19,10 +21,15 @@ from engine.stream.text_stream import TextChunk, TextStream
 
 PAIRS: Final = tuple(a + b for a in "aeimqu" for b in "bdfhjlnprtvxz ")
 """Texts of two letters that a scripted model often writes."""
+LETTER_PAIRS: Final = tuple(product(ascii_lowercase, repeat=2))
 STREAMED: Final = Scenario(protocol=Protocol.GUMBEL, stream=StreamSpec())
 REDACTING: Final = filter_spec(
     "patterns", Action.REDACT, "output", {"categories": {"pairs": list(PAIRS)}, "whole_words": False}
 )
+WORDS: Final = filter_spec(
+    "patterns", Action.REDACT, "output", {"categories": {"words": [*ascii_lowercase, *map("".join, LETTER_PAIRS)]}}
+)
+"""Words of one letter and of two; the end of the text may be the end of one."""
 FILTERED: Final = Scenario(protocol=Protocol.GUMBEL, stream=StreamSpec((REDACTING,)))
 ANY: Final = Suits(temperature="both", needs=("stream",))
 FILTERS: Final = Suits(temperature="both", needs=("stream", "filters"))
@@ -92,6 +99,18 @@ class _NotHeld(TextStream):
         self.raw += text[len(self.raw) :]
         if reason is not None:
             self._finish(len(tokens) - 1)
+
+
+@dataclass(slots=True)
+class _NotFlushed(TextStream):
+    def read(self, tokens: Sequence[int], reason: FinishReason | None) -> None:
+        if reason is not FinishReason.LENGTH:
+            TextStream.read(self, tokens, reason)
+            return
+        piece = self.stops.text(tokens, reason)[len(self.raw) :]
+        self._feed(piece, len(tokens) - 1)
+        self.raw += piece
+        self.closed = True
 
 
 class _StepFilter:
@@ -214,4 +233,18 @@ FILTER_PER_STEP = _fault(
 """A filter judges the text of each step by itself: what begins in one step and ends in the next is missed.
 
 With one token per step, plain decoding would miss everything, so the filter was tested with long chunks.
+"""
+
+FILTER_NOT_FLUSHED_AT_LENGTH = _fault(
+    "filter_not_flushed_at_length",
+    "filters",
+    "none known: streams that finish their filters at ends that the model makes, and drop them at the limit",
+    _NotFlushed,
+    FILTERS,
+    replace(FILTERED, protocol=Protocol.CHAIN, stream=StreamSpec((WORDS,))),
+    "filter_at_length",
+)
+"""Text that a filter holds back when the response reaches its length leaves unjudged.
+
+Ends of other kinds are right.
 """

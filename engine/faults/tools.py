@@ -57,6 +57,42 @@ A call that one step writes from its beginning to its end is found.
 """
 
 
+class _Twice(CallReader):
+    def __init__(self, request: Request, template: ResponseTemplate, decode: Decode) -> None:
+        super().__init__(request, template, decode)
+        self._repeated: list[int] = []
+
+    def step(self, generated: Sequence[int], count: int) -> None:
+        before = len(self._spans)
+        super().step(generated, count)
+        if count > 1 and len(self._spans) > before and self._spans[-1].end == len(generated):
+            self._repeated.append(len(self._parser.closed))
+
+    def finish(self, text: str, count: int) -> ParsedCalls:
+        parsed = super().finish(text, count)
+        calls = list(parsed.calls)
+        for number in reversed(self._repeated):
+            calls[number:number] = calls[number - 1 : number]
+        return replace(parsed, calls=tuple(calls))
+
+
+CALL_RECORDED_TWICE = Fault(
+    name="call_recorded_twice",
+    breaks="tools",
+    upstream="none known: parsers that are flushed at the end of a step and fed the same text again",
+    seen_from="engine evidence",
+    parts=("calls",),
+    apply=lambda parts: _with_reader(parts, _Twice),
+    suits=CALLING,
+    scenario=replace(CALLS, protocol=Protocol.CHAIN),
+    situation="tool_call_at_step_end",
+)
+"""A call that ends with the last of a step's several tokens is in the record twice.
+
+The text has it once, and so have steps of one token, which are those of plain decoding.
+"""
+
+
 class _CutArguments(CallReader):
     def __init__(self, request: Request, template: ResponseTemplate, decode: Decode) -> None:
         super().__init__(request, template, decode)

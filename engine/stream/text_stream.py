@@ -86,6 +86,8 @@ class TextStream:
     end: int | None = None
     """The character at which a filter ended the response."""
     closed: bool = False
+    held: int = 0
+    """Characters for which a filter still waited when the response ended."""
     _left: int = 0
     _inside: bool = False
     _judges: list[_Judge] = field(init=False)
@@ -134,6 +136,7 @@ class TextStream:
             self._note(judge, judge.filter.feed(piece), token)
 
     def _finish(self, token: int) -> None:
+        self.held = len(self.raw) - min((judge.clear for judge in self._judges), default=len(self.raw))
         for judge in self._judges:
             self._note(judge, judge.filter.finish(), token)
         self.closed = True
@@ -164,6 +167,7 @@ class TextStream:
         return stream_facts(self.rules, self.decisions) | {
             "chunks": [[chunk.tokens, chunk.text] for chunk in self.chunks],
             "read": len(self.raw),
+            "held": self.held,
         }
 
 

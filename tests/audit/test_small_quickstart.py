@@ -18,7 +18,15 @@ def run_small(folder, arms, fault=""):
     suite = YAML(typ="safe").load((SUITES / "quickstart.yaml").read_text(encoding="utf-8"))
     suite["workloads"] = [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 12}]
     suite["sampling"]["max_new_tokens"] = 40
-    rare = ["row_reused", "long_prompt", "shared_prefix", "context_medium", "end_in_draft", "end_at_draft_end"]
+    rare = [
+        "row_reused",
+        "long_prompt",
+        "shared_prefix",
+        "context_medium",
+        "end_in_draft",
+        "end_at_last_draft",
+        "end_at_bonus",
+    ]
     coverage = {"waive": [*rare, "small_residual"]}
     suite["arms"] = [
         each | {"checks": checks, "coverage": coverage} for each in suite["arms"] if (checks := arms.get(each["name"]))

@@ -89,7 +89,7 @@ arms:
     proposer: &ngram {kind: ngram, gamma: 4, options: {prompt_lookup_min: 1, prompt_lookup_max: 3}}
     verifier: chain
     checks: &checks [liveness, configuration, reconciliation, accounting, honoured, law]
-    coverage: &waived {waive: [end_in_draft, end_at_draft_end]}
+    coverage: &waived {waive: [end_in_draft, end_at_last_draft, end_at_bonus]}
   - {name: stock-full, record: full, proposer: *ngram, verifier: chain, checks: *checks, coverage: *waived}
   - name: repaired-topk
     record: topk

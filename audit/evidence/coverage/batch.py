@@ -43,12 +43,17 @@ class Stay:
         return int(self.rounds[-1]) if len(self.rounds) else self.start - 1
 
 
-def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
-    """Facts by request id."""
+def batches(stays: Iterable[Stay], withdrawn: Iterable[RequestRecord] = ()) -> Mapping[str, BatchFacts]:
+    """Facts by request id. `withdrawn` has no answers, but the rounds at which some left their rows."""
     calls: dict[str, list[Stay]] = {}
     for stay in stays:
         calls.setdefault(stay.call, []).append(stay)
-    return {stay.key: facts for together in calls.values() for stay, facts in _facts(together)}
+    left: dict[str, list[int]] = {}
+    for facts in (request.trace.header.facts for request in withdrawn):
+        # one that left in the round of its admission was in no step
+        if "left" in facts and facts["left"] > facts["round"]:
+            left.setdefault(str(facts["call"]), []).append(int(facts["left"]))
+    return {stay.key: facts for call, together in calls.items() for stay, facts in _facts(together, left.get(call, ()))}
 
 
 def stay_of(request: RequestRecord) -> Stay | None:
@@ -68,7 +73,7 @@ def stay_of(request: RequestRecord) -> Stay | None:
     return Stay(request.request_id, str(facts.get("call")), row, start, rounds, lengths, drafts, unlike)
 
 
-def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
+def _facts(stays: Sequence[Stay], left: Sequence[int]) -> Iterable[tuple[Stay, BatchFacts]]:
     count = 1 + max(stay.end for stay in stays)
     admitted = np.bincount([stay.start for stay in stays], minlength=count)
     ended = np.bincount([max(stay.end, 0) for stay in stays], minlength=count)
@@ -83,6 +88,7 @@ def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
             BatchFacts(
                 reused=None if stay.row is None else earliest[stay.row] < stay.start,
                 joined=(admitted[steps] > 0) & (steps > stay.start),
+                left=None if stay.row is None else np.isin(steps, left) & (steps > stay.start),
                 finished=(ended[steps] > 1) & (steps == stay.end),
                 lengths=lengths.other_than(stay.lengths, stay.rounds),
                 drafts=drafts.other_than(stay.drafts, stay.rounds),

@@ -26,6 +26,7 @@ from audit.evidence.coverage.groups import Group
 from audit.evidence.coverage.view import Mask, RequestView
 from audit.evidence.streams import stream_of
 from audit.evidence.tool_calls import spans_of, unread_reason
+from engine.core.types import FinishReason
 
 Recogniser = Callable[[RequestView], Mask | None]
 
@@ -65,9 +66,29 @@ def filtered(view: RequestView) -> Mask | None:
     return mask
 
 
+def tool_call_at_step_end(view: RequestView) -> Mask | None:
+    """Last tokens of tool calls that are the last of a step with a draft; None as for `tool_call`."""
+    if unread_reason(view.request) is not None:
+        return None
+    ends = view.nothing()
+    ends[[span.stop - 1 for span in spans_of(view.request)]] = True
+    return np.asarray(ends & view.at_last(view.drafted > 0))
+
+
+def filter_at_length(view: RequestView) -> Mask | None:
+    """Requests that end at their length limit while a filter holds text back; None if the record does not say it."""
+    stream = stream_of(view.trace.header)
+    if stream is None or stream.held is None:
+        return None
+    mask = view.nothing()
+    mask[-1:] = view.request.finish_reason is FinishReason.LENGTH and stream.held > 0
+    return mask
+
+
 def _entries() -> tuple[Situation, ...]:
     d, e, a, b = Group.DRAFTING, Group.ENDS, Group.PARAMETERS, Group.BATCH
     p, t, c, v = Group.PROMPTS, Group.TREES, Group.CONTEXTS, Group.EVENTS
+    by_themselves = "raise max_new_tokens, so that answers end by themselves"
     together = "give more requests than batch_size, and batch_size 2 or more"
     return (
         Situation("nothing_drafted", d, drafting.nothing_drafted, "use a copying proposer, or add prompts"),
@@ -85,10 +106,9 @@ def _entries() -> tuple[Situation, ...]:
         Situation("plain_token", d, drafting.plain_token, "use a copying proposer, or add prompts"),
         Situation("small_residual", d, drafting.small_residual, "use a draft close to the target, or add samples"),
         Situation("outside_truncation", d, drafting.outside_truncation, "set top_k or top_p, and add samples"),
-        Situation("end_in_draft", e, ends.end_in_draft, "raise max_new_tokens, so that answers end by themselves"),
-        Situation(
-            "end_at_draft_end", e, ends.end_at_draft_end, "raise max_new_tokens, so that answers end by themselves"
-        ),
+        Situation("end_in_draft", e, ends.end_in_draft, by_themselves),
+        Situation("end_at_last_draft", e, ends.end_at_last_draft, by_themselves),
+        Situation("end_at_bonus", e, ends.end_at_bonus, by_themselves),
         Situation("stop_string_in_draft", e, ends.stop_string_in_draft, "set stop to a text that answers contain"),
         Situation(
             "stop_string_across_steps",
@@ -103,6 +123,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("row_reused", b, context.row_reused, "give more requests than batch_size"),
         Situation("rows_finish_together", b, context.rows_finish_together, "add prompts, so that two end in one step"),
         Situation("neighbour_joins", b, context.neighbour_joins, together),
+        Situation("cancelled_neighbour", b, context.cancelled_neighbour, "cancel requests of a server"),
         Situation("mixed_parameters", b, context.mixed_parameters, "set mixed: true, and batch_size 2 or more"),
         Situation("mixed_lengths", b, context.mixed_lengths, "use batch_size 2 or more, and prompts of unlike lengths"),
         Situation("mixed_drafts", b, context.mixed_drafts, "use batch_size 2 or more"),
@@ -121,7 +142,9 @@ def _entries() -> tuple[Situation, ...]:
         Situation("near_tie", c, context.near_tie, PROMPTS),
         Situation("grammar", v, ends.grammar, "set structured, or give prompts a grammar"),
         Situation("tool_call", v, tool_call, "add prompts with tools that the model calls"),
+        Situation("tool_call_at_step_end", v, tool_call_at_step_end, "add prompts with tools that the model calls"),
         Situation("filter", v, filtered, "add filters, with rules that the answers meet"),
+        Situation("filter_at_length", v, filter_at_length, "lower max_new_tokens, so that it ends filtered answers"),
     )
 
 

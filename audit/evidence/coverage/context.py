@@ -92,6 +92,11 @@ def neighbour_joins(view: RequestView) -> Mask | None:
     return None if view.batch is None else view.at_first(view.batch.joined)
 
 
+def cancelled_neighbour(view: RequestView) -> Mask | None:
+    """Steps right after another request of the batch was withdrawn; None if the record cannot show it."""
+    return None if view.batch is None or view.batch.left is None else view.at_first(view.batch.left)
+
+
 def mixed_parameters(view: RequestView) -> Mask | None:
     """Steps beside a row with other sampling parameters."""
     return None if view.batch is None or view.batch.parameters is None else view.at_first(view.batch.parameters)

@@ -71,7 +71,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
         stays += [] if stay is None else [stay]
         unread = arm.requests[index]
         waiting.append(_Waiting(replace(view, request=unread, trace=unread.trace), masks))
-    around = batches(stays)
+    around = batches(stays, arm.failed)
     for item in waiting:
         tally.add(replace(item.view, batch=around.get(item.view.request.request_id)), item.examined, BY_BATCH)
     return tally.coverage()

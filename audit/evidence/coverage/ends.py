@@ -21,15 +21,12 @@ def _by_text(view: RequestView) -> bool:
     return view.request.finish_reason is FinishReason.STOP and not _by_token(view) and bool(view.sampling.stop)
 
 
-def _last(view: RequestView, *, inside: bool) -> bool:
+def _drafted(view: RequestView, *, inside: bool) -> bool:
     """True if the last token was drafted and drafted tokens follow it (`inside`), or if it is the draft's last."""
-    if not view.tokens:
+    if not view.tokens or int(view.trace.role[-1]) != Role.ACCEPTED:
         return False
-    role, step = int(view.trace.role[-1]), int(view.step[-1])
-    drafted_after = view.drafted[step] - view.accepted[step]
-    if role == Role.ACCEPTED:
-        return bool(drafted_after > 0) == inside
-    return role == Role.BONUS and not inside
+    step = int(view.step[-1])
+    return bool(view.drafted[step] > view.accepted[step]) == inside
 
 
 def _at_end(view: RequestView, happened: bool) -> Mask:
@@ -40,17 +37,22 @@ def _at_end(view: RequestView, happened: bool) -> Mask:
 
 def end_in_draft(view: RequestView) -> Mask:
     """Requests that an end token inside a draft ended."""
-    return _at_end(view, _by_token(view) and _last(view, inside=True))
+    return _at_end(view, _by_token(view) and _drafted(view, inside=True))
 
 
-def end_at_draft_end(view: RequestView) -> Mask:
-    """Requests that the last token of a draft, or its bonus token, ended."""
-    return _at_end(view, _by_token(view) and _last(view, inside=False))
+def end_at_last_draft(view: RequestView) -> Mask:
+    """Requests that the last token of a draft ended."""
+    return _at_end(view, _by_token(view) and _drafted(view, inside=False))
+
+
+def end_at_bonus(view: RequestView) -> Mask:
+    """Requests that a bonus token ended."""
+    return _at_end(view, _by_token(view) and int(view.trace.role[-1]) == Role.BONUS)
 
 
 def stop_string_in_draft(view: RequestView) -> Mask:
     """Requests that a stop string completed inside a draft ended."""
-    return _at_end(view, _by_text(view) and _last(view, inside=True))
+    return _at_end(view, _by_text(view) and _drafted(view, inside=True))
 
 
 def stop_string_across_steps(view: RequestView) -> Mask | None:

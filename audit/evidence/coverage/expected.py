@@ -15,7 +15,7 @@ from audit.evidence.coverage.drafting import drafts_deep
 from audit.evidence.records import ArmRecord
 from audit.evidence.streams import declared_filters
 from audit.evidence.tool_calls import asks_for_calls
-from engine.core.types import Protocol, SamplingParams
+from engine.core.types import FinishReason, Protocol, SamplingParams
 from engine.record.trace import TraceHeader
 from engine.stream.interface import Side
 
@@ -26,7 +26,7 @@ ANYWHERE: Final = (
     *("long_prompt", "shared_prefix", "context_medium", "near_tie"),
 )
 """Every arm that speculates should meet each of these once."""
-ENDS: Final = ("end_in_draft", "end_at_draft_end")
+ENDS: Final = ("end_in_draft", "end_at_last_draft", "end_at_bonus")
 """With end tokens."""
 TOGETHER: Final = ("neighbour_joins", "rows_finish_together")
 """With several rows."""
@@ -35,7 +35,7 @@ ONCE: Final = frozenset(
         *(*ANYWHERE, *ENDS, *TOGETHER),
         *("rejected_middle", "rejected_last", "after_nothing_drafted", "small_residual", "outside_truncation"),
         *("mixed_drafts", "block_border", "tree_deep", "unlikely_token", "stop_string_across_steps"),
-        "tool_call",
+        *("tool_call", "tool_call_at_step_end", "filter_at_length"),
     )
 )
 """The situations that `once` may list."""
@@ -49,6 +49,10 @@ PARTS: Final = {
     "row_reused": ("neighbour_joins",),
     "nothing_drafted": ("after_nothing_drafted",),
     "stop_string_in_draft": ("stop_string_across_steps",),
+    "tool_call": ("tool_call_at_step_end",),
+    "filter": ("filter_at_length",),
+    # recorded suites waive both by the name that they had together
+    "end_at_draft_end": ("end_at_last_draft", "end_at_bonus"),
 }
 """Situations that cannot occur, or hardly, without another one; who waives that one waives them too."""
 RESIDUALS: Final = (Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK)
@@ -72,7 +76,7 @@ def often(arm: ArmRecord) -> Iterator[str]:
         yield "mixed_parameters"
     if arm.effective.proposer_shape == "tree":
         yield "tree_branch"
-    if any(mapping.get("side") == Side.OUTPUT for mapping in declared_filters(arm.effective)):
+    if _filters(arm):
         yield "filter"
     header = _header(arm)
     if header is not None:
@@ -92,7 +96,9 @@ def once(arm: ArmRecord) -> Iterator[str]:
         # steady drafts differ in length at the ends of requests only
         yield "mixed_drafts"
     if any(map(asks_for_calls, arm.requests)):
-        yield "tool_call"
+        yield from ("tool_call", "tool_call_at_step_end")
+    if _filters(arm) and any(request.finish_reason is FinishReason.LENGTH for request in arm.requests):
+        yield "filter_at_length"
     if _may_skip(arm):
         yield "after_nothing_drafted"
     header = _header(arm)
@@ -106,6 +112,10 @@ def _may_skip(arm: ArmRecord) -> bool:
     if not arm.ours:
         return arm.effective.proposer in COPYING
     return arm.effective.steady_drafts is None and arm.effective.proposer_shape != "tree"
+
+
+def _filters(arm: ArmRecord) -> bool:
+    return any(mapping.get("side") == Side.OUTPUT for mapping in declared_filters(arm.effective))
 
 
 def _rows(arm: ArmRecord) -> int:
@@ -146,8 +156,9 @@ def _lengths(arm: ArmRecord) -> Iterator[str]:
 def _ends(arm: ArmRecord, header: TraceHeader) -> Iterator[str]:
     sampling = header.sampling
     if sampling.stop_token_ids or (header.eos_ids and not sampling.ignore_eos):
-        # nothing is drafted behind the only token of a draft
-        yield from ENDS if arm.effective.gamma != 1 else ENDS[1:]
+        # nothing is drafted behind the only token of a draft, and behind a tree's last token are other branches
+        rare = {"end_in_draft": arm.effective.gamma == 1, "end_at_last_draft": arm.effective.proposer_shape == "tree"}
+        yield from (name for name in ENDS if not rare.get(name))
     if sampling.stop:
         yield "stop_string_across_steps"
 

@@ -41,6 +41,8 @@ class BatchFacts:
     """True if another request left the row that this one took; None if rows are unknown."""
     joined: Mask
     """Another request was admitted in the step's round."""
+    left: Mask | None
+    """Another request, which had begun, was withdrawn before the step's round; None if that is unknown."""
     finished: Mask
     """This request ended in the step's round, and so did another one."""
     lengths: Mask

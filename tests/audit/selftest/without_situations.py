@@ -50,6 +50,8 @@ NEVER_KEPT = {"scenario": {"gamma": 20}}
 IN_STEP = {"same_draft": True, "scenario": {"gamma": 5}, "suite": {"mixed": False}}
 """Every step emits six tokens, and every request ends after four."""
 NEVER_MET = StreamSpec((filter_spec("patterns", "redact", "output", {"categories": {"never": ["zzzzzzzzz"]}}),))
+NEVER_HELD = StreamSpec((filter_spec("patterns", "redact", "output", {"categories": {"never": ["#"]}}),))
+NEVER_CALLED = {"logit_bias": tuple((ALPHABET.index(letter), -100.0) for letter in "aeiou")}
 WITHOUT = {
     "recovered_token": Without("greedy_recovered_token", **NEVER_REJECTED),
     "after_rejection": Without("kv_not_rolled_back", **NEVER_REJECTED),
@@ -67,6 +69,9 @@ WITHOUT = {
     "ban_in_draft": Without("bad_words_one_early_in_draft", sampling={"bad_words": ((7,) * 9,)}),
     "min_tokens_in_draft": Without("min_tokens_in_steps", sampling={"min_tokens": 24}),
     "stop_string_in_draft": Without("tokens_after_stop_string", sampling={"stop": ("zzzzzzzzz",)}),
+    "filter_at_length": Without(
+        "filter_not_flushed_at_length", scenario={"stream": NEVER_HELD}, checks=("accounting", "no_leak")
+    ),
     "filter": Without("filter_per_step", scenario={"stream": NEVER_MET}, checks=("accounting", "no_leak")),
     "tree_branch": Without("path_not_gathered", scenario={"options": {"widths": "1,1,1"}}),
     "rejected_first": Without("sqrt_acceptance", **NEVER_REJECTED),
@@ -100,7 +105,8 @@ WITHOUT = {
         "length_overrun", sampling={"max_new_tokens": 128, "stop_token_ids": (2, 9, 17, 28)}, requests=24
     ),
     "end_in_draft": Without("drafted_end_ignored", sampling=NEVER_ENDED),
-    "end_at_draft_end": Without("bonus_after_end", sampling=NEVER_ENDED),
+    "end_at_last_draft": Without("bonus_after_end", sampling=NEVER_ENDED),
+    "end_at_bonus": Without("bonus_end_ignored", sampling=NEVER_ENDED),
     "stop_string_across_steps": Without("stop_string_across_steps_missed", sampling={"stop": ("e", "k", "q", "w")}),
     "rows_finish_together": Without("rows_shifted_after_finish", suite={"mixed": False}, requests=1),
     "long_prompt": Without("last_chunk_one_early", prompts="abcd", requests=16, checks=BITWISE),
@@ -111,10 +117,9 @@ WITHOUT = {
         prompts="abcd",
         checks=("accounting", "draft_anchor"),
     ),
-    "tool_call": Without(
-        "parser_fed_per_chunk",
-        sampling={"logit_bias": tuple((ALPHABET.index(letter), -100.0) for letter in "aeiou")},
-        checks=("accounting", "tool_call_equality"),
+    "tool_call": Without("parser_fed_per_chunk", sampling=NEVER_CALLED, checks=("accounting", "tool_call_equality")),
+    "tool_call_at_step_end": Without(
+        "call_recorded_twice", sampling=NEVER_CALLED, checks=("accounting", "tool_call_equality")
     ),
     "tree_deep": Without("deep_path_not_gathered", sampling={"temperature": 0.0}, prompts="a"),
 }

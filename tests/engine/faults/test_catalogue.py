@@ -94,6 +94,7 @@ SEEN_BY = (
         "tokens_after_stop_string": "coupled_equality",
         "stop_string_out_of_window": "coupled_equality",
         "stop_string_across_steps_missed": "coupled_equality",
+        "call_recorded_twice": "tool_call_equality",
         "parser_fed_per_chunk": "tool_call_equality",
         "tool_arguments_cut_at_accept": "tool_call_equality",
         "tool_call_from_draft": "tool_call_equality",
@@ -103,6 +104,7 @@ SEEN_BY = (
         "filter_reads_drafts": "filter_equality",
         "filter_not_rolled_back": "filter_equality",
         "filter_per_step": "filter_equality",
+        "filter_not_flushed_at_length": "filter_equality",
     }
 )
 """The check that sees a fault, if it is not the replay, or that the fault is for."""

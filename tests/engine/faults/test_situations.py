@@ -14,6 +14,7 @@ from engine.faults.interface import PromptLength, Situation
 from engine.faults.wrappers import BatchView
 from engine.proposers.interface import Context
 from engine.sampling.rng import Randomness
+from tests.audit.selftest.without_situations import NEVER_HELD
 from tests.engine.build import requests
 from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 
@@ -41,6 +42,9 @@ WITHOUT = {
     "drafted_end_ignored": NOTHING_DRAFTED,
     "stop_string_out_of_window": NOTHING_DRAFTED,
     "bonus_after_end": NOTHING_DRAFTED,
+    "bonus_end_ignored": NOTHING_DRAFTED,
+    "call_recorded_twice": NOTHING_DRAFTED,
+    "filter_not_flushed_at_length": {"stream": NEVER_HELD},
     "length_cut_short": NOTHING_DRAFTED,
     "min_tokens_at_step_start": NOTHING_DRAFTED,
     "penalties_without_draft": NOTHING_DRAFTED,

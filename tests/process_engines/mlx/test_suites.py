@@ -9,7 +9,7 @@ from .packaged import judged, with_python
 from .planted import LEAK, STALE_CACHE, planted
 
 pytestmark = pytest.mark.mlx
-UNREACHED = ("nothing_drafted", "end_in_draft", "end_at_draft_end", "long_prompt", "shared_prefix")
+UNREACHED = ("nothing_drafted", "end_in_draft", "end_at_last_draft", "end_at_bonus", "long_prompt", "shared_prefix")
 """Situations that eight short prompts do not reach."""
 
 

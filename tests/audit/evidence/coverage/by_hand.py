@@ -73,6 +73,8 @@ def situations(trace: Trace, gamma: int, *, tree: bool) -> Iterator[str]:
     yield "first_token"
     if len(header.prompt) >= 128:
         yield "long_prompt"
+    if header.finish_reason is FinishReason.LENGTH and header.facts.get("stream", {}).get("held"):
+        yield "filter_at_length"
     decisions = header.facts.get("stream", {}).get("decisions", ())
     yield from ["filter"] * len({each["token"] for each in decisions if each["token"] >= 0})
 
@@ -131,6 +133,8 @@ def _tokens(trace, step):
         spans = trace.header.facts.get("tools", {}).get("spans", ())
         if step.parents and any(first <= index < end for first, end in spans):
             yield "tool_call"
+        if step.parents and place + 1 == len(step.tokens) and any(end == index + 1 for _, end in spans):
+            yield "tool_call_at_step_end"
         if trace.p[index] >= 0.9:
             yield "likely_token"
         if trace.p[index] < 0.1:
@@ -163,16 +167,16 @@ def _end(trace, every):
     by_text = header.finish_reason is FinishReason.STOP and not by_token
     last = every[-1]
     rest = len(last.parents) - last.accepted
-    if last.roles[-1] == Role.ACCEPTED and rest > 0:
-        where = "in"
-    elif last.roles[-1] in (Role.ACCEPTED, Role.BONUS):
-        where = "at the end of"
+    if last.roles[-1] == Role.ACCEPTED:
+        where = "in" if rest > 0 else "at the end of"
     else:
-        where = "outside"
+        where = "behind" if last.roles[-1] == Role.BONUS else "outside"
     if by_token and where == "in":
         yield "end_in_draft"
     if by_token and where == "at the end of":
-        yield "end_at_draft_end"
+        yield "end_at_last_draft"
+    if by_token and where == "behind":
+        yield "end_at_bonus"
     if by_text and where == "in":
         yield "stop_string_in_draft"
     if by_text:

@@ -18,8 +18,9 @@ from engine.record.trace import decode, encode, lazy_trace
 from tests.audit.checks.simulator import record
 from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
-from tests.engine.build import Setup, generate, requests, traces
+from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.constraints import arms as masked
+from tests.engine.decode.test_arrivals import Schedule
 from tests.engine.faults.arms import arm as scripted_arm
 from tests.engine.faults.arms import arm_record
 from tests.engine.faults.arms import generate as generate_scenario
@@ -44,9 +45,11 @@ UNREACHED = {
     "mixed_parameters",
     "filter",
     "preempted",
+    "cancelled_neighbour",
+    "filter_at_length",
 }
 
-UNRECORDED = {"mixed_parameters", "filter", "preempted"}
+UNRECORDED = {"mixed_parameters", "filter", "preempted", "cancelled_neighbour", "filter_at_length"}
 """Of other requests, of arms with a stream, and of engines that preempt."""
 
 
@@ -92,7 +95,9 @@ def test_the_samplings_reach_what_short_scripts_can_reach():
     seen = both_counts("specinfer", Protocol.TREE) + both_counts("draft_model", Protocol.CHAIN)
     seen += both_counts("ngram", Protocol.CHAIN)
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
-    assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {"tool_call", "grammar"}
+    assert recognised - {name for name, times in seen.items() if times} == UNREACHED | {
+        *("tool_call", "tool_call_at_step_end", "grammar")
+    }
 
 
 @pytest.mark.medium
@@ -100,11 +105,44 @@ def test_tool_calls_are_counted_as_by_hand():
     scenario = replace(faults.load("parser_fed_per_chunk").scenario, sampling=SamplingParams(temperature=1.0))
     effective = scripted_arm(scenario).effective_config()
     arm = arm_record(generate_scenario(scenario, count=6), effective=effective)
-    occurred = count(arm, {}).occurred["tool_call"]
-    assert occurred == counted([each.trace for each in arm.requests], GAMMA, tree=False)["tool_call"] > 20
+    occurred, by_hand = count(arm, {}).occurred, counted([each.trace for each in arm.requests], GAMMA, tree=False)
+    assert occurred["tool_call"] == by_hand["tool_call"] > 20
+    assert occurred["tool_call"] > occurred["tool_call_at_step_end"] == by_hand["tool_call_at_step_end"] > 5
     silent = replace(arm.requests[0].trace.header, facts={"tools": {"offered": [], "choice": "auto", "unread": "so"}})
     unread = replace(arm.requests[0], trace=replace(arm.requests[0].trace, header=silent))
-    assert "tool_call" not in count(replace(arm, requests=(*arm.requests[1:], unread)), {}).occurred
+    assert (
+        not {"tool_call", "tool_call_at_step_end"}
+        & count(replace(arm, requests=(*arm.requests[1:], unread)), {}).occurred.keys()
+    )
+
+
+@pytest.mark.medium
+def test_filters_that_wait_at_the_length_limit_are_counted_as_by_hand():
+    scenario = replace(faults.load("filter_not_flushed_at_length").scenario, rows=2)
+    effective = scripted_arm(scenario).effective_config()
+    arm = arm_record(generate_scenario(scenario, count=6), effective=effective)
+    by_hand = counted([each.trace for each in arm.requests], GAMMA, tree=False)["filter_at_length"]
+    assert count(arm, {}).occurred["filter_at_length"] == by_hand > 0
+    first = arm.requests[0]
+    facts = dict(first.trace.header.facts)
+    facts["stream"] = {key: value for key, value in facts["stream"].items() if key != "held"}
+    older = replace(first, trace=replace(first.trace, header=replace(first.trace.header, facts=facts)))
+    assert "filter_at_length" not in count(replace(arm, requests=(older, *arm.requests[1:])), {}).occurred
+
+
+def test_steps_after_a_neighbour_was_withdrawn_are_counted():
+    sampling = SamplingParams(temperature=0.9, max_new_tokens=24, seed=5)
+    schedule = Schedule({0: requests(6, sampling)}, leaving={"r0": 2})
+    setup = Setup("draft_model", Protocol.CHAIN, gamma=GAMMA, rows=2)
+    made = {each.request.id: decode(each.trace) for each in make_loop(setup).serve(schedule)}
+    gone = record(made.pop("r0"))
+    effective = Effective.from_json({"proposer": "draft_model", "proposer_shape": "chain", "gamma": 4, "rows": 2})
+    answered = tuple(map(record, made.values()))
+    arm = ArmRecord("a", ArmKind.CANDIDATE, Level.L4, effective, answered, failed=(gone,))
+    # of the other requests, only the second was active; the third joined in that round
+    assert made["r1"].steps > 2 == gone.trace.header.facts["left"]
+    assert count(arm, {}).occurred["cancelled_neighbour"] == 1
+    assert count(replace(arm, failed=()), {}).occurred["cancelled_neighbour"] == 0
 
 
 def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():
@@ -154,7 +192,7 @@ def test_each_trace_is_decoded_once():
     assert decoded == list(range(5))
     assert coverage == count(arm, {"all": every_token})
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
-    assert recognised - {"filter", "preempted"} == set(coverage.occurred)
+    assert recognised - {"filter", "filter_at_length", "preempted"} == set(coverage.occurred)
 
 
 def test_requests_that_were_preempted_count_once_and_only_where_the_engine_says_so():
@@ -206,7 +244,7 @@ def test_rounds_without_rows_give_what_depends_on_rounds_alone():
     arm = arm_of(setup, ragged(5, SAMPLINGS[0]), "chain")
     occurred = count(arm, {}).occurred
     moved = count(replace(arm, requests=tuple(map(with_rounds, arm.requests))), {}).occurred
-    of_rows = {"row_reused", "mixed_parameters"}
+    of_rows = {"row_reused", "mixed_parameters", "cancelled_neighbour"}
     assert occurred.keys() - moved.keys() == of_rows
     assert moved == {name: occurred[name] for name in occurred if name not in of_rows}
     assert all(moved[name] for name in ("mixed_lengths", "neighbour_joins"))

@@ -93,7 +93,7 @@ def test_ends(one, sampling, situations):
 
 def test_nothing_is_drafted_behind_a_draft_of_one_token(one):
     ending = SamplingParams(stop_token_ids=(3,))
-    assert asked(one, ending, gamma=1, steady_drafts=STEADY) == {"end_at_draft_end"}
+    assert asked(one, ending, gamma=1, steady_drafts=STEADY) == {"end_at_last_draft", "end_at_bonus"}
 
 
 def test_a_model_s_end_tokens_count_unless_they_are_ignored(one):
@@ -124,5 +124,5 @@ def test_floors(rule, floors):
 def test_parts_are_situations_with_a_floor_of_one():
     parts = {part for listed in expected.PARTS.values() for part in listed}
     assert parts <= expected.ONCE <= set(CATALOGUE)
-    # the only part with parts of its own is itself a situation with a floor of one
-    assert expected.ONCE & set(expected.PARTS) == {"nothing_drafted"}
+    # parts with parts of their own are themselves situations with a floor of one
+    assert expected.ONCE & set(expected.PARTS) == {"nothing_drafted", "tool_call"}

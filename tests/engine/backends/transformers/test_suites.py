@@ -35,7 +35,10 @@ def test_greedy_passes(tmp_path):
     # two prompts of each kind meet no more than the main situations
     def small(suite):
         for arm in suite["arms"]:
-            arm["coverage"] = {"least": 5, "waive": ["end_in_draft", "end_at_draft_end", "shared_prefix", "near_tie"]}
+            arm["coverage"] = {
+                "least": 5,
+                "waive": ["end_in_draft", "end_at_last_draft", "end_at_bonus", "shared_prefix", "near_tie"],
+            }
 
     done, results = run("greedy", tmp_path, limit=2, change=small)
     assert done.exit_code == 0, done.output
