@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final
 
 import zstandard
 
 from engine.core.errors import TraceError
-from engine.record.common_text import COMMON
 
 FORMAT: Final = 1
 MAGIC: Final = b"SPECAUD1"
@@ -21,6 +21,8 @@ MAGIC: Final = b"SPECAUD1"
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 
+COMMON: Final = files("engine.record").joinpath("common_text.txt").read_bytes()
+"""Text that directories of traces share. It is part of the format: with another text no trace could be read."""
 _DICTIONARY: Final = zstandard.ZstdCompressionDict(COMMON, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
