@@ -50,7 +50,7 @@ DIRECTIONS: Final[Mapping[str, Looser]] = {
     # 0 asks for no bound, which is also its default
     "max_p99_ratio": Looser.NEITHER,
 }
-SWITCHES: Final = ("force", "refusals")
+SWITCHES: Final = ("force", "refusals", "within_margin")
 """Parameters that are true or false; a suite may not switch them on by itself."""
 
 

@@ -58,13 +58,13 @@ def _one_too_many(_request, record):
 def _fault(name, part, change):
     return Fault(
         name,
-        "acceptance",
         "none known: planted by a test",
-        "engine evidence",
         (part,),
         lambda parts: replace(parts, **{part: change}),
         Suits(shape="chain", temperature="both"),
         SAMPLED_SCENARIO,
+        breaks="acceptance",
+        seen_from="engine evidence",
         situation="kept_whole",
     )
 

@@ -29,9 +29,8 @@ from audit.checks.accounting.rules import (
 )
 from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
-from audit.evidence.origin import foreign_tokens
 from audit.evidence.reading import RequestReading
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord, foreign_tokens
 from audit.evidence.structure import Violation
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound

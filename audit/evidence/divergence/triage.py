@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from audit.evidence.divergence.excerpts import parting
-from audit.evidence.origin import names_its_ends
 from audit.evidence.pairing import (
     Divergence,
     MarginNoise,
@@ -31,7 +30,7 @@ from audit.evidence.pairing import (
     measure_noise,
     pair_arms,
 )
-from audit.evidence.records import Evidence, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord, names_its_ends
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.record.trace import steps_of

@@ -91,7 +91,7 @@ def test_the_page_counts_faults_by_situation():
 def test_every_fault_has_one_situation():
     assert sorted(itertools.chain(*by_situation().values())) == sorted(faults.REGISTRY)
     unneeded = {"plain_token", "likely_token", "context_short", "context_long"}
-    assert set(without_fault()) == unneeded | {"preempted"}
+    assert set(without_fault()) == unneeded | {"preempted", "cancelled_neighbour"}
 
 
 def test_the_presets_name_faults_that_there_are():

@@ -22,6 +22,7 @@ def shared(case):
 OWN_STATE = [pair for pair in PAIRS if not shared(pair[0])]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("case", "protocol"), slow_unless(OWN_STATE, daily(OWN_STATE)))
 def test_a_sound_proposer_alone_repeats_the_drafts_that_it_made_in_a_batch(case, protocol):
     setup = setup_of(case, protocol=protocol, rows=3, gamma=4, eos_ids=(5,))

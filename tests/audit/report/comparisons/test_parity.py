@@ -93,6 +93,7 @@ def test_speculation_that_stops_is_found(store):
     assert "the last 15 of 40 have no draft" in found["speculating"].summary
 
 
+@pytest.mark.medium
 def test_too_few_requests_are_undecided(store):
     made = plans()[:3]
     code, found = compared(store, instance(store, made), instance(store, made))
