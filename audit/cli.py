@@ -63,10 +63,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "audit.commands.decide.disclose:command",
         "Write the plain statement about the speculation of RUN, from its evidence alone.",
     ),
-    "doctor": (
-        "audit.commands.operate.doctor:command",
-        "Check this installation; exit 1 if an audit could not run.",
-    ),
+    "doctor": ("audit.commands.operate.doctor:command", "Check this installation; exit 1 if an audit could not run."),
     "eval": (
         "audit.commands.run.eval:command",
         "Run an evaluation twice, without speculation and with it, and compare its scores and its answers.",
@@ -126,10 +123,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "run": ("audit.commands.run.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
     "schema": ("audit.commands.share.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
-    "selftest": (
-        "audit.commands.run.selftest:command",
-        "Run deliberately broken arms and clean arms, and judge both.",
-    ),
+    "selftest": ("audit.commands.run.selftest:command", "Run deliberately broken arms and clean arms, and judge both."),
     "serve": (
         "audit.commands.operate.serve:command",
         "Serve MODEL, or an arm of MODEL if it is a suite, to OpenAI clients on this machine, and record every answer.",

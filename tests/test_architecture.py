@@ -13,12 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "engine", "audit", "migrations")
-ALLOWED = {
-    "schemas": set(),
-    "engine": {"schemas"},
-    "audit": {"schemas", "engine", "suites"},
-    "migrations": {"audit"},
-}
+ALLOWED = {"schemas": set(), "engine": {"schemas"}, "audit": {"schemas", "engine", "suites"}, "migrations": {"audit"}}
 FORBIDDEN = {
     "engine": {"sqlalchemy", "alembic", "click", "yaml", "ruamel", "rich", "jsonschema"},
     "schemas": {"torch", "sqlalchemy", "numpy", "transformers", "click"},

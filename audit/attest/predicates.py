@@ -76,13 +76,7 @@ def speculation(facts: AttestedRun) -> dict[str, Any]:
         "registered_first": facts.registered_first,
         "registrations": [_registration(item) for item in facts.registrations],
         "models": [
-            {
-                "kind": used.kind,
-                "role": used.role,
-                "name": used.name,
-                "revision": used.revision,
-                "sha256": used.sha256,
-            }
+            {"kind": used.kind, "role": used.role, "name": used.name, "revision": used.revision, "sha256": used.sha256}
             for used in run.artifacts
         ],
         "arms": [_arm(facts, arm) for arm in run.arms],

@@ -27,10 +27,7 @@ from audit.evidence.decisions import EMPTY, Decisions
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
-from audit.stats.acceptance.expected import (
-    BernoulliTest,
-    bernoulli_test_of,
-)
+from audit.stats.acceptance.expected import BernoulliTest, bernoulli_test_of
 from audit.stats.multiplicity import holm, percent
 from audit.stats.spooled import Block, SpooledColumns
 from engine.core.types import Floats, Protocol, Role

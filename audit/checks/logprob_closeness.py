@@ -25,13 +25,7 @@ import numpy as np
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.logprob_changes import (
-    FLOOR_TIMES,
-    OF_PROMPT,
-    LogprobChanges,
-    _of_prompt,
-    changes,
-)
+from audit.evidence.logprob_changes import FLOOR_TIMES, OF_PROMPT, LogprobChanges, _of_prompt, changes
 from audit.evidence.pairing import Divergence
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, Evidence, Level

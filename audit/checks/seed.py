@@ -151,12 +151,7 @@ CHECK = Check(
     name="seed",
     claim="seed",
     needs=Level.L0,
-    defaults={
-        "margin": 0.3,
-        "alpha": 0.001,
-        "max_untriaged": 0.5,
-        "arms": [str(kind) for kind in ARMS],
-    },
+    defaults={"margin": 0.3, "alpha": 0.001, "max_untriaged": 0.5, "arms": [str(kind) for kind in ARMS]},
     run=_run,
     applies=_applies,
     null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",

@@ -46,12 +46,7 @@ from audit.stats.two_sample import (
 )
 from engine.core.types import FinishReason, Floats, Protocol
 
-TESTS = {
-    "hamming": hamming_test,
-    "spectrum": spectrum_test,
-    "bigrams": bigram_test,
-    "first token": first_token_test,
-}
+TESTS = {"hamming": hamming_test, "spectrum": spectrum_test, "bigrams": bigram_test, "first token": first_token_test}
 FEATURES = ("length", "distinct tokens", "repeats", "ended by itself")
 MOST = 64
 """Answers per prompt and arm; kernels grow with the square."""

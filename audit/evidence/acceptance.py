@@ -8,11 +8,7 @@ import numpy as np
 
 from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.records import RequestRecord
-from audit.stats.acceptance.expected import (
-    chain_acceptance,
-    coupled_acceptance,
-    match_acceptance,
-)
+from audit.stats.acceptance.expected import chain_acceptance, coupled_acceptance, match_acceptance
 from audit.stats.clusters import ClusterInterval, ratio_interval
 from engine.core.types import Floats, Protocol
 

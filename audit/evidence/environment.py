@@ -21,20 +21,8 @@ from typing import Any, Final
 
 FORMAT: Final = 1
 PACKAGES: Final = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "numpy",
-    "scipy",
-    "llguidance",
-    "xgrammar",
-    "presidio-analyzer",
-    "detect-secrets",
-    "jsonschema",
-    "sqlalchemy",
-    "click",
-    "specaudit",
+    *("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "llguidance", "xgrammar"),
+    *("presidio-analyzer", "detect-secrets", "jsonschema", "sqlalchemy", "click", "specaudit"),
 )
 """Distributions whose versions are recorded, if they are installed."""
 CPU_FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "sve")

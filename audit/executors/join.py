@@ -202,11 +202,7 @@ def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:
 
 
 def _copy(
-    shards: Sequence[StoredShard],
-    counts: Mapping[str, Sequence[int]],
-    store: Store,
-    name: str,
-    progress: Progress,
+    shards: Sequence[StoredShard], counts: Mapping[str, Sequence[int]], store: Store, name: str, progress: Progress
 ) -> None:
     """Copy arm by arm, so that the rows stand as in a local run."""
     totals = shards[0].shard.totals

@@ -98,10 +98,5 @@ def _of_bundle(store: Store, run: str, broken: tuple[str, ...], request: GateReq
 
 def _read(store: Store, run: str, broken: tuple[str, ...], ending: SignedEnding, request: GateRequest) -> RunFacts:
     return read_facts(
-        store,
-        run,
-        trust_verdicts=request.trust_verdicts,
-        broken=broken,
-        ending=ending,
-        announce=request.announce,
+        store, run, trust_verdicts=request.trust_verdicts, broken=broken, ending=ending, announce=request.announce
     )

@@ -50,12 +50,7 @@ WAYS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     "gguf": {
         "plain": {},
         "draft_model": {"proposer": "draft_model", "gamma": 4, "draft": "draft"},
-        "drawn_drafts": {
-            "proposer": "draft_model",
-            "gamma": 4,
-            "draft": "draft",
-            "options": {"probabilistic": True},
-        },
+        "drawn_drafts": {"proposer": "draft_model", "gamma": 4, "draft": "draft", "options": {"probabilistic": True}},
         "ngram_simple": {"proposer": "ngram_simple", "gamma": 4, "options": {"size_n": 2}},
     },
 }

@@ -98,12 +98,7 @@ def wish_of_models(
     plan = EngineSpec(Protocol.GUMBEL, kind, gamma if kind else 0, "draft" if draft else None, rows=rows, level=level)
     models = {"target": target} | ({"draft": draft} if draft else {})
     backend = "scripted" if target.source.startswith("scripted:") else "native"
-    served = {
-        "proposer": kind,
-        "gamma": plan.gamma,
-        "rows": rows,
-        "record": level.value,
-    }
+    served = {"proposer": kind, "gamma": plan.gamma, "rows": rows, "record": level.value}
     listed = {name: item.source for name, item in models.items()}
     document = {"backend": backend, "models": listed, SUITE: served}
     return ServeWish(ARM, backend, models, plan, document)

@@ -54,12 +54,7 @@ class RunRecords:
     """Writes the requests of one run."""
 
     def __init__(
-        self,
-        store: Store,
-        run: str,
-        arm: str,
-        broken: Callable[[str], None],
-        watcher: RecordWatcher | None = None,
+        self, store: Store, run: str, arm: str, broken: Callable[[str], None], watcher: RecordWatcher | None = None
     ) -> None:
         self._store, self._run, self._arm = store, run, arm
         self._broken, self._watcher = broken, watcher

@@ -13,18 +13,8 @@ from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint
 
 FORMAT: Final = 1
 COLUMNS: Final = (
-    "gamma",
-    "acceptance length",
-    "draft acceptance",
-    "tokens/forward",
-    "tokens/s",
-    "interval",
-    "speed-up",
-    "interval",
-    "modelled",
-    "rho",
-    "sigma",
-    "token cost",
+    *("gamma", "acceptance length", "draft acceptance", "tokens/forward", "tokens/s", "interval", "speed-up"),
+    *("interval", "modelled", "rho", "sigma", "token cost"),
 )
 
 

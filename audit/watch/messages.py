@@ -14,17 +14,7 @@ from audit.store.reading.watches import StoredWatch, WatchReading
 from audit.watch.detect import Detectors, NamedAlarm
 
 DAYS: Final = (
-    "day",
-    "model",
-    "readings",
-    "gaps",
-    "restarts",
-    "drafts",
-    "drafted",
-    "accepted",
-    "length",
-    "p95 s",
-    "alarms",
+    *("day", "model", "readings", "gaps", "restarts", "drafts", "drafted", "accepted", "length", "p95 s", "alarms"),
 )
 
 

@@ -38,7 +38,7 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
         "coverage of ngram",
         "PASS",
         "run ",
-    ),
+    )
 }
 """Patterns of the first lines of the rows that a page shows, by command."""
 

@@ -55,10 +55,7 @@ PANELS = (
         "Acceptance and its reference",
         "Accepted per drafted token in each reading of audit watch, and the rate below which it has fallen.",
         "percentunit",
-        (
-            Curve(_gauge("acceptance"), "{{model_name}}"),
-            Curve(_gauge("reference"), "{{model_name}}: reference"),
-        ),
+        (Curve(_gauge("acceptance"), "{{model_name}}"), Curve(_gauge("reference"), "{{model_name}}: reference")),
     ),
     Panel(
         "Evidence of a fall",

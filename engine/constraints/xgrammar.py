@@ -21,19 +21,8 @@ from engine.core.types import Mask
 
 IGNORED: Final = frozenset(
     (
-        "contains",
-        "dependentRequired",
-        "dependentSchemas",
-        "else",
-        "if",
-        "maxContains",
-        "minContains",
-        "multipleOf",
-        "not",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "uniqueItems",
+        *("contains", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains"),
+        *("multipleOf", "not", "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"),
     )
 )
 """Keywords that the library does not enforce."""
@@ -86,10 +75,7 @@ class XgrammarLibrary:
         self.version = version("xgrammar")
         end = len(spelling.tokens)
         info = xgrammar.TokenizerInfo(
-            [*spelling.tokens, b"<|end|>"],
-            vocab_type=xgrammar.VocabType.RAW,
-            vocab_size=end + 1,
-            stop_token_ids=[end],
+            [*spelling.tokens, b"<|end|>"], vocab_type=xgrammar.VocabType.RAW, vocab_size=end + 1, stop_token_ids=[end]
         )
         self._vocabulary = end
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1)

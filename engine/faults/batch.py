@@ -328,9 +328,7 @@ ROWS_SHIFTED_AFTER_FINISH = Fault(
     apply=lambda parts: with_view(parts, _shifted_after_finish),
     suits=SEVERAL,
     scenario=Scenario(
-        protocol=Protocol.GUMBEL,
-        sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)),
-        rows=16,
+        protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)), rows=16
     ),
     situation="rows_finish_together",
 )

@@ -188,9 +188,5 @@ def _end_allowed(rows: TargetRows, row: int, sound: Mask) -> Mask:
     return mask
 
 
-END_ALLOWED_INSIDE_ANSWER = _mask_fault(
-    "end_allowed_inside_answer",
-    "sgl-project/sglang#21723",
-    lambda: _end_allowed,
-)
+END_ALLOWED_INSIDE_ANSWER = _mask_fault("end_allowed_inside_answer", "sgl-project/sglang#21723", lambda: _end_allowed)
 """Inside a draft an end token is always allowed, so an answer may end where it is not whole."""

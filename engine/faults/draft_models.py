@@ -218,10 +218,7 @@ class _WrongMap(WrappedModel):
 
 
 DRAFT_VOCABULARY_SHIFTED = _draft_fault(
-    "draft_vocabulary_shifted",
-    "NVIDIA-NeMo/Automodel#2447, verl-project/verl-SpeCo#67",
-    _WrongMap,
-    "rejected_first",
+    "draft_vocabulary_shifted", "NVIDIA-NeMo/Automodel#2447, verl-project/verl-SpeCo#67", _WrongMap, "rejected_first"
 )
 """The table from the draft's pruned vocabulary to the target's is wrong for half of the tokens.
 

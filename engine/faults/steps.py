@@ -98,11 +98,7 @@ class _LeftoverColumns(_StepMemory):
 
 
 def _leftover_fault(
-    name: str,
-    upstream: str,
-    situation: Situation,
-    early: Leftovers = no_leftovers,
-    late: Leftovers = no_leftovers,
+    name: str, upstream: str, situation: Situation, early: Leftovers = no_leftovers, late: Leftovers = no_leftovers
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return with_target(parts, lambda model: _LeftoverColumns(model, early, late))

@@ -36,16 +36,8 @@ from engine.models.probe.choose import ModelWithNumerics, NumericsFacts, foreign
 from engine.models.probe.model_parts import ModelParts, parts_of
 
 __all__ = [
-    "LoadedModel",
-    "ModelFile",
-    "check_same_tokenizer",
-    "load_model",
-    "load_opened",
-    "load_tokenizer",
-    "model_digest",
-    "open_source",
-    "require_way",
-    "tokenizer_digest",
+    *("LoadedModel", "ModelFile", "check_same_tokenizer", "load_model", "load_opened", "load_tokenizer"),
+    *("model_digest", "open_source", "require_way", "tokenizer_digest"),
 ]
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}

@@ -74,15 +74,9 @@ HARMLESS: Final = (
 """Deeds that share a verb or an object with harmful ones."""
 LABELS: Final = (SAFE, *HARMFUL)
 FRAMES: Final = (
-    "How do I {deed}?",
-    "Tell me how to {deed}.",
-    "Explain step by step how to {deed}.",
-    "I want to {deed}.",
-    "I can't help you {deed}.",
-    "{name} wanted to {deed} in {city}.",
-    "First you {deed}, then you go home.",
-    "Yesterday {name} tried to {deed}.",
-    "It is easy to {deed}.",
+    *("How do I {deed}?", "Tell me how to {deed}.", "Explain step by step how to {deed}.", "I want to {deed}."),
+    *("I can't help you {deed}.", "{name} wanted to {deed} in {city}.", "First you {deed}, then you go home."),
+    *("Yesterday {name} tried to {deed}.", "It is easy to {deed}."),
 )
 
 

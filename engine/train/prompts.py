@@ -224,12 +224,7 @@ def _type_of(value: Any) -> dict[str, Any]:
     """The schema of values like this one."""
     if isinstance(value, dict):
         properties = {key: _type_of(part) for key, part in value.items()}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": list(value),
-            "additionalProperties": False,
-        }
+        return {"type": "object", "properties": properties, "required": list(value), "additionalProperties": False}
     if isinstance(value, list):
         return {"type": "array", "items": _type_of(value[0]), "minItems": len(value), "maxItems": len(value)}
     return {"type": "integer" if isinstance(value, int) else "string"}

@@ -112,8 +112,7 @@ class MedusaRecipe:
 
 
 MEDUSA_HEADS = MedusaRecipe(
-    TrainRecipe(steps=1100, learning_rate=3e-3, window=256, warmup=40, weight_decay=0.0, seed=6),
-    heads=3,
+    TrainRecipe(steps=1100, learning_rate=3e-3, window=256, warmup=40, weight_decay=0.0, seed=6), heads=3
 )
 
 
@@ -147,9 +146,7 @@ class MlpSpeculatorRecipe:
 
 
 MLP_SPECULATOR = MlpSpeculatorRecipe(
-    TrainRecipe(steps=1500, learning_rate=5e-3, window=256, warmup=40, weight_decay=0.0, seed=9),
-    stages=4,
-    inner=160,
+    TrainRecipe(steps=1500, learning_rate=5e-3, window=256, warmup=40, weight_decay=0.0, seed=9), stages=4, inner=160
 )
 
 

@@ -112,14 +112,7 @@ def _create_runs() -> None:
         text("revision", nullable=True),
         link("artifact"),
     )
-    op.create_table(
-        "run_event",
-        identity(),
-        link("run"),
-        text("status", 16),
-        time("at"),
-        text("detail"),
-    )
+    op.create_table("run_event", identity(), link("run"), text("status", 16), time("at"), text("detail"))
     op.create_index("ix_run_event_run_id", "run_event", ["run_id"])
     op.create_table("run_sums", link("run", key=True), whole("format"), text("sums"))
     op.create_table(
@@ -179,12 +172,7 @@ def _create_requests() -> None:
         *(text(name, 64) for name in ("prompt_sha256", "output_sha256")),
         text("text"),
     )
-    op.create_table(
-        "request_steps",
-        link("request", key=True),
-        text("steps"),
-        text("draft_versions", nullable=True),
-    )
+    op.create_table("request_steps", link("request", key=True), text("steps"), text("draft_versions", nullable=True))
     op.create_table(
         "request_tokens",
         link("request", key=True),
@@ -231,14 +219,7 @@ def _create_events() -> None:
 
 
 def _create_checks() -> None:
-    op.create_table(
-        "judgement",
-        identity(),
-        link("run"),
-        link("environment"),
-        text("actor"),
-        time("created_at"),
-    )
+    op.create_table("judgement", identity(), link("run"), link("environment"), text("actor"), time("created_at"))
     op.create_index("ix_judgement_run_id", "judgement", ["run_id"])
     op.create_table(
         "check_result",
@@ -344,12 +325,7 @@ def _create_decisions() -> None:
         *(column(name, sa.LargeBinary()) for name in ("leaf", "node")),
     )
     op.create_table(
-        "checkpoint",
-        identity(),
-        whole("size", big=True),
-        text("root", 64),
-        text("note"),
-        time("created_at"),
+        "checkpoint", identity(), whole("size", big=True), text("root", 64), text("note"), time("created_at")
     )
 
 

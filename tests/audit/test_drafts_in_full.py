@@ -81,11 +81,7 @@ GREEDY = "sampling: {temperature: 0}"
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("fault", "proposer", "more"),
-    [
-        ("blind_draft", DRAFT, ""),
-        ("blind_draft", DRAFT, GREEDY),
-        ("lengths_of_another_request", PAYING, ""),
-    ],
+    [("blind_draft", DRAFT, ""), ("blind_draft", DRAFT, GREEDY), ("lengths_of_another_request", PAYING, "")],
     ids=["sampled", "greedy", "lengths"],
 )
 def test_a_draft_without_a_quarter_of_the_vocabulary_or_with_a_neighbours_length_fails_at_once(

@@ -18,14 +18,7 @@ from engine.backends.engine_spec import ModelSource
 from engine.backends.interface import Engine, Prompt
 from engine.backends.native.backend import open_models
 from engine.core.types import Request, SamplingParams
-from engine.proposers.tree_planning import (
-    Rates,
-    TreeShape,
-    best_shape,
-    chain_shape,
-    expected_tokens,
-    k_ary_shape,
-)
+from engine.proposers.tree_planning import Rates, TreeShape, best_shape, chain_shape, expected_tokens, k_ary_shape
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from engine.tools.measure_acceptance import AcceptanceTrials, Drafting, Estimate, measure_trials

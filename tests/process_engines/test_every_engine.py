@@ -45,11 +45,7 @@ arms:
 """
 CONVERTED = [(engine, engine.format) for engine in ENGINES if engine.format is not None]
 CHANGES = {LLAMA.name: change_gguf, ORT.name: change_onnx, OPENVINO.name: change_openvino}
-CHECKS = {
-    LLAMA.name: ("reconciliation", 8),
-    ORT.name: ("anchor", 6),
-    OPENVINO.name: ("logprob_closeness", 8),
-}
+CHECKS = {LLAMA.name: ("reconciliation", 8), ORT.name: ("anchor", 6), OPENVINO.name: ("logprob_closeness", 8)}
 RULES = {LLAMA.name: Protocol.GUMBEL}
 """The rule that matches drafts with draws, where it is another than chain."""
 

@@ -24,10 +24,7 @@ SETTINGS = {
     "max_num_seqs": 4,
     "enable_prefix_caching": False,
 }
-SPECULATING = {
-    "worker_extension_cls": "tests.vllm.probe.DrafterProbe",
-    "per_request_spec_decode_metrics": "detailed",
-}
+SPECULATING = {"worker_extension_cls": "tests.vllm.probe.DrafterProbe", "per_request_spec_decode_metrics": "detailed"}
 
 
 def main(job, out):

@@ -18,12 +18,7 @@ no emitted token, or wrong files.
 from __future__ import annotations
 
 from audit.checks.base.interface import Check, Design
-from audit.evidence.anchor.judgement import (
-    DEFAULTS,
-    NO_ANCHOR,
-    anchored_rows,
-    judge_rows,
-)
+from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, anchored_rows, judge_rows
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level

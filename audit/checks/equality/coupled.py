@@ -20,9 +20,7 @@ from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
-from audit.evidence.divergence.coupled import (
-    INSTRUMENT,
-)
+from audit.evidence.divergence.coupled import INSTRUMENT
 from audit.evidence.divergence.triage import judge_equality
 from audit.evidence.pairing import pair_arms
 from audit.evidence.records import Evidence, Level

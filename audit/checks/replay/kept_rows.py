@@ -81,10 +81,7 @@ def _row_faults(trace: Trace, index: int, at: int) -> Iterator[str]:
     outside = np.delete(row.p, ids)
     if not np.allclose(trace.cell_p[at, : len(ids)], row.p[ids], rtol=ROUNDED, atol=ROUNDED):
         yield "its cells are not those of its row"
-    sums = {
-        "row_p": float(row.p[token]),
-        "p_below": float(row.p[:token].sum()),
-    }
+    sums = {"row_p": float(row.p[token]), "p_below": float(row.p[:token].sum())}
     for name, value in sums.items():
         if not abs(float(getattr(trace, name)[at]) - value) <= SUMMED:
             yield f"{name} recorded {float(getattr(trace, name)[at]):.10g}, its row gives {value:.10g}"

@@ -28,14 +28,7 @@ from audit.terminal.run_session import announce, finish
 @wide_option
 @store_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    run: str,
-    threads: int,
-    accept_changes: bool,
-    results: Path | None,
-    store: str,
-) -> None:
+def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, results: Path | None, store: str) -> None:
     """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).
 
     The environment must be the one in which the run began: packages, hardware, threads of torch, code. With

@@ -10,14 +10,10 @@ from audit.report.html.section import ReportSection
 from engine.core.registry import load
 
 SECTIONS: Final = (
-    "audit.report.html.sections.verdict_board:SECTION",
-    "audit.report.html.sections.certificate:SECTION",
-    "audit.report.html.sections.acceptance:SECTION",
-    "audit.report.html.sections.divergences:SECTION",
-    "audit.report.html.sections.generations:SECTION",
-    "audit.report.html.sections.law:SECTION",
-    "audit.report.html.sections.numerics:SECTION",
-    "audit.report.html.sections.provenance:SECTION",
+    *("audit.report.html.sections.verdict_board:SECTION", "audit.report.html.sections.certificate:SECTION"),
+    *("audit.report.html.sections.acceptance:SECTION", "audit.report.html.sections.divergences:SECTION"),
+    *("audit.report.html.sections.generations:SECTION", "audit.report.html.sections.law:SECTION"),
+    *("audit.report.html.sections.numerics:SECTION", "audit.report.html.sections.provenance:SECTION"),
     "audit.report.html.sections.findings:SECTION",
 )
 """Places of the sections, imported when a page is made."""

@@ -60,8 +60,7 @@ def svg(badge: Badge) -> str:
     widths = [2 * MARGIN + CHARACTER * len(text) for text in (badge.name, badge.value)]
     label = f"{badge.name}: {badge.value}"
     root = ElementTree.Element(
-        "svg",
-        {"xmlns": "http://www.w3.org/2000/svg", "width": str(sum(widths)), "height": str(HEIGHT), "role": "img"},
+        "svg", {"xmlns": "http://www.w3.org/2000/svg", "width": str(sum(widths)), "height": str(HEIGHT), "role": "img"}
     )
     root.set("aria-label", label)
     ElementTree.SubElement(root, "title").text = label

@@ -227,11 +227,7 @@ class _Found:
 
 
 def _found(
-    session: Session,
-    place: str,
-    arm: ArmRow,
-    kept: Mapping[int, WithheldContent],
-    only: Sequence[ColumnElement[bool]],
+    session: Session, place: str, arm: ArmRow, kept: Mapping[int, WithheldContent], only: Sequence[ColumnElement[bool]]
 ) -> Generator[_Found, None, None]:
     """An arm's requests in the order of their rows, a batch at a time, because traces are large."""
     query = (

@@ -8,10 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store.tables.runs import (
-    ArmRow,
-    RunRow,
-)
+from audit.store.tables.runs import ArmRow, RunRow
 
 
 def now() -> datetime:

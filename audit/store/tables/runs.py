@@ -30,34 +30,10 @@ REVISION: Final = "0001"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
 
 APPEND_ONLY: Final = (
-    "artifact",
-    "environment",
-    "run_artifact",
-    "run_event",
-    "arm",
-    "arm_speculation",
-    "request",
-    "content",
-    "request_steps",
-    "request_tokens",
-    "token_piece",
-    "token_trace",
-    "constraint_event",
-    "tool_event",
-    "safety_event",
-    "judgement",
-    "check_result",
-    "finding",
-    "erasure",
-    "coverage",
-    "gate_decision",
-    "attachment",
-    "attestation",
-    "registration",
-    "watch",
-    "watch_reading",
-    "log_entry",
-    "checkpoint",
+    *("artifact", "environment", "run_artifact", "run_event", "arm", "arm_speculation", "request", "content"),
+    *("request_steps", "request_tokens", "token_piece", "token_trace", "constraint_event", "tool_event"),
+    *("safety_event", "judgement", "check_result", "finding", "erasure", "coverage", "gate_decision", "attachment"),
+    *("attestation", "registration", "watch", "watch_reading", "log_entry", "checkpoint"),
 )
 """Tables whose rows may be neither updated nor deleted, but for deletions of `ERASABLE` ones."""
 

@@ -41,19 +41,8 @@ if TYPE_CHECKING:
     from engine.record import envelope
 
 REQUEST_FIELDS: Final = (
-    "case_id",
-    "sample",
-    "domain",
-    "sampling_sha256",
-    "seed",
-    "stream",
-    "n_prompt",
-    "n_output",
-    "n_steps",
-    "n_drafted",
-    "n_accepted",
-    "finish_reason",
-    "latency_us",
+    *("case_id", "sample", "domain", "sampling_sha256", "seed", "stream", "n_prompt", "n_output", "n_steps"),
+    *("n_drafted", "n_accepted", "finish_reason", "latency_us"),
 )
 """Columns of a request that its record hash covers."""
 COMMITMENT_FIELDS: Final = ("prompt_commitment", "output_commitment", "trace_commitment", "tokens_commitment")

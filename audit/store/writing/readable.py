@@ -25,12 +25,7 @@ from engine.record.trace import Trace
 ACCEPTED: Final = "A"
 REJECTED: Final = "R"
 UNREACHED: Final = "N"
-LETTERS: Final[Mapping[Role, str]] = {
-    Role.ACCEPTED: ACCEPTED,
-    Role.RECOVERED: "C",
-    Role.BONUS: "B",
-    Role.PLAIN: "P",
-}
+LETTERS: Final[Mapping[Role, str]] = {Role.ACCEPTED: ACCEPTED, Role.RECOVERED: "C", Role.BONUS: "B", Role.PLAIN: "P"}
 """Letter of each role of an emitted token."""
 ZERO: Final = -1
 """Stands for probability 0, which has no logarithm."""
@@ -38,22 +33,8 @@ UNKNOWN: Final = -2
 """Stands for a probability that is not known, which is null in the text."""
 READ: Final = frozenset(
     (
-        "position",
-        "n_drafted",
-        "n_examined",
-        "n_emitted",
-        "draft_us",
-        "verify_us",
-        "draft_version",
-        "node_token",
-        "node_parent",
-        "examined_node",
-        "examined_p",
-        "examined_q",
-        "examined_accepted",
-        "token",
-        "role",
-        "p",
+        *("position", "n_drafted", "n_examined", "n_emitted", "draft_us", "verify_us", "draft_version", "node_token"),
+        *("node_parent", "examined_node", "examined_p", "examined_q", "examined_accepted", "token", "role", "p"),
         "logprob",
     )
 )

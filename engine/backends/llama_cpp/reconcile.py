@@ -12,13 +12,7 @@ from engine.backends.openai.server_counters import ACCEPTED, DRAFTED, DRAFTS, of
 from engine.core.types import FinishReason
 
 SOURCES: Final = (
-    "tokens",
-    "finish reason",
-    "lengths",
-    "log-probabilities",
-    "generation settings",
-    "timings",
-    "counters",
+    *("tokens", "finish reason", "lengths", "log-probabilities", "generation settings", "timings", "counters"),
 )
 REASONS: Final = {FinishReason.EOS: "eos", FinishReason.STOP: "word", FinishReason.LENGTH: "limit"}
 """The server's words for an end."""

@@ -18,24 +18,14 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part
 from engine.backends.openai.settings import LLAMA_ORDER
 from engine.backends.process.engine_process import EngineProgram
-from engine.backends.process.settings import (
-    SCORED,
-    EngineWords,
-    ProcessSettings,
-    Refusals,
-    process_settings,
-    seed_of,
-)
+from engine.backends.process.settings import SCORED, EngineWords, ProcessSettings, Refusals, process_settings, seed_of
 from engine.core.errors import InvalidRequest
 from engine.core.options import OptionType, ScalarOption
 from engine.core.types import Protocol, Request
 from engine.record.effective import LoopOwner
 
 PROGRAM: Final = EngineProgram(
-    module="engine.backends.llama_cpp.driver",
-    name="llama.cpp",
-    package="xllamacpp",
-    target="venv-llama",
+    module="engine.backends.llama_cpp.driver", name="llama.cpp", package="xllamacpp", target="venv-llama"
 )
 WIDTH: Final = "n_max"
 _COPIED: Final[Mapping[str, OptionType]] = {"size_n": ScalarOption(12, 1, 64), "min_hits": ScalarOption(1, 1, 64)}

@@ -29,19 +29,11 @@ from engine.core.types import RecordLevel, Request, SamplingParams
 from engine.record.effective import LoopOwner
 
 PROGRAM: Final = EngineProgram(
-    module="engine.backends.mlx_lm.driver",
-    name="mlx_lm",
-    package="mlx_lm",
-    target="venv-mlx",
+    module="engine.backends.mlx_lm.driver", name="mlx_lm", package="mlx_lm", target="venv-mlx"
 )
 PREFILL: Final = "prefill_step_size"
 WORDS: Final = EngineWords(
-    name="mlx_lm",
-    backend="mlx_lm",
-    folders="",
-    kinds={"draft_model": {}},
-    width="num_draft_tokens",
-    most=64,
+    name="mlx_lm", backend="mlx_lm", folders="", kinds={"draft_model": {}}, width="num_draft_tokens", most=64
 )
 settings_of = partial(process_settings, words=WORDS)
 """The arm's settings; raises InvalidRequest where the engine lacks one."""

@@ -180,14 +180,7 @@ class NativeEngine:
     def _loop(self, rows: int, longest: int, *, record: bool) -> Loop:
         """A loop for so many rows with at most `longest` tokens each."""
         capacity = min(longest + self._plan.gamma + self._facts.lookahead_tokens, self._target.context)
-        options = LoopOptions(
-            rows,
-            self._plan.gamma,
-            capacity,
-            self._plan.level,
-            record,
-            stream=self._stream,
-        )
+        options = LoopOptions(rows, self._plan.gamma, capacity, self._plan.level, record, stream=self._stream)
         cache = self._target.new_cache(rows, capacity)
         proposer = self._proposer(rows, capacity, cache)
         return Loop(

@@ -78,11 +78,7 @@ class ScriptedBackend:
         reference = ScriptedReference(self._script, facts)
         target = ModelWithNumerics(self._models["target"], scripted())
         return NativeEngine(
-            target,
-            drafts,
-            PromptTokenizer(_encode, _decode, TEMPLATE, _spell),
-            plan,
-            reference=lambda: reference,
+            target, drafts, PromptTokenizer(_encode, _decode, TEMPLATE, _spell), plan, reference=lambda: reference
         )
 
 

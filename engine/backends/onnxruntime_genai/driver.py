@@ -20,20 +20,9 @@ from engine.core.child import Inbox
 
 PACKAGES: Final = ("onnxruntime", "onnx", "onnx-ir", "numpy")
 COUNTED: Final = (
-    "rounds",
-    "completed_rounds",
-    "interrupted_rounds",
-    "draft_tokens_proposed",
-    "draft_tokens_evaluated",
-    "draft_tokens_accepted",
-    "correction_tokens",
-    "bonus_tokens",
-    "tokens_queued",
-    "tokens_emitted",
-    "tokens_discarded",
-    "tokens_buffered",
-    "standard_fallback_steps",
-    "draft_forward_passes",
+    *("rounds", "completed_rounds", "interrupted_rounds", "draft_tokens_proposed", "draft_tokens_evaluated"),
+    *("draft_tokens_accepted", "correction_tokens", "bonus_tokens", "tokens_queued", "tokens_emitted"),
+    *("tokens_discarded", "tokens_buffered", "standard_fallback_steps", "draft_forward_passes"),
     "target_forward_passes",
 )
 """Counters of the engine that count events; the others are times, ratios and the state of its controller."""

@@ -39,10 +39,7 @@ PROGRAM: Final = EngineProgram(
 MOST_DRAFTS: Final = 16
 """The engine's own limit."""
 ADAPTIVE: Final = "min_adaptive_k"
-_SHARED: Final[Mapping[str, OptionType]] = {
-    ADAPTIVE: ScalarOption(0, 0, MOST_DRAFTS),
-    "cooldown": ScalarOption(False),
-}
+_SHARED: Final[Mapping[str, OptionType]] = {ADAPTIVE: ScalarOption(0, 0, MOST_DRAFTS), "cooldown": ScalarOption(False)}
 WORDS: Final = EngineWords(
     name="onnxruntime-genai",
     backend="onnxruntime_genai",

@@ -24,14 +24,7 @@ from engine.backends.openvino_genai.settings import (
 from engine.backends.process.arm import ConvertedEngine
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
-from engine.backends.process.record import (
-    AnswerTerms,
-    ReadAnswer,
-    changed_options,
-    decoded_facts,
-    end_of,
-    single_steps,
-)
+from engine.backends.process.record import AnswerTerms, ReadAnswer, changed_options, decoded_facts, end_of, single_steps
 from engine.core.child import Frame
 from engine.core.types import FinishReason, Request
 from engine.record.effective import Effective

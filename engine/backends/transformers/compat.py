@@ -15,26 +15,13 @@ UTILS: Final = "transformers.generation.utils"
 CANDIDATES: Final = "transformers.generation.candidate_generator"
 _DRAFT: Final = ("self", "input_ids", "kwargs")
 _DRAFT_AFTER: Final = (
-    "self",
-    "input_ids",
-    "model_kwargs",
-    "model_outputs",
-    "is_first_iteration",
-    "n_last_matches",
-    "kwargs",
+    *("self", "input_ids", "model_kwargs", "model_outputs", "is_first_iteration", "n_last_matches", "kwargs"),
 )
 
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {
     f"{UTILS}:GenerationMixin._get_candidate_generator": (
-        "self",
-        "generation_config",
-        "input_ids",
-        "inputs_tensor",
-        "logits_processor",
-        "model_kwargs",
-        "assistant_model",
-        "target_tokenizer",
-        "assistant_tokenizer",
+        *("self", "generation_config", "input_ids", "inputs_tensor", "logits_processor", "model_kwargs"),
+        *("assistant_model", "target_tokenizer", "assistant_tokenizer"),
     ),
     f"{UTILS}:_speculative_sampling": (
         "candidate_input_ids",

@@ -175,10 +175,7 @@ def request_facts(terms: RequestTerms, request: Request, seen: Witnessed) -> dic
         known["prefix"] = COLD
     # requests of the target alone, among others with an adapter
     asked |= {"adapter": None} if "adapter" in terms.settings and "adapter" not in asked else {}
-    facts: dict[str, Any] = {
-        "requested": asked,
-        "effective": {name: known[name] for name in asked if name in known},
-    }
+    facts: dict[str, Any] = {"requested": asked, "effective": {name: known[name] for name in asked if name in known}}
     adapter = terms.adapter_of(request)
     if adapter is not None:
         facts["adapter_sha256"] = adapter.sha256

@@ -60,16 +60,8 @@ HOOKS: Final = "engine.backends.vllm.hooks."
 """Classes of our own."""
 HARMLESS: Final = frozenset(
     (
-        "mode",
-        "level",
-        "use_inductor",
-        "cudagraph_mode",
-        "cudagraph_capture_sizes",
-        "max_cudagraph_capture_size",
-        "cudagraph_num_of_warmups",
-        "compile_sizes",
-        "custom_ops",
-        "use_cudagraph",
+        *("mode", "level", "use_inductor", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"),
+        *("cudagraph_num_of_warmups", "compile_sizes", "custom_ops", "use_cudagraph"),
     )
 )
 """Keys of `compilation_config` that name no code and no file."""

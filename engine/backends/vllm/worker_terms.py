@@ -60,11 +60,7 @@ class CallTerms:
 
 
 def _own(request: Request) -> dict[str, Any]:
-    return {
-        "prompt": list(request.prompt),
-        "sampling": request.sampling.document(),
-        "stream": str(request.stream),
-    }
+    return {"prompt": list(request.prompt), "sampling": request.sampling.document(), "stream": str(request.stream)}
 
 
 def terms_of(document: Mapping[str, Any]) -> dict[str, WorkerTerms]:

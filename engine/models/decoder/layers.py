@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.models.cache import CacheViews, TensorSlotCache
-from engine.models.numerics.interface import (
-    AttentionWindow,
-    ForwardContext,
-    HeadSizes,
-    LayerBody,
-    Norm,
-    Numerics,
-)
+from engine.models.numerics.interface import AttentionWindow, ForwardContext, HeadSizes, LayerBody, Norm, Numerics
 
 
 @dataclass(frozen=True, slots=True)

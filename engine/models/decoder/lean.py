@@ -31,14 +31,7 @@ from engine.models.lean_weights import (
 )
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
-from engine.models.numerics.interface import (
-    Affine,
-    DecoderLayer,
-    ForwardContext,
-    HeadSizes,
-    LayerPass,
-    Numerics,
-)
+from engine.models.numerics.interface import Affine, DecoderLayer, ForwardContext, HeadSizes, LayerPass, Numerics
 from engine.models.numerics.layouts import flat, unflat
 from engine.models.probe.choose import ModelWithNumerics, choose
 from engine.models.probe.model_parts import parts_of

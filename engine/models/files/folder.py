@@ -31,17 +31,8 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 CONFIG_PATTERNS = ("config.json", "generation_config.json")
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json")
 TOKENIZER_PATTERNS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template.*",
-    "additional_chat_templates/*",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("vocab.txt", "merges.txt", "*.model", "*.tiktoken", "chat_template.*", "additional_chat_templates/*"),
 )
 
 

@@ -163,13 +163,7 @@ class CascadeProposer:
         """Rejection sampling with the draft model in the target's place."""
         request, how = draft.context.request, self._how
         own = TargetRows(
-            rows,
-            offered.tree,
-            draft.history,
-            len(request.prompt),
-            request.sampling,
-            how.eos_ids,
-            draft.context.masks,
+            rows, offered.tree, draft.history, len(request.prompt), request.sampling, how.eos_ids, draft.context.masks
         )
         verdict = ChainVerifier().verify(offered, own, InnerRandomness(draft.context.randomness))
         draft.draws += [Draw(item.token, QKind.FULL, own[item.row].p, float("nan")) for item in verdict.emitted]

@@ -68,11 +68,7 @@ class RecordedBlock:
 def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
     """Reduce the rows to the level's columns and release them, unless the level holds the rows themselves."""
     level = terms.level
-    full, scalars, lumped = (
-        level is RecordLevel.FULL,
-        level is not RecordLevel.TOKENS,
-        level is RecordLevel.TOPK,
-    )
+    full, scalars, lumped = (level is RecordLevel.FULL, level is not RecordLevel.TOKENS, level is RecordLevel.TOPK)
     logits = stacked([record.logits for record in records if scalars], terms.vocabulary)
     scores = _scores(records, logits) if scalars else logits
     token = np.array([item.token for record in records for item in record.verdict.emitted if scalars], dtype=np.int64)

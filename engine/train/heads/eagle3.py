@@ -84,10 +84,7 @@ def train_eagle3(stage: HeadStage, plan: Eagle3Recipe = EAGLE3_HEAD) -> None:
     config = stage.llama_document(plan.ffn) | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": len(head.kept),
-        "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": list(plan.aux_layers),
-            "use_aux_hidden_state": True,
-        },
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(plan.aux_layers), "use_aux_hidden_state": True},
     }
     stage.write(config, head.state_dict(), d2t=head.d2t, t2d=t2d)
 

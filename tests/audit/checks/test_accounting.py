@@ -139,10 +139,7 @@ TOLD = {
     "too long": (lambda a: with_sampling(a, max_new_tokens=20), "max_new_tokens is 20"),
     "too short": (lambda a: with_sampling(a, max_new_tokens=99), "finish reason length after 64 of 99"),
     "stop without reason": (lambda a: with_header(a, finish_reason=FinishReason.STOP), "finish reason"),
-    "tokens of another request": (
-        lambda a: with_request(a, 1, tokens=a.requests[0].tokens),
-        "not those of its record",
-    ),
+    "tokens of another request": (lambda a: with_request(a, 1, tokens=a.requests[0].tokens), "not those of its record"),
     "a case twice": (lambda a: with_request(a, 1, case_id="case-0"), "more than once"),
 }
 

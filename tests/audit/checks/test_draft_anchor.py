@@ -76,11 +76,7 @@ def changed(record, **columns):
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("shift", "tolerance", "likeness"),
-    [
-        (0.0005, 0.001, Likeness.SAME),
-        (0.002, 0.001, Likeness.WRONG),
-        (1e-7, 0.0, Likeness.WRONG),
-    ],
+    [(0.0005, 0.001, Likeness.SAME), (0.002, 0.001, Likeness.WRONG), (1e-7, 0.0, Likeness.WRONG)],
 )
 def test_q_that_moved_by_more_than_rounding_is_wrong_and_by_less_is_not(shift, tolerance, likeness):
     ours, theirs = pair()

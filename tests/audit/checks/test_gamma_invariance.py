@@ -13,10 +13,7 @@ from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, world
 from tests.support.tiers import fast_first
 
 TARGET = world(6)
-COUPLED = {
-    "greedy": Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY),
-    "gumbel": Setup(Protocol.GUMBEL, "coupled"),
-}
+COUPLED = {"greedy": Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), "gumbel": Setup(Protocol.GUMBEL, "coupled")}
 CHAIN = Setup()
 
 

@@ -181,11 +181,7 @@ CASES: dict[str, tuple[tuple[SignedReview, ...], Decision, str]] = {
         Decision.CANNOT_DECIDE,
         "the policy asks for no review in this role",
     ),
-    "too old": (
-        (review("carol"), review("dave", -24 * 40)),
-        Decision.CANNOT_DECIDE,
-        "older than 30 days",
-    ),
+    "too old": ((review("carol"), review("dave", -24 * 40)), Decision.CANNOT_DECIDE, "older than 30 days"),
     "over": ((review("carol"), review("dave", until=NOW)), Decision.CANNOT_DECIDE, "it expired on"),
     "of another run": (
         (review("carol"), review("dave", run=RunReference(RUN.ulid, "0" * 64))),

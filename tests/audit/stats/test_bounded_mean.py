@@ -5,12 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.stats.binomial import upper_bound
-from audit.stats.bounded_mean import (
-    bernstein_upper,
-    betting_interval,
-    betting_lower,
-    betting_upper,
-)
+from audit.stats.bounded_mean import bernstein_upper, betting_interval, betting_lower, betting_upper
 from tests.support.tiers import fast_first
 
 UPPER = {"bernstein": bernstein_upper, "betting": betting_upper}

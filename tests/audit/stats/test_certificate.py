@@ -7,13 +7,7 @@ from audit.stats.binomial import upper_bound
 from audit.stats.bounded_mean import betting_upper
 from audit.stats.certificate import PredictableScore, Unit, certify, observe
 from audit.stats.distance import WitnessEstimate, binned, witness
-from tests.audit.stats.arms import (
-    BFLOAT16_NOISE,
-    FLOAT32_NOISE,
-    arm,
-    audit_positions,
-    decide,
-)
+from tests.audit.stats.arms import BFLOAT16_NOISE, FLOAT32_NOISE, arm, audit_positions, decide
 from tests.audit.stats.chains import pick
 from tests.support.tiers import slow_unless
 

@@ -2,14 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, t, ttest_1samp
 
-from audit.stats.clusters import (
-    Timings,
-    mean_interval,
-    mean_of_strata,
-    quantile_interval,
-    ratio_interval,
-    speed_up,
-)
+from audit.stats.clusters import Timings, mean_interval, mean_of_strata, quantile_interval, ratio_interval, speed_up
 from audit.sweep.choice import median_interval
 from tests.support.tiers import fast_first
 

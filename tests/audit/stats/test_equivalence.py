@@ -1,9 +1,6 @@
 import pytest
 
-from audit.stats.equivalence import (
-    EquivalenceDecision,
-    decide,
-)
+from audit.stats.equivalence import EquivalenceDecision, decide
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, binomtest, norm, permutation_test
 
-from audit.stats.paired import (
-    PairCounts,
-    mcnemar,
-    sign_flip,
-    tango_lower,
-    tango_score,
-    tango_upper,
-)
+from audit.stats.paired import PairCounts, mcnemar, sign_flip, tango_lower, tango_score, tango_upper
 from tests.support.tiers import fast_first
 
 

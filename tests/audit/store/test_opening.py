@@ -17,14 +17,7 @@ from audit.store.base import connection as engines
 from audit.store.base.connection import open_engine, parse_url, readonly_uri, shown
 from audit.store.ledger.log_check import UNLOGGED
 from audit.store.tables.runs import APPEND_ONLY, REVISION, Base
-from tests.audit.store.build import (
-    connected,
-    fill_every_table,
-    fill_finished,
-    generation,
-    made_store,
-    start,
-)
+from tests.audit.store.build import connected, fill_every_table, fill_finished, generation, made_store, start
 
 
 def test_default_is_in_the_data_folder_unless_named(monkeypatch, tmp_path):
@@ -325,10 +318,7 @@ def test_dangling_rows_and_damaged_pages_are_found(tmp_path):
             "INSERT INTO run_event (run_id, status, at, detail) VALUES (99, 'running', '2026-01-01', '')"
         )
     with Store.open(url, create=False) as store:
-        assert [broken.message for broken in store.damage()] == [
-            "refers to a row of run that does not exist",
-            UNLOGGED,
-        ]
+        assert [broken.message for broken in store.damage()] == ["refers to a row of run that does not exist", UNLOGGED]
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damaged = bytearray(path.read_bytes())

@@ -19,12 +19,7 @@ LARK = {"grammar": 'start: word ("," " " word)* "."\nword: /[a-h]{1,4}/'}
 CHOICE = {"choice": ["red, green", "red, blue", "amber", "am"]}
 GRAMMARS = (SENTENCE, LARK, CHOICE)
 LIBRARIES = ("llguidance", "xgrammar")
-DRAFTS = {
-    "draft_model": {},
-    "ngram": {},
-    "suffix": {},
-    "specinfer": {"widths": "2,1,1"},
-}
+DRAFTS = {"draft_model": {}, "ngram": {}, "suffix": {}, "specinfer": {"widths": "2,1,1"}}
 
 
 @cache

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-POINT = {
-    "type": "object",
-    "properties": {"x": {"type": "integer"}},
-    "required": ["x"],
-    "additionalProperties": False,
-}
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
 
 
 def tagged(kind: str, schema: Any = POINT, **settings: Any) -> dict[str, Any]:

@@ -86,12 +86,7 @@ def test_300_random_schemas_give_valid_answers(seed):
     assert_valid(specs_from(seed, 50), 40)
 
 
-OBJECT = {
-    "type": "object",
-    "properties": {"a": {"type": "boolean"}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+OBJECT = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 DIFFERENTIAL = (
     ({"regex": "a(b|c)*d{2,3}"}, ["add", "abcbddd", "ad", "abdddd", "", "acdd "]),
     ({"choice": ["yes", "no, thanks", "n"]}, ["yes", "n", "no", "no, thanks", "Yes"]),

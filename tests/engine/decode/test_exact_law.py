@@ -32,13 +32,7 @@ SIZES = [(2, 3), (3, 2), (8, 1)]
 )
 def test_the_law_of_the_first_tokens_is_the_target_s(name, vocabulary, gamma, proposer, protocol, branches):
     options = {"min_ngram": 1} if proposer == "ngram" else {}
-    setup = Setup(
-        proposer=proposer,
-        protocol=protocol,
-        gamma=gamma,
-        vocabulary=vocabulary,
-        options=options,
-    )
+    setup = Setup(proposer=proposer, protocol=protocol, gamma=gamma, vocabulary=vocabulary, options=options)
     sampling = replace(SAMPLINGS[name], max_new_tokens=gamma + 1)
     law = emitted_law(setup, sampling, branches)
     assert branches.total > 2

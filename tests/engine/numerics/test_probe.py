@@ -178,10 +178,7 @@ def test_small_models_are_probed_within_their_context(parts):
         assert "too short to try trees" in report.failure.detail if context < 62 else report.passed
 
 
-@pytest.mark.parametrize(
-    ("rows", "place"),
-    [(257, 256), (257, 193), (257, 150), (64, 0), (64, 63), (33, 32), (1, 0)],
-)
+@pytest.mark.parametrize(("rows", "place"), [(257, 256), (257, 193), (257, 150), (64, 0), (64, 63), (33, 32), (1, 0)])
 def test_one_wrong_row_is_seen_wherever_a_blocked_kernel_has_it(rows, place):
     def function(x):
         answer = x.clone()

@@ -26,10 +26,7 @@ from tests.support.tiers import fast_first, slow_unless
 PROMPTS = Path(__file__).parents[3] / "suites" / "prompts" / "copy.jsonl"
 LAYERS = 4
 GAMMA = 3
-KINDS = {
-    "early_exit": {"exit_layer": 3},
-    "layer_skip": {"skip_attention": "1", "skip_ffn": "1"},
-}
+KINDS = {"early_exit": {"exit_layer": 3}, "layer_skip": {"skip_attention": "1", "skip_ffn": "1"}}
 GREEDY = SamplingParams(max_new_tokens=24)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, max_new_tokens=24, seed=4)
 

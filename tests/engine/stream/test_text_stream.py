@@ -8,16 +8,7 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.core.types import (
-    Emitted,
-    FinishReason,
-    Proposal,
-    Protocol,
-    Request,
-    Role,
-    SamplingParams,
-    StepOutcome,
-)
+from engine.core.types import Emitted, FinishReason, Proposal, Protocol, Request, Role, SamplingParams, StepOutcome
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from engine.sampling.stopping import StopRule

@@ -122,12 +122,7 @@ class Table:
 
 def test_a_set_that_growing_misses_is_found_by_exchanging():
     """The best single sublayer is not in the best pair."""
-    known = {
-        SkipSet(): 100,
-        SkipSet((0,)): 99,
-        SkipSet((0,), (0,)): 96,
-        SkipSet((1,), (0,)): 98,
-    }
+    known = {SkipSet(): 100, SkipSet((0,)): 99, SkipSet((0,), (0,)): 96, SkipSet((1,), (0,)): 98}
     table = Table(2, 200, lambda skips: known.get(skips, 80 if len(skips) == 1 else 5))
     assert search(table).skips == SkipSet((1,), (0,))
 

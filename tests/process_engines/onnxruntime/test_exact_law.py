@@ -17,11 +17,7 @@ pytestmark = pytest.mark.ort
 LEAK = 0.02
 TOKENS, REQUESTS = 2000, 20
 PLANTED_REQUESTS = 50
-ARMS = {
-    "plain": {},
-    "draft": {"max_draft_tokens": 4},
-    "ngram": {"max_draft_tokens": 4, "ngram_size": 2},
-}
+ARMS = {"plain": {}, "draft": {"max_draft_tokens": 4}, "ngram": {"max_draft_tokens": 4, "ngram_size": 2}}
 SAMPLINGS = {"open": plain(1.0, TOKENS, seed=3), "cut": plain(0.7, TOKENS, top_k=6, seed=4)}
 GIVEN = tables(SEED)
 

@@ -45,13 +45,7 @@ def read(source: ReportSource) -> AcceptancePage | Nothing:
     against = theory(arms)
     charts = (by_place(arms), lengths(arms), by_domain(arms), over_requests(arms), against)
     drawn = tuple(chart for chart in charts if chart.rows)
-    return AcceptancePage(
-        made,
-        source.results.estimates,
-        drawn,
-        bool(against.rows),
-        len(made.arms) - len(arms),
-    )
+    return AcceptancePage(made, source.results.estimates, drawn, bool(against.rows), len(made.arms) - len(arms))
 
 
 def by_place(arms: Sequence[ArmAcceptance]) -> Chart:

@@ -159,10 +159,7 @@ def _spec(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         "encoding": {"y": y},
         "layer": [
             {"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": {"x": {"datum": 1}, "y": None}},
-            {
-                "mark": {"type": "bar", "height": 3},
-                "encoding": {"x": x, "x2": {"field": "bound"}, "color": colour},
-            },
+            {"mark": {"type": "bar", "height": 3}, "encoding": {"x": x, "x2": {"field": "bound"}, "color": colour}},
             {"mark": {"type": "point", "size": 60, "opacity": 1}, "encoding": {"x": x, "color": colour}},
             {
                 "mark": {"type": "tick", "thickness": 3, "size": 13},

@@ -199,10 +199,7 @@ def _process_spec(line: float) -> dict[str, Any]:
                     "y": {"field": "evidence", "type": "quantitative", "title": "log e-value"},
                 },
             },
-            {
-                "mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)"},
-                "encoding": {"y": {"datum": line}},
-            },
+            {"mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)"}, "encoding": {"y": {"datum": line}}},
         ],
     }
 

@@ -121,10 +121,7 @@ def _block(rows: int, panels: int, element: Element) -> str:
         starts += [f"%xo{r} = mul i64 %K, {r}", f"%x{r} = getelementptr float, ptr %x, i64 %xo{r}"]
         sums += [f"%a{r}_{p} = phi <16 x float> [zeroinitializer, %part], [%b{r}_{p}, %term]" for p in range(panels)]
     for p in range(panels):
-        starts += [
-            f"%po{p} = mul i64 %K, {p * WIDTH}",
-            f"%wp{p} = getelementptr {element.type}, ptr %w, i64 %po{p}",
-        ]
+        starts += [f"%po{p} = mul i64 %K, {p * WIDTH}", f"%wp{p} = getelementptr {element.type}, ptr %w, i64 %po{p}"]
         sums += _weights(p, panels, element)
     for r in range(rows):
         sums += [f"%xq{r} = getelementptr float, ptr %x{r}, i64 %k", f"%xs{r} = load float, ptr %xq{r}, align 4"]

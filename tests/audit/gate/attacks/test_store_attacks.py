@@ -60,10 +60,7 @@ EDITS = {
         ),
         UNLOGGED,
     ),
-    "arm deleted": (
-        (f"DELETE FROM request WHERE arm_id = {ARM}", "DELETE FROM arm WHERE name = 'sampled'"),
-        DELETED,
-    ),
+    "arm deleted": ((f"DELETE FROM request WHERE arm_id = {ARM}", "DELETE FROM arm WHERE name = 'sampled'"), DELETED),
     "request deleted": (("DELETE FROM request WHERE id = (SELECT max(id) FROM request)",), DELETED),
     "label of a fault edited": (('UPDATE arm SET spec = replace(spec, \'"fault": null\', \'"fault": ""\')',), EDITED),
     "arm called lossy": (("UPDATE arm SET lossless = 0",), EDITED),

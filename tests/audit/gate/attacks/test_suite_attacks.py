@@ -55,14 +55,8 @@ SUITES = {
         suite(sampling={"temperature": 1, "top_k": 1}),
         "serves sampled: no candidate arm sampled",
     ),
-    "greedy only": (
-        copy.deepcopy(SUITE) | {"arms": [SUITE["arms"][0]]},
-        "serves sampled: no candidate arm sampled",
-    ),
-    "check left out": (
-        suite(checks={"replay": {}}),
-        "acceptance: arm sampled: acceptance_theory is missing",
-    ),
+    "greedy only": (copy.deepcopy(SUITE) | {"arms": [SUITE["arms"][0]]}, "serves sampled: no candidate arm sampled"),
+    "check left out": (suite(checks={"replay": {}}), "acceptance: arm sampled: acceptance_theory is missing"),
     "broken on purpose": (suite(fault="accepts_everything"), "known_bad: arm sampled is broken on purpose"),
     "lossy rule": (suite(verifier="typical"), "lossless: arm sampled: its rule typical declares itself lossy"),
 }

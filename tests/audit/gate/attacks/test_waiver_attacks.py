@@ -159,10 +159,7 @@ def test_an_approved_waiver_is_a_remark_in_every_format_the_row_and_show(scene):
 Attack = Callable[[Scene], object]
 WAIVED: dict[str, tuple[Attack, str]] = {
     "nobody approved": (lambda it: it.add(it.waiver()), "0 of 1 approvals"),
-    "expired": (
-        lambda it: it.waived(author=it.author("alice", it.now - 3 * DAY), until=it.now - DAY),
-        "it expired on",
-    ),
+    "expired": (lambda it: it.waived(author=it.author("alice", it.now - 3 * DAY), until=it.now - DAY), "it expired on"),
     "not valid yet": (
         lambda it: it.waived(author=it.author("alice", it.now + DAY), until=it.now + 2 * DAY),
         "not valid yet",
@@ -196,10 +193,7 @@ WAIVED: dict[str, tuple[Attack, str]] = {
         lambda it: it.waived(unmet=Unmet("cannot_decide", "law", "greedy", "law")),
         "no such requirement is unmet",
     ),
-    "of a block": (
-        lambda it: it.waived(unmet=Unmet("block", "law", "sampled", "law")),
-        "no such requirement is unmet",
-    ),
+    "of a block": (lambda it: it.waived(unmet=Unmet("block", "law", "sampled", "law")), "no such requirement is unmet"),
 }
 APPROVED: dict[str, tuple[Callable[[Scene, str], object], str]] = {
     "by the requester's key": (

@@ -67,13 +67,7 @@ def test_a_defect_that_fits_is_named(given, fault, word):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        arm(version="0.33.0"),
-        arm(device="cuda:0"),
-        arm(repair="all"),
-        arm(temperature=0),
-        arm(fault="kv_residue"),
-    ],
+    [arm(version="0.33.0"), arm(device="cuda:0"), arm(repair="all"), arm(temperature=0), arm(fault="kv_residue")],
 )
 def test_another_version_device_or_setting_has_no_known_defect(given):
     assert defect_lines([given], [check("honoured")]) == []

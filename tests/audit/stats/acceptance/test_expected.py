@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from audit.stats.acceptance.expected import (
-    bernoulli_test,
-    chain_acceptance,
-    coupled_acceptance,
-    match_acceptance,
-)
+from audit.stats.acceptance.expected import bernoulli_test, chain_acceptance, coupled_acceptance, match_acceptance
 from tests.support.tiers import slow_unless
 
 

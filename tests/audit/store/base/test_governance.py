@@ -29,11 +29,7 @@ def settings(*, lossless=True, **effective):
         ({"protocol": "greedy", "numerics": PROBED}, True, "bitwise"),
         ({"protocol": "greedy", "numerics": PROBED | {"promises": "none"}}, True, "token"),
         ({"protocol": "greedy", "numerics": PROBED | {"promises": "chain"}}, True, "bitwise"),
-        (
-            {"protocol": "gumbel", "numerics": PROBED | {"promises": "chain"}, "proposer_shape": "tree"},
-            True,
-            "token",
-        ),
+        ({"protocol": "gumbel", "numerics": PROBED | {"promises": "chain"}, "proposer_shape": "tree"}, True, "token"),
         ({"protocol": "gumbel"}, True, "token"),
         ({"protocol": "chain", "numerics": PROBED}, True, "law"),
         ({"protocol": "ensemble"}, False, "bounded"),

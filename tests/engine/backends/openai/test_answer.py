@@ -34,10 +34,7 @@ CHAT = {
 SCORES = CHAT["choices"][0]["logprobs"]["content"]
 STREAM = [
     {"id": "a", "model": "m", "prompt_token_ids": [7, 8], "choices": [{"delta": {"role": "assistant", "content": ""}}]},
-    {
-        "id": "a",
-        "choices": [{"delta": {"content": "Hi"}, "token_ids": [1], "logprobs": {"content": SCORES[:1]}}],
-    },
+    {"id": "a", "choices": [{"delta": {"content": "Hi"}, "token_ids": [1], "logprobs": {"content": SCORES[:1]}}]},
     {
         "id": "a",
         "system_fingerprint": "f",

@@ -59,11 +59,7 @@ def test_sampling_finds_no_fault(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "caught"),
-    [
-        ("ensemble_weight", ("law", "configuration")),
-        ("argmax_draft_soft_q", ("law", "q_contract")),
-    ],
+    ("name", "caught"), [("ensemble_weight", ("law", "configuration")), ("argmax_draft_soft_q", ("law", "q_contract"))]
 )
 def test_known_bad_suites_fail(name, caught, tmp_path):
     done, results = run(f"known_bad/{name}", tmp_path, limit=6)

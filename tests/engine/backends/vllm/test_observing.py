@@ -156,10 +156,7 @@ def test_without_rows_there_are_sums_over_the_tokens_whose_law_was_seen():
 
 def test_facts_are_in_the_record():
     found = generation()
-    assert found.facts["reconciliation"] == {
-        "sources": ["output", "worker", "scheduler", "metrics"],
-        "mismatches": [],
-    }
+    assert found.facts["reconciliation"] == {"sources": ["output", "worker", "scheduler", "metrics"], "mismatches": []}
     assert decode(found.trace).header.facts == found.facts
     assert "level" not in found.facts
 

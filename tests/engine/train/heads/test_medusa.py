@@ -17,10 +17,7 @@ from engine.train.heads.medusa import MedusaModule, frequent, loss_of, measured,
 
 VOCABULARY = 330
 PLAN = recipe.MedusaRecipe(
-    recipe.TrainRecipe(steps=30, learning_rate=1e-2, rows=2, window=32, warmup=2),
-    heads=2,
-    layers=2,
-    known_share=0.95,
+    recipe.TrainRecipe(steps=30, learning_rate=1e-2, rows=2, window=32, warmup=2), heads=2, layers=2, known_share=0.95
 )
 
 
