@@ -26,6 +26,7 @@ from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
 from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.scope import SCOPE, ArmScope
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, ArmLinks, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look
@@ -138,7 +139,8 @@ def judge_arm(
     for name, given in evaluate_together(asked, evidence, read):
         covers = checks[name].covers
         result = held_back(given, covers, coverage.examined.get(name, {}), floors)
-        results[name] = _with_look(held_back_unaccepted(result, covers, coverage), look)
+        result = _with_look(held_back_unaccepted(result, covers, coverage), look)
+        results[name] = _with_scope(result, coverage.scope) if covers else result
         if judged is not None:
             judged(evidence.candidate.name, name, results[name].verdict)
     return ArmJudgement(coverage, floors, results)
@@ -163,6 +165,13 @@ def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
     if look is None:
         return result
     return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})
+
+
+def _with_scope(result: CheckResult, scope: ArmScope) -> CheckResult:
+    """The result with the batches, drafts, numerics and device that it speaks of."""
+    if result.verdict is Verdict.NOT_RUN:
+        return result
+    return dataclasses.replace(result, details={**result.details, SCOPE: scope.to_json()})
 
 
 class Outcome(Protocol):
