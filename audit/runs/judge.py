@@ -25,8 +25,8 @@ from audit.errors import UnreadableRecord
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
+from audit.evidence.coverage.scope import SCOPE, ArmScope
 from audit.evidence.records import ArmRecord, Evidence, Level
-from audit.evidence.scope import SCOPE, ArmScope
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, ArmLinks, evidence_for
 from audit.runs.interim_looks import InterimLook, at_interim_look

@@ -330,7 +330,7 @@ class _Loader:
             shown.level,
             ours=self._kind.ours,
             decoded=Part.DECODED in parts,
-            calls=self._offers and (Part.CALLED_TEXT in shown.parts or (exact and Part.CALLS in shown.parts)),
+            calls=self._offers and (Part.CALLS if exact else Part.CALLED_TEXT) in shown.parts,
             constrained=sampling.structured is not None,
             masks=Part.MASKS in shown.parts,
         )

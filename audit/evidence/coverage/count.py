@@ -16,9 +16,9 @@ from audit.evidence.coverage.batch import Stay, batches, stay_of
 from audit.evidence.coverage.catalogue import CATALOGUE, Recogniser
 from audit.evidence.coverage.context import PREFIX
 from audit.evidence.coverage.groups import Examined, Group
+from audit.evidence.coverage.scope import ArmScope, ScopeCount
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
-from audit.evidence.scope import ArmScope, ScopeCount
 
 Counted = Mapping[str, int]
 """Occurrences by situation; a situation that the record cannot show is missing."""

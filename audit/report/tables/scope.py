@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from audit.evidence.scope import ArmScope, scope_of_details
+from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.store import StoredCheck
 
 

@@ -58,7 +58,7 @@ class TestValid:
 
         greedy, sampled = suite.arms
         assert greedy.checks == {"greedy_equality": {}, "replay": {}}
-        assert set(sampled.checks) == set(standard_checks(4, ours=True))
+        assert set(sampled.checks) == set(standard_checks(4, ours=True, calls=True))
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     @pytest.mark.parametrize(

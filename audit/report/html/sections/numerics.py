@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.evidence.scope import ArmScope
+from audit.evidence.coverage.scope import ArmScope
 from audit.evidence.verdicts import Verdict
 from audit.report.html.section import Nothing, ReportSection, ReportSource
 from audit.report.tables.scope import scopes

@@ -25,7 +25,7 @@ TREE: Final = "tree"
 
 @dataclass(frozen=True, slots=True)
 class ArmScope:
-    """What an arm's verdicts rest on; None where the record does not show it.
+    """The scope of one arm; None where the record does not show it.
 
     smallest_batch, largest_batch: requests decoded together in a step.
     longest_draft: tokens drafted in one step.

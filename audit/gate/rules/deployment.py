@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from audit.evidence.scope import ArmScope, scope_of_details
+from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Reason, undecided
 from audit.gate.facts import RunFacts

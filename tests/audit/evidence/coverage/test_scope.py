@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from audit.evidence.coverage.count import count
+from audit.evidence.coverage.scope import SCOPE, ArmScope, scope_of_details
 from audit.evidence.records import ArmKind, Level
-from audit.evidence.scope import SCOPE, ArmScope, scope_of_details
 from audit.runs.judge import judge_arm
 from audit.suite.spec import ArmChecks
 from engine.core.types import Protocol

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from audit.errors import UserError
-from audit.evidence.scope import SCOPE, ArmScope
+from audit.evidence.coverage.scope import SCOPE, ArmScope
 from audit.evidence.verdicts import Verdict
 from audit.gate.decide import decide
 from audit.gate.decision import Decision
