@@ -18,10 +18,9 @@ from typing import Any, Final
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.groups import Group
-from audit.evidence.fresh_streams import fresh_filters, other_chunk, stream_again
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.streams import RecordedStream, declared_filters, stream_of
+from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect

@@ -18,9 +18,8 @@ import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
-from audit.evidence.fresh_streams import FreshFilters, other_chunk, stream_again
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.streams import STREAM, RecordedStream, needs, stream_of
+from audit.evidence.streams import STREAM, FreshFilters, RecordedStream, needs, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect

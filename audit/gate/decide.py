@@ -21,6 +21,7 @@ not show cannot be decided. A block outweighs the rest:
 | an arm that no requirement is for, or that the run lacks   | cannot decide |
 | an arm that drafted or accepted nothing, or did too little | cannot decide |
 | the run does not show what the deployment serves           | cannot decide |
+| an arm's record shows other batches or drafts than deployed| cannot decide |
 | a situation was examined too seldom, or nobody counted     | cannot decide |
 | a live server is watched too little, or too laxly          | cannot decide |
 | a watch of a live server alarmed                           | block         |
@@ -40,6 +41,7 @@ from audit.gate.decision import GateOutcome, outcome_of
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.rules.claims import claim_reasons
+from audit.gate.rules.deployment import deployed_reasons
 from audit.gate.rules.reviews import review_reasons
 from audit.gate.rules.run import fault_reasons, run_reasons
 from audit.gate.rules.subjects import subject_reasons
@@ -73,6 +75,7 @@ def decide(
         *subject_reasons(facts, policy, subjects, no_subject=no_subject),
         *fault_reasons(facts, policy),
         *workload_reasons(facts, policy, serves),
+        *deployed_reasons(facts, policy),
         *claim_reasons(facts, policy),
         *review_reasons(facts, policy, now),
         *watched_reasons(facts, policy, now),

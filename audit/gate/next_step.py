@@ -20,6 +20,7 @@ STEPS: Final[Mapping[str, str]] = {
     "lossless": "deploy a lossless rule, or use a policy without require_lossless",
     "speculation": "audit show {run} has the counts; let the arm draft, and let the target accept",
     "workload": "enlarge the suite's workloads and run it again",
+    "deployed": "run the suite as the deployment runs: batch_size, gamma, proposer, numerics, machine",
     "floors": "audit show {run} has the counts; audit sweep SUITE finds the fastest draft length",
     "require": "add a requirement to the policy that selects the arm",
     "accounts": "list a check that judges the quantity, or waive it in the suite: checks: {{second_accounts: ...}}",

@@ -50,8 +50,10 @@ DIRECTIONS: Final[Mapping[str, Looser]] = {
     # 0 asks for no bound, which is also its default
     "max_p99_ratio": Looser.NEITHER,
 }
-SWITCHES: Final = ("force", "refusals", "within_margin")
+SWITCHES: Final = ("force", "refusals")
 """Parameters that are true or false; a suite may not switch them on by itself."""
+STRICTER: Final = ("within_margin",)
+"""Those that only ask for more where they are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def violations(
     """The parameters of a check that are beyond the limits."""
     for name, default in sorted(defaults.items()):
         value = used.get(name, default)
+        if name in STRICTER:
+            continue
         if name in SWITCHES:
             if value and not default and name not in limits:
                 yield LooseParameter(name, f"{name} is on, which the policy does not state")

@@ -52,6 +52,17 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True)
+class DeployedScope:
+    """How the deployment runs: each candidate arm's record must show it; None asks for nothing."""
+
+    batch_size: int | None = None
+    drafted: int | None = None
+    shape: str | None = None
+    numerics: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrustedKeys:
     """Public keys by the person or service that holds them, and keys that are not trusted any more."""
 
@@ -129,6 +140,7 @@ class PolicyParts:
     serves: tuple[str, ...] = ()
     sampled: SampledRange = SampledRange()
     floors: Floors = Floors()
+    deployed: DeployedScope = DeployedScope()
     keys: TrustedKeys = TrustedKeys()
     waivers: WaiverRules | None = None
     reviews: tuple[ReviewRule, ...] = ()
@@ -159,6 +171,7 @@ def read_parts(document: Document) -> PolicyParts:
         serves=tuple(serves),
         sampled=SampledRange(**(serves.get("sampled") or {})),
         floors=Floors(**data.get("floors", {})),
+        deployed=DeployedScope(**data.get("deployed", {})),
         keys=keys,
         waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
         reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),

@@ -26,6 +26,7 @@ from audit.errors import UnreadableRecord
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
+from audit.evidence.coverage.scope import SCOPE, ArmScope
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.arms import Arm, ArmLinks, evidence_for
@@ -155,7 +156,8 @@ def judge_arm(
         if settle is not None:
             given = settle(given, {**earlier, **{other: result.verdict for other, result in results.items()}})
         result = held_back(given, covers, coverage.examined.get(name, {}), floors)
-        results[name] = _with_look(held_back_unaccepted(result, covers, coverage), look)
+        result = _with_look(held_back_unaccepted(result, covers, coverage), look)
+        results[name] = _with_scope(result, coverage.scope) if covers else result
         if judged is not None:
             judged(evidence.candidate.name, name, results[name].verdict)
     return ArmJudgement(coverage, floors, results)
@@ -180,6 +182,13 @@ def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
     if look is None:
         return result
     return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})
+
+
+def _with_scope(result: CheckResult, scope: ArmScope) -> CheckResult:
+    """The result with the batches, drafts, numerics and device that it speaks of."""
+    if result.verdict is Verdict.NOT_RUN:
+        return result
+    return dataclasses.replace(result, details={**result.details, SCOPE: scope.to_json()})
 
 
 class Outcome(Protocol):

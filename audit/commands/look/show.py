@@ -12,6 +12,7 @@ from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
 from audit.report.tables.results import Results, SignedEntry, results
+from audit.report.tables.scope import scope_rows
 from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
@@ -25,6 +26,7 @@ from audit.text.printer import echo
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
 ESTIMATES = ("arm", "estimator", "value", "unit", "requests", "every one counts the same", "in AIPerf")
 DRAFTS = ("arm", "versions", "steps", "first", "last")
+SCOPES = ("arm", "decoded together", "drafted", "shape", "numerics", "device")
 CHECKS = ("arm", "check", "claim", "verdict", "level", "n", "effect", "bound", "margin", "summary")
 
 
@@ -70,6 +72,7 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
     _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
         echo(f"  {cell(line)}")
+    _section("scope of the verdicts", SCOPES, marked(scope_rows(shown.checks), faults))
     _estimates(shown.estimates, faults)
     if drafts:
         _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from audit.evidence.coverage.batch import Stay, batches, stay_of
 from audit.evidence.coverage.catalogue import CATALOGUE, Recogniser
 from audit.evidence.coverage.context import PREFIX
 from audit.evidence.coverage.groups import Examined, Group
+from audit.evidence.coverage.scope import ArmScope, ScopeCount
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
 
@@ -32,6 +33,7 @@ class ArmCoverage:
     """By check."""
     accepted: int
     """Emitted tokens that were drafted."""
+    scope: ArmScope = field(default_factory=ArmScope)
 
 
 UNCOUNTED: Final = ArmCoverage({}, {}, 0)
@@ -56,8 +58,8 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
     The situations of a batch wait until all requests are read. Their views keep the layout of the steps, not the trace.
     """
     if not steps_known(arm):
-        return ArmCoverage({}, {check: {} for check in examined}, 0)
-    facts, tally = arm_facts(arm), _Tally.of(examined)
+        return ArmCoverage({}, {check: {} for check in examined}, 0, ScopeCount().scope(arm.effective))
+    facts, tally, extremes = arm_facts(arm), _Tally.of(examined), ScopeCount()
     prefixes = Counter(_prefix(request) for request in arm.requests)
     stays: list[Stay] = []
     waiting: list[_Waiting] = []
@@ -67,6 +69,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
         masks = {check: tokens_of(request) for check, tokens_of in examined.items()}
         tally.accepted += int(view.accepted.sum())
         tally.add(view, masks, BY_REQUEST)
+        extremes.add(request)
         stay = stay_of(request)
         stays += [] if stay is None else [stay]
         unread = arm.requests[index]
@@ -74,7 +77,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
     around = batches(stays, arm.failed)
     for item in waiting:
         tally.add(replace(item.view, batch=around.get(item.view.request.request_id)), item.examined, BY_BATCH)
-    return tally.coverage()
+    return replace(tally.coverage(), scope=extremes.scope(arm.effective))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from audit.checks import load
 from audit.checks.base.interface import evaluate
-from audit.evidence import fresh_streams
+from audit.evidence import streams
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.record.effective import Effective
@@ -115,7 +115,7 @@ def test_a_model_is_not_loaded_and_the_baseline_decides():
 @pytest.fixture
 def models(monkeypatch):
     """Patterns count as models: the engine reads again, and no check does."""
-    for module in (fresh_reading, fresh_streams):
+    for module in (fresh_reading, streams):
         monkeypatch.setattr(module, "MODELS", ("patterns",))
 
     def sampled(fault=None):

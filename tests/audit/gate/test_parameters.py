@@ -5,7 +5,17 @@ import math
 import pytest
 
 from audit.checks import load, names
-from audit.gate.parameters import ALPHA, DIRECTIONS, SWITCHES, Limit, LooseParameter, Looser, default_limit, violations
+from audit.gate.parameters import (
+    ALPHA,
+    DIRECTIONS,
+    STRICTER,
+    SWITCHES,
+    Limit,
+    LooseParameter,
+    Looser,
+    default_limit,
+    violations,
+)
 
 
 def test_every_numeric_parameter_of_every_check_has_a_direction():
@@ -15,7 +25,7 @@ def test_every_numeric_parameter_of_every_check_has_a_direction():
         for name, value in load(check).defaults.items()
         if isinstance(value, bool | int | float)
     }
-    assert {name for name, kind in used.items() if kind is bool} == set(SWITCHES)
+    assert {name for name, kind in used.items() if kind is bool} == {*SWITCHES, *STRICTER}
     assert {name for name, kind in used.items() if kind is not bool} <= set(DIRECTIONS)
 
 

@@ -39,9 +39,11 @@ NAMED = (
     "parameters_of_first_row",
     "penalties_without_draft",
     "drafted_end_ignored",
+    "call_recorded_twice",
+    "filter_not_flushed_at_length",
     "tree_mask_leaks",
 )
-"""One fault of each of several groups of situations: drafting, rows, batch, parameters, ends, trees."""
+"""One fault of each of several groups of situations: drafting, rows, batch, parameters, ends, calls, filters, trees."""
 
 
 @pytest.mark.medium

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from audit.evidence.coverage.scope import ArmScope
 from audit.evidence.verdicts import Verdict
 from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.tables.scope import scopes
 from audit.store import StoredArm, StoredCheck
 
 PROMISES: Final[Mapping[str, str]] = {
@@ -44,6 +46,8 @@ class RunNumerics:
     silent: tuple[str, ...]
     properties: tuple[str, ...]
     compared: tuple[StoredCheck, ...]
+    scopes: Mapping[str, ArmScope]
+    """By arm, what its verdicts rest on."""
 
 
 def read(source: ReportSource) -> RunNumerics | Nothing:
@@ -56,7 +60,7 @@ def read(source: ReportSource) -> RunNumerics | Nothing:
     reporting = {one.arm.name for one in arms}
     silent = tuple(arm.name for arm in shown.run.arms if arm.name not in reporting and not arm.kind.reads)
     properties = dict.fromkeys(name for one in arms for name in one.held)
-    return RunNumerics(arms, silent, tuple(properties), compared)
+    return RunNumerics(arms, silent, tuple(properties), compared, scopes(shown.checks))
 
 
 def _arms(arms: tuple[StoredArm, ...]) -> Iterator[ArmNumerics]:

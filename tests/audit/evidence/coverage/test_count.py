@@ -20,11 +20,11 @@ from tests.audit.checks.streamed_arms import evidence
 from tests.audit.evidence.coverage.by_hand import counted
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.engine.constraints import arms as masked
-from tests.engine.decode.test_arrivals import Schedule
 from tests.engine.faults.arms import arm as scripted_arm
 from tests.engine.faults.arms import arm_record
 from tests.engine.faults.arms import generate as generate_scenario
 from tests.support.proposer_cases import PAIRS, made, ragged, setup_of
+from tests.support.schedules import Schedule
 from tests.support.tiers import first_rejection, slow_unless
 
 GAMMA = 4
