@@ -96,7 +96,8 @@ def once(arm: ArmRecord) -> Iterator[str]:
         # steady drafts differ in length at the ends of requests only
         yield "mixed_drafts"
     if any(map(asks_for_calls, arm.requests)):
-        yield from ("tool_call", "tool_call_at_step_end")
+        # copies foresee no end of a call
+        yield from ("tool_call", "tool_call_at_step_end") if arm.effective.steady_drafts else ("tool_call",)
     if _filters(arm) and any(request.finish_reason is FinishReason.LENGTH for request in arm.requests):
         yield "filter_at_length"
     if _may_skip(arm):
@@ -112,6 +113,10 @@ def _may_skip(arm: ArmRecord) -> bool:
     if not arm.ours:
         return arm.effective.proposer in COPYING
     return arm.effective.steady_drafts is None and arm.effective.proposer_shape != "tree"
+
+
+def _steady_chains(arm: ArmRecord) -> bool:
+    return arm.effective.steady_drafts is not None and arm.effective.proposer_shape != "tree"
 
 
 def _filters(arm: ArmRecord) -> bool:
@@ -156,8 +161,9 @@ def _lengths(arm: ArmRecord) -> Iterator[str]:
 def _ends(arm: ArmRecord, header: TraceHeader) -> Iterator[str]:
     sampling = header.sampling
     if sampling.stop_token_ids or (header.eos_ids and not sampling.ignore_eos):
-        # nothing is drafted behind the only token of a draft, and behind a tree's last token are other branches
-        rare = {"end_in_draft": arm.effective.gamma == 1, "end_at_last_draft": arm.effective.proposer_shape == "tree"}
+        # nothing is drafted behind the only token of a draft; copies seldom end with an end token, and behind a
+        # tree's last token are other branches
+        rare = {"end_in_draft": arm.effective.gamma == 1, "end_at_last_draft": not _steady_chains(arm)}
         yield from (name for name in ENDS if not rare.get(name))
     if sampling.stop:
         yield "stop_string_across_steps"

@@ -8,7 +8,7 @@ from audit.evidence.coverage import expected
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import CoverageRule
 from engine.core.steady import SteadyDrafts
-from engine.core.types import SamplingParams
+from engine.core.types import FinishReason, SamplingParams
 from engine.record.effective import Effective, LoopOwner
 from tests.audit.checks.simulator import Setup, arm, world
 
@@ -126,3 +126,35 @@ def test_parts_are_situations_with_a_floor_of_one():
     assert parts <= expected.ONCE <= set(CATALOGUE)
     # parts with parts of their own are themselves situations with a floor of one
     assert expected.ONCE & set(expected.PARTS) == {"nothing_drafted", "tool_call"}
+
+
+def test_ends_of_copies_and_of_trees_promise_no_last_draft(one):
+    ending = SamplingParams(stop_token_ids=(3,))
+    assert "end_at_last_draft" in asked(one, ending, gamma=3, steady_drafts=STEADY)
+    assert asked(one, ending, gamma=3) >= {"end_in_draft", "end_at_bonus"}
+    assert "end_at_last_draft" not in asked(one, ending, gamma=3)
+    assert "end_at_last_draft" not in asked(one, ending, gamma=3, steady_drafts=STEADY, proposer_shape="tree")
+
+
+@pytest.mark.parametrize("steady", [STEADY, None])
+def test_calls_end_with_a_step_where_drafts_are_steady(one, steady):
+    (request,) = one.requests
+    facts = {"tools": {"offered": [], "choice": "auto", "calls": []}}
+    header = replace(request.trace.header, facts=facts)
+    calling = replace(one, requests=[replace(request, trace=replace(request.trace, header=header))])
+    got = asked(calling, gamma=1, steady_drafts=steady)
+    assert ("tool_call" in got, "tool_call_at_step_end" in got) == (True, steady is not None)
+
+
+@pytest.mark.parametrize(("reason", "asks"), [(FinishReason.LENGTH, True), (FinishReason.EOS, False)])
+def test_filters_are_asked_for_the_length_limit_where_answers_reach_it(one, reason, asks):
+    (request,) = one.requests
+    ended = replace(one, requests=[replace(request, finish_reason=reason)])
+    for side, there in (("output", asks), ("prompt", False)):
+        facts = {"stream": {"filters": [{"component": "patterns", "side": side}]}}
+        assert ("filter_at_length" in asked(ended, gamma=1, steady_drafts=STEADY, facts=facts)) is there
+
+
+def test_recorded_waivers_of_both_ends_stand_for_each():
+    rule = CoverageRule(waive=("end_at_draft_end",))
+    assert (rule.floor("end_at_last_draft"), rule.floor("end_at_bonus"), rule.floor("end_in_draft")) == (0, 0, 1)
