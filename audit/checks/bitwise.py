@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, not_run
+from audit.checks.base.interface import Check, Design, never_excused, not_run
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import read_again
 from audit.evidence.coverage.groups import Group
@@ -94,12 +94,6 @@ class _Compared:
             for index, finding in zip(one.differing, one.findings, strict=False):
                 if (one.key, index) not in known:
                     yield finding
-
-
-def _applies(evidence: Evidence) -> str | None:
-    """Everything else depends on the parameters."""
-    del evidence
-    return None
 
 
 def _foresee(params: Params, design: Design) -> str | None:
@@ -272,7 +266,7 @@ CHECK = Check(
     needs=Level.L1,
     defaults={"min_positions": 200, "force": False, "confidence": 0.99},
     run=_run,
-    applies=_applies,
+    applies=never_excused,  # everything else depends on the parameters
     foresee=_foresee,
     null="every row of logits is that of the target alone, bit by bit",
     effect="differing positions per 1000",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, needs_nothing
+from audit.checks.base.interface import ByRequest, Check, needs_nothing, never_excused
 from audit.errors import UserError
 from audit.evidence.accounts import TABLE, Quantity
 from audit.evidence.reading import RequestReading
@@ -136,11 +136,6 @@ def _begin(evidence: Evidence, params: Params) -> _Held:
     return _Held(params["waive"])
 
 
-def _applies(evidence: Evidence) -> str | None:
-    del evidence
-    return None
-
-
 BY_REQUEST: ByRequest[Any] = ByRequest(recorded, _begin)
 CHECK = Check(
     name="second_accounts",
@@ -148,7 +143,7 @@ CHECK = Check(
     needs=Level.L0,
     defaults={"waive": {}},
     run=BY_REQUEST.run,
-    applies=_applies,
+    applies=never_excused,
     null="every recorded quantity was compared with an independent account",
     effect="quantities without a second account",
     plan=needs_nothing,

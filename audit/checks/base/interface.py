@@ -76,6 +76,11 @@ def always_applies(params: Params, design: Design) -> None:
     del params, design
 
 
+def never_excused(evidence: Evidence) -> None:
+    """`applies` of a check that every arm has evidence for."""
+    del evidence
+
+
 def examine_all(evidence: Evidence) -> Examined:
     """`examines` of a check that looks at every emitted token."""
     # imported late: commands that compute nothing know the checks too

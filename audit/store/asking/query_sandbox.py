@@ -32,10 +32,7 @@ GRACE_S: Final = 1.0
 MOST_S: Final = 1e6
 """Longest timeout, 11 days: the system's calls take no more."""
 REFUSALS: Final = (
-    "not authorized",
-    "authorization denied",
-    "read-only transaction",
-    "within a transaction",
+    *("not authorized", "authorization denied", "read-only transaction", "within a transaction"),
     "insert multiple commands",
 )
 """Fragments of the databases' messages on a statement that would write."""

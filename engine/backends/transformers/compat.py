@@ -24,11 +24,7 @@ SHARED: Final[Mapping[str, tuple[str, ...]]] = {
         *("assistant_model", "target_tokenizer", "assistant_tokenizer"),
     ),
     f"{UTILS}:_speculative_sampling": (
-        "candidate_input_ids",
-        "candidate_logits",
-        "candidate_length",
-        "new_logits",
-        "assistant_ensemble_weight",
+        *("candidate_input_ids", "candidate_logits", "candidate_length", "new_logits", "assistant_ensemble_weight"),
     ),
     f"{CANDIDATES}:CandidateGenerator.update_candidate_strategy": ("self", "input_ids", "scores", "num_matches"),
 }
