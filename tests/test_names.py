@@ -103,6 +103,7 @@ def test_a_docstring_that_begins_with_what_is_seen(text):
     assert seen.startswith("engine/late.py:")
 
 
+@pytest.mark.medium
 def test_locals_are_nouns():
     assert vague_locals(sources()) == []
 

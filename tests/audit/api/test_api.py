@@ -39,6 +39,7 @@ def made(tmp_path_factory) -> audit.RunResult:
     return audit.run(audit.load_suite(write_suite(folder)), store=str(folder / "audit.db"))
 
 
+@pytest.mark.medium
 def test_a_run_has_its_verdicts_and_arms(made):
     assert made.exit_code == made.record().exit_code
     assert made.passed is (made.exit_code == 0)

@@ -142,6 +142,7 @@ def test_domains_without_a_change_are_seldom_called_a_fault(monkeypatch):
     assert sum(each.verdict is Verdict.FAULT for each in runs) <= 1
 
 
+@pytest.mark.medium
 def test_one_recorded_domain_or_an_absent_one_makes_no_mean():
     for expected in ({"domain chat": rate()}, {"domain chat": rate(), "domain law": rate()}):
         assert "domains alike" not in verdict(now(), expected=expected, margin=0.15).details["changes"]

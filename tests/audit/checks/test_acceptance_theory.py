@@ -74,6 +74,7 @@ def test_faults_after_the_acceptance_are_not_seen():
         assert judge(arm(world(4), Setup(fault=fault), 16)).verdict is not Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_a_finding_names_stratum_and_counts():
     result = judge(arm(world(4), Setup(fault="sqrt"), 16))
     assert "block position 0" in result.summary

@@ -167,6 +167,7 @@ TRUNCATIONS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("sampling", "message"), TRUNCATIONS.values(), ids=TRUNCATIONS.keys())
 def test_truncation_that_never_happened_shows_in_the_largest_scores(sampling, message):
     """An engine that says that it truncates and draws from all tokens."""

@@ -101,6 +101,7 @@ def test_greedy_tokens_that_the_reference_would_not_choose():
     assert "behind the reference's best" in result.findings[0].message
 
 
+@pytest.mark.medium
 def test_few_prompts_show_little():
     result = judged(simulated(world(1), CHAIN, 10))
     assert result.verdict is Verdict.INCONCLUSIVE
@@ -108,6 +109,7 @@ def test_few_prompts_show_little():
     assert "this many prompts can show" in result.summary
 
 
+@pytest.mark.medium
 def test_repetitions_of_a_prompt_are_one_unit():
     evidence = simulated(world(1), CHAIN, 12)
     arms = (evidence.candidate, evidence.companions[ArmKind.ANCHOR])
@@ -118,6 +120,7 @@ def test_repetitions_of_a_prompt_are_one_unit():
     assert judged(Evidence(same, companions={ArmKind.ANCHOR: anchor})).n == 4
 
 
+@pytest.mark.medium
 def test_short_rows_are_intervals_around_whole_ones():
     place = world(2, vocabulary=64)
     sampling = replace(FEW, temperature=0.8)

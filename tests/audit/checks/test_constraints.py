@@ -75,6 +75,7 @@ def with_first(change) -> ArmRecord:
 
 
 class TestConstraintReplay:
+    @pytest.mark.medium
     def test_a_mask_of_another_state_is_found_at_its_token(self):
         def shift(request):
             bits = request.trace.mask_bits.copy()
@@ -146,6 +147,7 @@ class TestSchemaConformance:
         assert found.verdict is Verdict.CERTIFIED
         assert found.details["cut"] == judged(ANSWERS, candidate()).details["cut"] + 1
 
+    @pytest.mark.medium
     def test_arms_without_a_finished_answer_are_open(self):
         every = tuple(replace(each, finish_reason=FinishReason.LENGTH) for each in candidate().requests)
         found = judged(ANSWERS, replace(candidate(), requests=every))

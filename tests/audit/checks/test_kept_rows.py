@@ -25,6 +25,7 @@ def traces(level=RecordLevel.TOPK, protocol=Protocol.CHAIN, sampling=SAMPLED):
     return [decode(each.trace) for each in made]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("protocol", [Protocol.CHAIN, Protocol.TREE, Protocol.GUMBEL])
 def test_kept_rows_are_those_of_the_run(protocol):
     for kept, full in zip(traces(protocol=protocol), traces(RecordLevel.FULL, protocol), strict=True):

@@ -178,6 +178,7 @@ def test_tokens_too_few_for_any_test_are_no_certificate_and_no_error():
     assert "no departure in 0 tests" in result.summary
 
 
+@pytest.mark.medium
 def test_a_wide_bound_is_no_certificate_and_names_what_could_be_seen():
     result = judge(arm(world(4), Setup(), 16), leak_margin=0.001)
     assert result.verdict is Verdict.INCONCLUSIVE
@@ -214,6 +215,7 @@ def test_the_leak_bound_covers_a_known_leak():
     assert covered >= 9
 
 
+@pytest.mark.medium
 def test_without_drafts_the_leak_is_towards_the_argmax():
     result = judge(arm(world(4), Setup(Protocol.GUMBEL, "none"), 16))
     assert result.details["leak"]["direction"] == "argmax of p"

@@ -144,6 +144,7 @@ def test_a_token_that_was_reached_and_not_examined_is_a_fault():
     assert [(each.request, each.step) for each in result.findings] == [("case-1", step)]
 
 
+@pytest.mark.medium
 def test_too_little_or_missing_evidence_is_no_pass():
     clean = arm(world(4), Setup(), 8)
     few = judge(clean)

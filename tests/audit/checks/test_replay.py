@@ -53,6 +53,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("message", "setup"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_broken_engine_is_named(message, setup):
     result = replay(arm(world(4), setup, 6))

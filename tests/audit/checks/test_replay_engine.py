@@ -82,6 +82,7 @@ def arm_of(protocol, sampling, branching):
     return ArmRecord("candidate", ArmKind.CANDIDATE, Level.L4, Effective(), tuple(record(trace) for trace in traces))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("sampling", SAMPLING.values(), ids=SAMPLING.keys())
 @pytest.mark.parametrize(
     ("protocol", "branching"),

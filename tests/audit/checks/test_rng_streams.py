@@ -139,6 +139,7 @@ def test_a_changed_number_is_a_fault_with_its_step():
     assert finding.step == int(np.searchsorted(np.cumsum(trace.n_examined), 9, side="right"))
 
 
+@pytest.mark.medium
 def test_missing_numbers_certify_nothing():
     clean = arm(world(4), Setup(), 10)
     for i, request in enumerate(clean.requests):

@@ -69,6 +69,7 @@ def test_clean_rows_are_certified_with_few_prompts(setup):
     assert result.details["noise_positions"] >= 100
 
 
+@pytest.mark.medium
 def test_noise_that_nobody_measured_certifies_nothing():
     evidence = simulated(world(1), CHAIN, 12)
     assert judged(replace(evidence, baseline=None)).verdict is Verdict.INCONCLUSIVE

@@ -62,6 +62,7 @@ def test_a_fault_is_found_within_1024_tokens(fault, requests):
     assert result.findings[0].message.startswith("named alternatives, led by ")
 
 
+@pytest.mark.medium
 def test_truncated_laws_are_judged_and_an_impossible_token_is_a_fault():
     requests = drawn(Setup(sampling=replace(SHORT, top_k=3)), 3, 8)
     assert judge(beside_the_target(map(served, requests), 3)).verdict is Verdict.INCONCLUSIVE

@@ -110,6 +110,7 @@ def test_faults_of_the_engine_are_faults(fault):
     assert judged(evidence(fault)).verdict is Verdict.FAULT
 
 
+@pytest.mark.medium
 def test_a_contradiction_is_a_fault():
     evidence = simulated(world(1), CHAIN, 8)
     trace = evidence.candidate.requests[2].trace

@@ -54,6 +54,7 @@ def test_a_chain_and_its_baseline_are_independent_though_they_share_their_stream
         assert np.mean(p < 0.05) < 0.15, name
 
 
+@pytest.mark.medium
 def test_coupled_arms_are_refused():
     coupled = sampled(Setup(Protocol.GUMBEL, "coupled", sampling=SHORT), 3, 3)
     assert verdict(Evidence(coupled, sampled(PLAIN, 3, 3))).verdict is Verdict.NOT_RUN

@@ -65,6 +65,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_control_character_reaches_the_terminal(url, command):
     store = () if command[0] in ("validate", "run") else ("--store", url)

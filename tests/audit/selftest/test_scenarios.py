@@ -60,6 +60,7 @@ def test_the_clean_grid_goes_through_every_family_at_every_sampling():
     assert len({each.seed for each in clean_arms(1000)}) == 1000
 
 
+@pytest.mark.medium
 def test_the_clean_grid_has_grammars_filters_and_tools_at_every_sampling():
     arms = [suite_of(each.scenario, None, each.seed, 256, ()) for each in clean_arms(50)]
     grammars = [suite for suite in arms if suite.arms[0].sampling.structured]

@@ -96,6 +96,7 @@ def test_the_witness_grows_with_the_fault_and_with_the_sample():
     assert many.low > 0.5 * truth
 
 
+@pytest.mark.medium
 def test_chain_faults_have_a_distance_and_a_clean_chain_none():
     world, rng = toy(5), np.random.default_rng(5)
     fold = np.repeat(np.arange(20) % 2 == 0, 500)

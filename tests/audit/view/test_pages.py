@@ -175,6 +175,7 @@ def test_a_value_that_no_page_can_show_is_named(tmp_path):
     assert ask.reported == []
 
 
+@pytest.mark.medium
 def test_a_broken_page_is_reported_and_not_shown(shown, monkeypatch):
     ask = Asking(shown.runs.url)
     monkeypatch.setattr("audit.view.page.Browser.runs", lambda *_given, **_named: 1 / 0)

@@ -35,6 +35,7 @@ def test_on_300_prompts(temperature, rule, proposer):
     assert tokens(decoded(rule, proposer, wanted, rows=8)) == tokens(decoded(rule, None, wanted, rows=8))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rule", [Protocol.CHAIN, Protocol.BLOCK, Protocol.TREE])
 def test_drawn_answers_follow_the_grammar(rule):
     wanted = requests(16, sampling(SENTENCE, temperature=1.5), sampling(CHOICE, temperature=1.5))

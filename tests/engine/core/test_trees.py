@@ -58,6 +58,7 @@ def test_the_views_of_a_tree_agree(tree):
     assert sorted(i for node in range(-1, len(tree)) for i in children(tree, node)) == list(range(len(tree)))
 
 
+@pytest.mark.medium
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(trees(), st.data())
 def test_pruning_to_some_paths_keeps_them(tree, data):

@@ -51,6 +51,7 @@ def test_a_request_that_leaves_frees_its_row_and_changes_no_other():
     assert places["r2"]["round"] == 2
 
 
+@pytest.mark.medium
 def test_a_list_is_the_simple_case():
     wanted = requests(5, SAMPLED)
     setup = Setup("draft_model", Protocol.GUMBEL, rows=2, gamma=4)

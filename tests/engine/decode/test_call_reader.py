@@ -87,6 +87,7 @@ def test_a_text_that_went_back_is_a_problem_and_no_call():
     assert reader.finish("other", 5).problem == CHANGED
 
 
+@pytest.mark.medium
 def test_the_loop_records_what_its_text_holds():
     for generation in generated():
         fact = facts_of(generation)["tools"]

@@ -48,6 +48,7 @@ def test_a_longer_draft_over_more_tokens(branches):
     assert branches.total > 1000
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["plain", "top_p"])
 def test_an_argmax_draft_under_a_soft_q_breaks_the_law(name, branches, monkeypatch):
     """The negative control: the enumeration sees a fault."""

@@ -40,6 +40,7 @@ def test_the_tree_rule_keeps_the_law(name, how, vocabulary, widths, branches):
     assert branches.total > 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", slow_unless(SAMPLINGS, ["penalties", "top_p", "top_k"]))
 def test_several_drafters_keep_the_law(name, branches):
     setup = Setup(None, Protocol.TREE, gamma=4, vocabulary=4)
@@ -110,6 +111,7 @@ def test_resampling_from_p_after_the_last_child_breaks_the_law(branches, monkeyp
     assert gap(setup, sampling, branches, DrawnTree(setup, Siblings.WITHOUT_REPLACEMENT, (2,))) > BROKEN
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_dropping_a_child_for_its_own_probability_breaks_the_law(share, branches, monkeypatch):
     """Trimming that is no function of the prefix (a node goes because of its own q)."""

@@ -165,6 +165,7 @@ def test_the_same_request_twice_in_one_batch_gives_the_same_twice(protocol):
         assert got["first"] == got["second"]
 
 
+@pytest.mark.medium
 def test_an_abandoned_run_leaves_nothing_behind():
     setup = Setup(rows=3)
     loop, wanted = make_loop(setup), varied(9, SAMPLED)

@@ -120,6 +120,7 @@ def test_a_draft_that_parts_in_one_step_hides_no_later_step_and_no_later_node(ca
     assert len(steps) >= trace.steps - 1
 
 
+@pytest.mark.medium
 def test_one_stale_step_is_wrong_after_an_earlier_one_that_rounding_explains():
     """The first choice between two tokens that are nearly equal, the second far from its border."""
     setup, request, trace = one(protocol=Protocol.GREEDY)
@@ -140,6 +141,7 @@ def test_one_stale_step_is_wrong_after_an_earlier_one_that_rounding_explains():
     assert others == {early[0]: Likeness.ROUNDED, late[0]: Likeness.WRONG}
 
 
+@pytest.mark.medium
 def test_a_lead_is_the_distance_of_the_number_from_the_tokens_part_of_the_law():
     setup, request, trace = one()
     step = rejected(trace)[0]

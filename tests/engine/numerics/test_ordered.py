@@ -190,6 +190,7 @@ def test_a_draft_takes_the_fastest_mode_unprobed(monkeypatch):
     assert choose("drafting", parts, "m").facts.mode == "fast"
 
 
+@pytest.mark.medium
 def test_rounded_weights_keep_the_law_of_rows_and_change_the_numbers():
     rounded, whole = (make("llama", torch.float32, load(name)) for name in ("int8", "ordered"))
     tokens = some_tokens(61, whole.vocabulary)

@@ -79,6 +79,7 @@ def test_against_a_loop_over_the_steps(protocol, eos_ids):
     assert found.acceptance_length == pytest.approx(1 + sum(found.by_position))
 
 
+@pytest.mark.medium
 def test_metrics_need_the_lowest_level_only():
     low, full = (acceptance(made(level=level)) for level in (RecordLevel.TOKENS, RecordLevel.FULL))
     assert low == full

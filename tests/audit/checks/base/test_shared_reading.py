@@ -96,6 +96,7 @@ def test_parameters_reach_the_checks_and_an_arm_without_requests_is_judged():
         assert result == evaluate(load(name), empty, {})
 
 
+@pytest.mark.medium
 def test_a_trace_is_decoded_once_for_all_checks_that_read_by_request(monkeypatch):
     decoded = []
     monkeypatch.setattr(lazy_traces, "decode", lambda data: decoded.append(data) or decode(data))

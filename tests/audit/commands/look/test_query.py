@@ -220,6 +220,7 @@ def test_a_query_may_leave_no_setting_behind(postgres):
 ENDLESS = "WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT COUNT(*) FROM a"
 
 
+@pytest.mark.medium
 def test_a_long_query_is_stopped(any_url):
     began = time.monotonic()
     assert "stopped after 0.2 s" in error(any_url, "--sql", ENDLESS, "--timeout", "0.2")

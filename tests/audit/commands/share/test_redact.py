@@ -45,6 +45,7 @@ def on_disk(folder: Path, words: str) -> bool:
     return any(words.encode() in path.read_bytes() for path in folder.iterdir())
 
 
+@pytest.mark.medium
 def test_without_yes_it_lists_and_erases_nothing(any_url):
     run = add_run(any_url)
     result = redact(any_url, run, "--reason", "asked for")

@@ -82,6 +82,7 @@ def both_counts(kind: str, protocol: Protocol, samplings=SAMPLINGS) -> Counter[s
     return seen
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("kind", "protocol"), slow_unless(PAIRS, [pair for pair in first_rejection(PAIRS) if pair[0] in DAILY])
 )

@@ -34,6 +34,7 @@ def pragma(store: Store, statement: str) -> int:
         return int(connection.exec_driver_sql(f"PRAGMA {statement}").scalar_one())
 
 
+@pytest.mark.medium
 def test_a_full_disk(store):
     run = fill(store)
     pragma(store, f"max_page_count = {pragma(store, 'page_count')}")
@@ -42,6 +43,7 @@ def test_a_full_disk(store):
     works(store, run)
 
 
+@pytest.mark.medium
 def test_a_read_only_store(store):
     run = fill(store)
     with store._engine.connect() as connection:

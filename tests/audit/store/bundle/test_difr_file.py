@@ -37,6 +37,7 @@ def test_the_file_has_the_tokens_of_the_record(any_url, run, tmp_path):
     assert not any(text and text in out.read_text() for text in texts)
 
 
+@pytest.mark.medium
 def test_repetitions_of_a_case_are_answers_to_one_prompt(any_url, run):
     with Store.open(any_url, create=False, read_only=True) as store:
         first, second, *_ = store.load_arm(run, "spec").requests

@@ -27,6 +27,7 @@ def rows(url: str, query: str) -> list[tuple]:
         return [tuple(row) for row in connection.execute(text(query))]
 
 
+@pytest.mark.medium
 def test_plain_sql_sees_the_events(any_url):
     with Store.open(any_url, create=False) as store:
         finished(store)

@@ -27,6 +27,7 @@ def first_q(generation):
     return trace.q_rows[next(steps_of(trace)).examined][0]
 
 
+@pytest.mark.medium
 def test_the_draft_is_drawn_at_the_temperature_squared(backend):
     """The processors that are handed to the draft are applied once more by the draft's own configuration."""
     generation = run(backend.arm(plan("draft_model")), SAMPLED, PROMPTS[:1])[0]
