@@ -172,10 +172,10 @@ def _with_companions(suite: Suite, candidate: Arm) -> Iterator[Arm]:
     """Yield the candidate, then the arms that its checks compare it with."""
     yield candidate
     assert candidate.spec is not None
-    bits, names = _worth_reading(suite, candidate), candidate.spec.checks.keys()
+    bits = _worth_reading(suite, candidate)
     # where bits are promised, bitwise compares the rows
-    needless = {"row_closeness"} if bits and "bitwise" in names else set()
-    asked = {kind for name in names - needless for kind in load(name).companions}
+    needless = {"row_closeness"} if bits and not compares_anyway(candidate.spec) else set()
+    asked = {kind for name in candidate.spec.checks.keys() - needless for kind in load(name).companions}
     if not bits:
         asked -= {ArmKind.REREAD}
     if candidate.plan.proposer is None:

@@ -32,9 +32,9 @@ LIMITS: Final = (
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if ArmKind.ANCHOR in evidence.companions:
-        return None
-    return PROMISED if promised(evidence.candidate.effective) else NO_ANCHOR
+    if promised(evidence.candidate.effective):
+        return PROMISED
+    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
 def _foresee(params: Params, design: Design) -> str | None:

@@ -14,9 +14,9 @@ from audit.checks import load
 from audit.checks.base.shared_reading import AskedCheck, evaluate_together
 from audit.checks.battery import CLAIMS
 from audit.evidence.records import Evidence, LazyRequests
+from audit.evidence.verdicts import Finding
 from audit.runs import reading_helpers
 from audit.runs.reading_helpers import ReadingHelpers
-from engine.core.errors import TraceError
 from engine.core.types import RecordLevel
 from engine.record.envelope import MAGIC
 from engine.record.trace import lazy_trace
@@ -118,16 +118,16 @@ def test_small_arms_whole_rows_and_one_processor_need_no_helper(given):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("index", [1, 19])
-def test_what_a_check_raises_there_or_here_is_raised_and_ends_the_helpers(given, index):
+def test_a_record_that_no_check_can_read_there_or_here_is_a_finding_in_its_place(given, index):
     def damaged(at):
         request = given.requests[at]
         return replace(request, trace=lazy_trace(request.trace.header, lambda: MAGIC)) if at == index else request
 
     spoilt = replace(given, requests=LazyRequests(20, damaged))
     with ReadingHelpers(1, least=1) as helpers:
-        with pytest.raises(TraceError):
-            list(helpers.read(spoilt, [load("law")]))
-        assert helpers.pids == ()
+        parts = [part for (part,) in helpers.read(spoilt, [load("law")])]
+    assert [at for at, part in enumerate(parts) if isinstance(part, Finding)] == [index]
+    assert parts[index].request == given.requests[index].request_id
 
 
 @pytest.mark.medium

@@ -76,7 +76,9 @@ def branches(monkeypatch):
 @pytest.mark.parametrize("kind", CHAINS)
 def test_stopping_where_q_is_flat_keeps_the_law(kind, protocol, branches, monkeypatch):
     answers = set()
-    monkeypatch.setattr(chain_draft, "unsure", lambda *given: answers.add(unsure(*given)) or unsure(*given))
+    made = chain_draft.DrawSettings.of
+    seen = {"unsure": lambda *given: answers.add(unsure(*given)) or unsure(*given)}
+    monkeypatch.setattr(chain_draft.DrawSettings, "of", lambda *given: replace(made(*given), **seen))
     setup = setup_of(kind, protocol, stop_below=STOP)
     law = emitted_law(setup, SAMPLED, branches)
     assert answers == {True, False}
