@@ -13,6 +13,7 @@ from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 
 PASSES: Final = {ArmKind.ANCHOR: "anchored", ArmKind.REREAD: "read again", ArmKind.REDRAFT: "drafted again"}
+"""The passes along the candidate's own record; the noise arm follows the baseline's."""
 UNJUDGED: Final = "a recorded value cannot be computed with"
 OWNER: Final = "accounting"
 """The check that owns the records that could not be written."""
@@ -25,7 +26,7 @@ def with_unreadable(
     findings = [
         Finding(f"{evidence.candidate.name}/{key}", 0, f"the record cannot be {PASSES[kind]}: {reason}")
         for kind in companions
-        if kind.reads and kind in evidence.companions
+        if kind in PASSES and kind in evidence.companions
         for key, reason in evidence.companions[kind].unreadable.items()
     ]
     unwritten = [

@@ -8,7 +8,7 @@ import pytest
 
 from audit.checks.anchor.row_closeness import CHECK
 from audit.checks.base.interface import evaluate
-from audit.evidence.records import ArmKind, Evidence
+from audit.evidence.records import UNREADABLE, ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from audit.runs.judge import arm_exit_code, judge_arm
 from audit.selftest.run_arm import gather
@@ -73,6 +73,19 @@ def test_clean_rows_are_certified_with_few_prompts(setup):
 def test_noise_that_nobody_measured_certifies_nothing():
     evidence = simulated(world(1), CHAIN, 12)
     assert judged(replace(evidence, baseline=None)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.medium
+def test_an_answer_of_the_baseline_that_no_pass_can_follow_only_measures_no_noise():
+    place = world(1)
+    evidence = with_noise(simulated(place, CHAIN, 12), place)
+    lost = evidence.companions[ArmKind.NOISE]
+    header = replace(lost.requests[0].trace.header, facts={"error": {"kind": UNREADABLE, "message": "lost"}})
+    failed = replace(lost.requests[0], trace=replace(lost.requests[0].trace, header=header))
+    noise = replace(lost, requests=lost.requests[1:], failed=(failed,))
+    assert noise.unreadable
+    result = judged(replace(evidence, companions={**evidence.companions, ArmKind.NOISE: noise}))
+    assert result.verdict is Verdict.CERTIFIED
 
 
 @pytest.mark.medium
