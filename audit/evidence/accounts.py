@@ -135,6 +135,11 @@ class KnownAccounts:
     accounts: tuple[Account, ...]
     optional: str = ""
 
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The checks of all accounts, strongest first."""
+        return tuple(dict.fromkeys(name for account in self.accounts for name in account.checks))
+
 
 REFERENCE: Final = _gives(Part.REFERENCE)
 LAWS: Final = ("law", "prefix_measurable", "acceptance_theory")
@@ -210,7 +215,7 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.DRAFTS: KnownAccounts(
         _gives(Part.DRAFTS),
         (
-            Account("drafts made again", ("draft_anchor",), lambda arm: arm.shown.gives(Part.REDRAFT)),
+            Account("drafts made again", ("draft_anchor",), _gives(Part.REDRAFT)),
             Account("accounts of the engine's other parts", ("reconciliation",), _gives(Part.ACCOUNTS)),
             Account("the rule, computed again", ("replay",), _level(3)),
         ),

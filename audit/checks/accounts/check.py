@@ -106,8 +106,7 @@ def settled(held: CheckResult, results: Mapping[str, Verdict]) -> CheckResult:
 
 def _judges(quantity: Quantity, results: Mapping[str, Verdict]) -> list[str]:
     """The checks that judged a quantity, in the order of its accounts."""
-    named = dict.fromkeys(name for account in TABLE[quantity].accounts for name in account.checks)
-    return [name for name in named if results.get(name, Verdict.NOT_RUN) is not Verdict.NOT_RUN]
+    return [name for name in TABLE[quantity].judges if results.get(name, Verdict.NOT_RUN) is not Verdict.NOT_RUN]
 
 
 def _summary(count: int, once: list[str], lacking: list[Quantity], waived: Mapping[str, str]) -> str:
@@ -119,8 +118,7 @@ def _summary(count: int, once: list[str], lacking: list[Quantity], waived: Mappi
 
 
 def _remedy(quantity: Quantity) -> str:
-    names = dict.fromkeys(name for account in TABLE[quantity].accounts for name in account.checks)
-    return f"{quantity} (list {' or '.join(names)}, or waive it)"
+    return f"{quantity} (list {' or '.join(TABLE[quantity].judges)}, or waive it)"
 
 
 def _accept(params: Params) -> None:
