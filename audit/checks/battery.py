@@ -17,7 +17,6 @@ from engine.backends.evidence import ArmEvidence, ArmSettings
 from engine.core.errors import InvalidRequest
 from engine.core.types import SamplingParams
 
-ACCOUNTS: Final = "second_accounts"
 DECISIONS: Final = 3
 """The evidence level from which p, q and decisions are on record."""
 CLAIMS: Final = (
@@ -25,14 +24,12 @@ CLAIMS: Final = (
     "acceptance_theory",
 )
 """With p, q and decisions on record."""
-OURS: Final = ("rng_streams", "bitwise", "draft_anchor")
+OURS: Final = ("rng_streams", "bitwise")
 """Further claims about the project's own loop."""
 TOKENS: Final = ("accounting", "greedy_equality", "two_sample")
 """With tokens and texts only: what the arm emits is compared with the baseline."""
-FOREIGN: Final = ("liveness", "configuration", "reconciliation", "honoured")
-"""Of an engine that decodes by itself: it answered, with the requested settings, and its accounts agree."""
 SERVED: Final = ("same_seed", "seed")
-"""Of such an engine without p and q on record."""
+"""Of an engine that decodes by itself, without p and q on record."""
 
 
 def default_checks(
@@ -62,7 +59,7 @@ def default_checks(
 def standard_checks(arm: ArmOutline) -> tuple[str, ...]:
     """The default checks of an arm, in the order in which they are reported."""
     wanted = {name for _, accounts in accounts_of(arm) for account in accounts[:1] for name in account.checks}
-    wanted |= set(_claims(arm)) | {ACCOUNTS}
+    wanted |= set(_claims(arm)) | {"second_accounts"}
     return tuple(name for name in REGISTRY if name in wanted)
 
 
@@ -70,7 +67,7 @@ def _claims(arm: ArmOutline) -> tuple[str, ...]:
     """The claims that the arm's evidence level can judge."""
     if arm.level < DECISIONS:
         own = ("coupled_equality", "bitwise") if arm.level else ()
-        return (*TOKENS, *own, "draft_anchor") if arm.ours else (*TOKENS, *FOREIGN[:3], *SERVED)
+        return (*TOKENS, *own) if arm.ours else (*TOKENS, *SERVED)
     if not arm.ours:
-        return (*CLAIMS, *FOREIGN)
+        return (*CLAIMS, "honoured")
     return (*CLAIMS, *(OURS if arm.level > DECISIONS else OURS[1:]))

@@ -93,12 +93,11 @@ def settled(held: CheckResult, results: Mapping[str, Verdict]) -> CheckResult:
             looked[name] = judges
         elif name not in held.details["waived"] and not TABLE[quantity].optional:
             open_quantities.append(quantity)
-    recorded_count = len(held.details["recorded"])
     once = [name for name in held.details["recorded"] if name not in looked]
     return CheckResult(
         verdict=Verdict.INCONCLUSIVE if open_quantities else Verdict.CERTIFIED,
-        summary=_summary(recorded_count, once, open_quantities, held.details["waived"]),
-        n=recorded_count,
+        summary=_summary(len(held.details["recorded"]), once, open_quantities, held.details["waived"]),
+        n=len(held.details["recorded"]),
         statistic=float(len(open_quantities)),
         details={**held.details, "looked_at_twice": looked, "looked_at_once": once},
     )
