@@ -16,9 +16,14 @@ from audit.evidence.coverage.batch import Stay, batches, stay_of
 from audit.evidence.coverage.catalogue import CATALOGUE, Recogniser
 from audit.evidence.coverage.context import PREFIX
 from audit.evidence.coverage.groups import Examined, Group
-from audit.evidence.coverage.scope import ArmScope, ScopeCount
+from audit.evidence.coverage.scope import ArmScope
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import ArmRecord, Level, RequestRecord
+from engine.record.columns import numbered
+from engine.record.effective import Effective
+
+CHAIN: Final = "chain"
+TREE: Final = "tree"
 
 Counted = Mapping[str, int]
 """Occurrences by situation; a situation that the record cannot show is missing."""
@@ -144,3 +149,42 @@ def every_token(request: RequestRecord) -> Mask:
 def no_token(request: RequestRecord) -> Mask:
     """No emitted token."""
     return np.zeros(len(request.tokens), np.bool_)
+
+
+@dataclass(slots=True)
+class ScopeCount:
+    """Extremes over the requests so far."""
+
+    smallest: int | None = None
+    largest: int | None = None
+    longest: int | None = None
+    tree: bool = False
+
+    def add(self, request: RequestRecord) -> None:
+        """Count one request's steps."""
+        trace = request.trace
+        if not trace.steps:
+            return
+        low, high = int(trace.batch.min()), int(trace.batch.max())
+        self.smallest, self.largest = min(self.smallest or low, low), max(self.largest or high, high)
+        self.longest = max(self.longest or 0, int(trace.n_drafted.max()))
+        before = numbered(trace.n_drafted.astype(np.int64)).local - 1
+        self.tree |= bool(np.any(trace.node_parent != before))
+
+    def scope(self, effective: Effective) -> ArmScope:
+        """The extremes beside the engine's report."""
+        return ArmScope(
+            smallest_batch=self.smallest,
+            largest_batch=self.largest,
+            longest_draft=self.longest,
+            shape=(TREE if self.tree else CHAIN) if self.longest else None,
+            numerics=None if effective.numerics is None else effective.numerics.mode,
+            device=_device(effective),
+        )
+
+
+def _device(effective: Effective) -> str | None:
+    """The device of the target, by whichever of its facts names one."""
+    facts = [effective.facts.get("target"), effective.facts, effective.in_effect, *effective.facts.values()]
+    named = (fact.get("device") for fact in facts if isinstance(fact, Mapping))
+    return next((device for device in named if isinstance(device, str)), None)
