@@ -100,6 +100,7 @@ test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and pro
 
 selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise no alarm.
 	$(TESTENV) $(BIN)/audit selftest --quick
+	$(TESTENV) $(BIN)/audit selftest --mutate --quick
 
 # without SEED the seed is fresh; the run prints it
 fuzz: $(INSTALLED)  ## Mutated suites, policies, reports, bundles, stores, models, answers, arguments: CASES of them, from SEED.

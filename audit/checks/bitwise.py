@@ -26,6 +26,7 @@ from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.tally import TOLERANCE
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
@@ -35,6 +36,8 @@ from engine.record.trace import Trace
 from engine.sampling.transforms import softmax
 
 MAX_FINDINGS: Final = 20
+SCALARS: Final = ("logprob", "margin")
+"""Columns that an equal row gives."""
 NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
 NO_REREAD: Final = NoEvidence("there is no reread arm: the backend cannot read the emitted text again as it decodes")
 
@@ -213,9 +216,23 @@ def _incomparable(pair: Pair, other: str) -> str | None:
 
 def _compare(pair: Pair, count: int, other: str) -> _Comparison:
     ours, theirs = pair.candidate.trace.logits_digest[:count], pair.baseline.trace.logits_digest[:count]
-    differing = tuple(int(index) for index in np.flatnonzero(ours != theirs))
+    unlike = ours != theirs
+    emitted = (np.asarray(item.tokens[:count]) for item in (pair.candidate, pair.baseline))
+    alike = np.equal(*emitted)
+    for name in SCALARS:
+        one, two = (getattr(item.trace, name)[:count] for item in (pair.candidate, pair.baseline))
+        # another engine rounds numbers of equal rows in its own way, and says so
+        if len(one) == len(two) == count and _computed_alike(pair):
+            unlike |= alike & ~np.isclose(one, two, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    differing = tuple(int(index) for index in np.flatnonzero(unlike))
     findings = tuple(_finding(pair, index, other) for index in differing[:MAX_FINDINGS])
     return _Comparison(pair.candidate.key, count, differing, findings)
+
+
+def _computed_alike(pair: Pair) -> bool:
+    """True if the same code made the numbers of both rows, under the same grammar or none."""
+    headers = [item.trace.header for item in (pair.candidate, pair.baseline)]
+    return all("tokens" not in header.facts and header.sampling.structured is None for header in headers)
 
 
 def _finding(pair: Pair, index: int, other: str) -> Finding:
@@ -224,7 +241,14 @@ def _finding(pair: Pair, index: int, other: str) -> Finding:
     step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
     position = len(trace.header.prompt) + index
     ours, theirs = (f"{int(item.trace.logits_digest[index]):016x}" for item in (pair.candidate, pair.baseline))
-    message = f"position {position} (token {index}): the row's digest is {ours}, {other} {theirs}"
+    what = "the row's digest is"
+    if ours == theirs:
+        what = "of an equal row the log-probability and the lead are"
+        ours, theirs = (
+            f"{item.trace.logprob[index]:.10g} and {item.trace.margin[index]:.10g}"
+            for item in (pair.candidate, pair.baseline)
+        )
+    message = f"position {position} (token {index}): {what} {ours}, {other} {theirs}"
     return Finding(pair.candidate.request_id, step, message + _apart(trace, pair.baseline.trace, index))
 
 

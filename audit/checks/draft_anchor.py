@@ -212,7 +212,8 @@ def _distances(ours: StepView, theirs: StepView, noise: DraftNoise) -> Iterator[
     """
     alike, rounds = not noise.measured, noise.tolerance > 0
     recorded, again, draft, made = ours.trace, theirs.trace, ours.tree, theirs.tree
-    if ours.q_kind is not QKind.FULL or not len(recorded.q_rows) or not len(again.q_rows):
+    whole = len(recorded.q_rows) > 0 and len(again.q_rows) > 0
+    if ours.q_kind is not QKind.FULL or not (whole or (len(recorded.examined_q) and len(again.examined_q))):
         return
     for x in range(ours.examined.start, ours.examined.stop):
         node = int(recorded.examined_node[x])
@@ -221,8 +222,11 @@ def _distances(ours: StepView, theirs: StepView, noise: DraftNoise) -> Iterator[
         if draft.parents[: node + 1] != made.parents[: node + 1]:
             return
         # every node made again is examined, in order
-        other = again.q_rows[theirs.examined.start + node]
-        yield node, _variation(recorded.q_rows[x], other, cut=rounds and _truncates(recorded))
+        at = theirs.examined.start + node
+        if whole:
+            yield node, _variation(recorded.q_rows[x], again.q_rows[at], cut=rounds and _truncates(recorded))
+        elif draft.tokens[node] == made.tokens[node] and not (rounds and _truncates(recorded)):
+            yield node, abs(float(recorded.examined_q[x]) - float(again.examined_q[at]))
 
 
 def _truncates(trace: Trace) -> bool:

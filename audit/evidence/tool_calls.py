@@ -61,7 +61,7 @@ def answered(request: RequestRecord) -> AnsweredOffer | None:
     fact = request.trace.header.facts.get(FACT)
     if not isinstance(fact, Mapping) or "calls" not in fact:
         return None
-    offer = ToolOffer(tuple(fact["offered"]), fact.get("choice", "auto"))
+    offer = ToolOffer(tuple(fact.get("offered", ())), fact.get("choice", "auto"))
     finish = str(request.trace.header.facts.get("finish", ""))
     streamed = _calls_of(fact["streamed"]) if "streamed" in fact else None
     parallel = bool(fact.get("parallel", True))

@@ -216,8 +216,10 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.SCALARS
         plan = EngineSpec(_plain_rule(candidate.sampling), rows=1, level=level, engine=plan.engine)
     if kind is ArmKind.REDRAFT:
-        # q is compared by whole rows, everything else by tokens; the fault stays behind
-        level = plan.level if plan.level is RecordLevel.FULL else RecordLevel.TOKENS
+        # q is compared by whole rows or by the drafted tokens; the fault stays behind
+        level = (
+            min(plan.level, RecordLevel.SCALARS, key=LEVELS.index) if plan.level is not RecordLevel.FULL else plan.level
+        )
         plan = dataclasses.replace(plan, rows=1, mixed=False, beside=None, fault=None, level=level, stream=None)
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1, mixed=False)

@@ -15,7 +15,7 @@ from audit.runs.readings import Reading, reading
 from audit.store.writing.readable import NEEDED
 from engine.core.errors import CapacityError, InvalidRequest, TraceError
 from engine.core.types import FinishReason, Generation, RecordLevel, Request
-from engine.record.columns import place_fault, shape_fault
+from engine.record.columns import place_fault, shape_fault, token_fault
 from engine.record.envelope import opened
 from engine.record.foreign.requests import ForeignEngine, failed_trace, header_of
 from engine.record.trace import decoded
@@ -34,13 +34,14 @@ def generations(
         EngineError: the arm cannot continue.
     """
     made = _read(arm, requests, done) if arm.planned.kind.reads else arm.engine.generate(requests)
-    return (_legible(arm, generation) for generation in made)
+    return (legible(arm, generation) for generation in made)
 
 
-def _legible(arm: PreparedArm, generation: Generation) -> Generation:
-    """The generation, or the reason why its record cannot be written."""
+def legible(arm: PreparedArm, generation: Generation) -> Generation:
+    """The generation, or an error of kind `unreadable` in its place if its record cannot be written."""
     try:
-        fault = place_fault(decoded(opened(generation.trace), only=NEEDED))
+        trace = decoded(opened(generation.trace), only=NEEDED)
+        fault = place_fault(trace) or (token_fault(trace) if trace.steps else None)
     except TraceError as error:
         fault = str(error)
     return generation if fault is None else _unreadable(arm, generation.request, fault)

@@ -181,20 +181,20 @@ def page(outcome: SelfTestResult) -> str:
         "models and for faults that declare that text does not show them. A size was abandoned after too many missed "
         "seeds, without the record after two. Only the checks of the broken claim judged larger arms over the bundled "
         "models.\n",
-        _table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
+        table((*COLUMNS[:2], "re-creates", *COLUMNS[2:5], "also", "missed", *COLUMNS[5:]), _page_rows(outcome)),
         *_sought(outcome),
         "## Situations\n",
         "What has to happen in a run before a fault can show, and how many of the faults that need it are caught with "
         "the record.\n",
-        _table(SITUATION_COLUMNS, situation_rows(outcome)),
+        table(SITUATION_COLUMNS, situation_rows(outcome)),
         "## False alarms\n",
         f"{rate_line(alarms)}. Arms of {plan.clean_tokens} tokens, each with its own seed, "
         f"from {FIRST_CLEAN_SEED} on.\n",
-        _table(FAMILY_COLUMNS, family_rows(alarms)),
+        table(FAMILY_COLUMNS, family_rows(alarms)),
         "## Uniformity of p-values\n",
         "On the clean arms, against the uniform law, one-sided: `excess` is the largest excess of small p-values over "
         "the uniform law. The worst test of every check; the p-value is adjusted for all tests.\n",
-        _table(UNIFORM_COLUMNS, uniform_rows(alarms)),
+        table(UNIFORM_COLUMNS, uniform_rows(alarms)),
     ]
     return "\n".join(parts)
 
@@ -217,7 +217,7 @@ def _sought(outcome: SelfTestResult) -> list[str]:
         "Another check was faster on every fault above. Each of these checks was run by itself on faults of its own "
         "claim; the table gives the first fault that it catches and the size.\n"
     )
-    return ["### Checks that need more\n", intro, _table(SOUGHT_COLUMNS, rows)]
+    return ["### Checks that need more\n", intro, table(SOUGHT_COLUMNS, rows)]
 
 
 def _page_rows(outcome: SelfTestResult) -> list[Row]:
@@ -230,6 +230,7 @@ def _page_rows(outcome: SelfTestResult) -> list[Row]:
     return rows
 
 
-def _table(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """A table of a Markdown page."""
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"

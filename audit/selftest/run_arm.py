@@ -9,7 +9,7 @@ import functools
 
 from audit.evidence.records import Evidence
 from audit.runs.in_memory import all_evidence, candidate_of, run_arm
-from audit.runs.prepare import build_arms
+from audit.runs.prepare import PreparedArm, build_arms
 from audit.suite.spec import Suite, sources
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelSource
@@ -21,7 +21,7 @@ def gather(suite: Suite) -> Evidence:
     Raises:
         EngineError: the engine cannot run an arm.
     """
-    return all_evidence(build_arms(suite, _workshop(suite)))
+    return all_evidence(prepared(suite))
 
 
 def alone(suite: Suite) -> Evidence:
@@ -30,7 +30,12 @@ def alone(suite: Suite) -> Evidence:
     Raises:
         EngineError: the engine cannot run it.
     """
-    return Evidence(run_arm(candidate_of(build_arms(suite, _workshop(suite))), {}))
+    return Evidence(run_arm(candidate_of(prepared(suite)), {}))
+
+
+def prepared(suite: Suite) -> tuple[PreparedArm, ...]:
+    """The arms of a suite, ready to run."""
+    return build_arms(suite, _workshop(suite))
 
 
 def _workshop(suite: Suite) -> Backend:

@@ -18,6 +18,7 @@ from audit.selftest import battery
 from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
 from audit.selftest.default_suite import DefaultDetection, detect_by_default
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, catches, detect, seek
+from audit.selftest.mutation import KINDS, MutatedArm, mutate
 from audit.selftest.scenarios import CleanArm, clean_arms
 from audit.text.schema_errors import suggestion
 from engine import faults
@@ -67,6 +68,21 @@ class _Clean:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Mutated:
+    kind: str
+    seed: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MutationPlan:
+    """Clean arms of each kind, and the share of changes that is tried."""
+
+    seeds: int
+    share: float
+
+
 def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
     """Run everything; `announce` receives a line per fault and per hundred clean arms."""
     detections: dict[str, Detection] = {}
@@ -98,6 +114,19 @@ def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple
     return tuple(detections[name] for name in plan.faults)
 
 
+def run_mutations(plan: MutationPlan, jobs: int, announce: Callable[[str], None]) -> tuple[MutatedArm, ...]:
+    """Change the records of clean arms; `announce` receives a line per arm."""
+    pieces = [_Mutated(kind, seed, plan.share) for kind in KINDS for seed in range(plan.seeds)]
+    arms: dict[tuple[str, int], MutatedArm] = {}
+    with _workers(jobs) as spread:
+        for arm in spread(_mutate, pieces):
+            arms[arm.kind, arm.seed] = arm
+            survived = sum(not change.noticed for change in arm.mutations)
+            changes = f"{len(arm.mutations)} changes, {survived} survive"
+            announce(f"[{len(arms)}/{len(pieces)}] {arm.kind}, seed {arm.seed}: {changes}")
+    return tuple(arms[piece.kind, piece.seed] for piece in pieces)
+
+
 def _line(detection: Detection, done: int, of: int) -> str:
     views = (f"{view} {item.tokens if item.caught else '-'}" for view, item in detection.sights.items())
     return f"[{done}/{of}] {detection.fault}: {', '.join(views)}"
@@ -117,6 +146,10 @@ def _seek(piece: _Idle) -> CheckDetection:
 
 def _clean(piece: _Clean) -> CleanResult:
     return try_clean(piece.arm, piece.tokens)
+
+
+def _mutate(piece: _Mutated) -> MutatedArm:
+    return mutate(piece.kind, piece.seed, piece.share)
 
 
 class _Spread:
@@ -167,6 +200,8 @@ class PresetOverrides:
 
 
 FULL: Final = Preset(DetectionLimits(seeds=20, record=200_000, outside=4096), clean=1000, clean_tokens=512)
+FULL_MUTATIONS: Final = MutationPlan(seeds=3, share=1.0)
+QUICK_MUTATIONS: Final = MutationPlan(seeds=1, share=0.02)
 QUICK: Final = Preset(
     DetectionLimits(seeds=3, record=1024, outside=256),
     clean=60,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from typing import Protocol as TypeProtocol
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Protocol, QKind, RecordLevel, Role
+from engine.record.facts import facts_fault
 
 TOP: Final = 20
 """Largest scores that level `topk` keeps of a row, and likeliest tokens of p and of q."""
@@ -235,6 +237,12 @@ COUNTS: Final = frozenset((*COUNTED.values(), "role", "kept_q_count"))
 
 def width_of(column: Column, vocabulary: int) -> tuple[int, ...]:
     """The shape of an entry."""
+    return _widths(vocabulary)[column.name]
+
+
+@lru_cache(maxsize=64)
+def _widths(vocabulary: int) -> Mapping[str, tuple[int, ...]]:
+    """The shape of an entry of each column; kept, because every reading of a trace asks for all."""
     extents = {
         Width.ONE: (),
         Width.PAIR: (2,),
@@ -243,7 +251,7 @@ def width_of(column: Column, vocabulary: int) -> tuple[int, ...]:
         Width.ROW: (vocabulary,),
         Width.BITS: (-(-vocabulary // 8),),
     }
-    return extents[column.width]
+    return {column.name: extents[column.width] for column in TABLE}
 
 
 def empty(vocabulary: int) -> dict[str, Values]:
@@ -322,12 +330,15 @@ def shape_fault(trace: Trace) -> str | None:
     """
     columns = {name: getattr(trace, name) for name in COLUMNS}
     fault = misfit(HeldColumns(trace.header, columns, columns))
-    return fault or place_fault(trace) or next(_wrong_tokens(trace), None)
+    return fault or place_fault(trace) or token_fault(trace)
 
 
 def place_fault(trace: Trace) -> str | None:
-    """The first role, kind of q, node or kept entry that does not exist, of columns that fit; or None."""
-    return next((fault for rule in (_wrong_codes, _wrong_kept, _wrong_nodes) for fault in rule(trace)), None)
+    """The first role, kind of q, node or kept entry that does not exist, of columns that fit, or the first fact of
+    another kind than readers expect; or None.
+    """
+    faults = (fault for rule in (_wrong_codes, _wrong_kept, _wrong_nodes) for fault in rule(trace))
+    return facts_fault(trace.header.facts) or next(faults, None)
 
 
 def _wrong_codes(trace: Trace) -> Iterator[str]:
@@ -361,6 +372,11 @@ def _wrong_nodes(trace: Trace) -> Iterator[str]:
     elif len(outside):
         first = outside[0]
         yield f"step {int(owner[first])}: an examined node is not in the tree of {int(count[first])}"
+
+
+def token_fault(trace: Trace) -> str | None:
+    """The first step without a token, or token outside the vocabulary, of columns that fit; or None."""
+    return next(_wrong_tokens(trace), None)
 
 
 def _wrong_tokens(trace: Trace) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final
 
 from engine.core.structured import ConstraintKind, ConstraintSpec
@@ -42,12 +43,17 @@ def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:
     structured = sampling.pop("structured", None)
     if structured is not None:
         structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
+    stop, ignore_eos = tuple(sampling.pop("stop")), sampling.pop("ignore_eos")
+    if not all(isinstance(text, str) for text in stop) or not isinstance(ignore_eos, bool):
+        raise TypeError("a stop string or ignore_eos is of another kind")
     pairs: dict[str, Any] = {
         "structured": structured,
         "logit_bias": tuple((int(token), float(bias)) for token, bias in sampling.pop("logit_bias")),
-        "bad_words": tuple(tuple(sequence) for sequence in sampling.pop("bad_words")),
-        "stop": tuple(sampling.pop("stop")),
-        "stop_token_ids": tuple(sampling.pop("stop_token_ids")),
+        "bad_words": tuple(tuple(map(index, sequence)) for sequence in sampling.pop("bad_words")),
+        "stop": stop,
+        "stop_token_ids": tuple(map(index, sampling.pop("stop_token_ids"))),
+        "ignore_eos": ignore_eos,
         "seed": int(sampling.pop("seed")),
+        **{name: index(sampling.pop(name)) for name in ("top_k", "min_tokens", "max_new_tokens")},
     }
     return SamplingParams(**sampling, **pairs)

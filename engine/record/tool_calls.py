@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from engine.core.errors import InvalidRequest
 from engine.core.types import ToolOffer
 
 FIELD: Final = "tool_calls"
@@ -54,8 +55,11 @@ class CallParser:
     def __init__(self, template: ResponseTemplate, offer: ToolOffer) -> None:
         from transformers.utils.chat_parsing import ResponseParser
 
-        cast = template["fields"].get(FIELD, {}).get("content", "text") not in MARKED
-        self._parser: Any = ResponseParser(dict(template), prefix="", tools=list(offer.tools) if cast else None)
+        try:
+            cast = template["fields"].get(FIELD, {}).get("content", "text") not in MARKED
+            self._parser: Any = ResponseParser(dict(template), prefix="", tools=list(offer.tools) if cast else None)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"the template of tool calls cannot be read: {_one_line(error)}") from error
         self._calls: list[ParsedCall] = []
         self._problem: str | None = None
         self.content = ""

@@ -12,6 +12,7 @@ import dataclasses
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -262,7 +263,7 @@ def encode(trace: Trace) -> bytes:
     header = trace.header
     keyed = without_keyed(columns, header.sampling.seed, header.stream, header.protocol)
     short = shared_columns.shortened(columns)
-    document = {"header": _header_to_json(header), "keyed": list(keyed), "once": list(short)}
+    document = {"header": header_document(header), "keyed": list(keyed), "once": list(short)}
     stored = {name: short.get(name, column) for name, column in columns.items() if len(column) and name not in keyed}
     return wrap(pack(document, stored, WHOLE_ROWS))
 
@@ -317,7 +318,7 @@ def held(bare: Opened, only: Collection[str] | None) -> HeldColumns:
     """
     try:
         content = unpack(bare.content, only)
-        header = _header_from_json(content.document.pop("header"))
+        header = header_of_document(content.document.pop("header"))
         keyed, short = content.document.pop("keyed"), content.document.pop("once")
         known = set(keyed) <= set(KEYED) and set(short) <= set(SOURCES) and set(content.layouts) <= set(COLUMNS)
         if content.document or not known or set(keyed) & set(content.layouts):
@@ -327,25 +328,41 @@ def held(bare: Opened, only: Collection[str] | None) -> HeldColumns:
     return HeldColumns(header, content.columns, content.layouts, tuple(short), tuple(keyed))
 
 
-def _header_to_json(header: TraceHeader) -> dict[str, Any]:
+def header_document(header: TraceHeader) -> dict[str, Any]:
+    """The header as JSON values."""
     written = dataclasses.asdict(header) | {"stream": str(header.stream), "sampling": header.sampling.document()}
     absent = {"kept_share": not header.kept_share, "facts": not header.facts}
     return {key: value for key, value in written.items() if not absent.get(key)}
 
 
-def _header_from_json(data: dict[str, Any]) -> TraceHeader:
-    return TraceHeader(
-        request=data.pop("request"),
+STREAMS: Final = range(2**64)
+_KINDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("request", "proposer"), str),
+    **dict.fromkeys(("lossless", "coupled_draft"), bool),
+    "vocabulary": int,
+    "kept_share": int | float,
+    "facts": Mapping,
+}
+
+
+def header_of_document(data: dict[str, Any]) -> TraceHeader:
+    """The header of a document, which it uses up; raises one of `DAMAGE` for another document."""
+    stream = data.pop("stream")
+    header = TraceHeader(
         level=RecordLevel(data.pop("level")),
         protocol=Protocol(data.pop("protocol")),
-        stream=int(data.pop("stream")),
+        stream=int(stream),
         sampling=sampling_from_json(data.pop("sampling")),
-        eos_ids=tuple(data.pop("eos_ids")),
+        eos_ids=tuple(map(index, data.pop("eos_ids"))),
         finish_reason=FinishReason(data.pop("finish_reason")),
-        prompt=tuple(data.pop("prompt")),
+        prompt=tuple(map(index, data.pop("prompt"))),
         draft_versions=tuple(DraftVersion(**version) for version in data.pop("draft_versions")),
         **data,
     )
+    strange = [name for name, kind in _KINDS.items() if not isinstance(getattr(header, name), kind)]
+    if strange or header.stream not in STREAMS or stream != str(header.stream):
+        raise ValueError(f"the header's {', '.join(strange) or 'stream'} is of another kind")
+    return header
 
 
 class _LazyTrace(Trace):

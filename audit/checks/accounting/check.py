@@ -17,16 +17,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from audit.checks.accounting.cells import cell_faults
 from audit.checks.accounting.rules import (
     DeclaredLengths,
     declared,
     length_faults,
     mask_faults,
     number_faults,
+    one_hot_faults,
     row_faults,
     text_faults,
     top_faults,
 )
+from audit.checks.accounting.statements import statement_findings
 from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.reading import RequestReading
@@ -78,8 +81,10 @@ def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterat
         yield from number_faults(trace, ours=ours)
     if recorded is RecordLevel.TOPK and level >= Level.L2:
         yield from top_faults(trace, ours=ours)
+        yield from cell_faults(trace) if ours else ()
     if recorded is RecordLevel.FULL and level >= Level.L2:
         yield from row_faults(trace, ours=ours)
+        yield from one_hot_faults(trace)
 
 
 def _repeated(arm: ArmRecord) -> Iterator[Finding]:
@@ -94,7 +99,7 @@ class _Accounting:
     """The contradictions of the requests so far."""
 
     def __init__(self, evidence: Evidence, params: Params) -> None:
-        self._arm, self._params = evidence.candidate, params
+        self._evidence, self._arm, self._params = evidence, evidence.candidate, params
         self._found: dict[str, tuple[Violation, ...]] = {}
 
     def add(self, part: _Contradictions) -> None:
@@ -109,6 +114,7 @@ class _Accounting:
             return CheckResult(Verdict.INCONCLUSIVE, "the arm has no requests with tokens")
         findings = [
             *_repeated(arm),
+            *(statement_findings(self._evidence) if arm.ours else ()),
             *(Finding(name, item.step, item.message) for name, outcome in self._found.items() for item in outcome),
         ]
         return _result(arm, self._params, tokens, findings)

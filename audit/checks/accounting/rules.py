@@ -32,8 +32,8 @@ from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.errors import EngineError
 from engine.core.steady import SteadyDrafts
-from engine.core.types import FinishReason, Floats
-from engine.record.columns import numbered
+from engine.core.types import FinishReason, Floats, QKind
+from engine.record.columns import entries_before, numbered
 from engine.record.effective import Effective
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp, transform
@@ -165,6 +165,16 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
                 yield Violation(step, f"token {token}: {what} recorded {recorded:.10g}, its row gives {value:.10g}")
         if row.p[token] == 0 and header.lossless and trace.p[at] != 0:
             yield Violation(step, f"token {token} is outside the support that its row gives")
+
+
+def one_hot_faults(trace: Trace) -> Iterator[Violation]:
+    """Rows of q of drafted tokens that nobody drew, which have all mass on that token; level `full`."""
+    owner, first = numbered(trace.n_examined).step, entries_before(trace.n_drafted)
+    certain = np.flatnonzero(trace.q_kind[owner] == QKind.ONE_HOT)[: len(trace.q_rows)]
+    for x in certain:
+        token, row = int(trace.node_token[first[owner[x]] + trace.examined_node[x]]), trace.q_rows[x]
+        if not (row[token] == 1 and np.count_nonzero(row) == 1):
+            yield Violation(int(owner[x]), f"q of drafted token {token} is another law than the token itself")
 
 
 SHORTEST = 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 @click.command("selftest")
 @click.option("--quick", is_flag=True, help="Gross faults, 3 seeds, small arms, 60 clean arms: two minutes.")
 @click.option("--default-suite", is_flag=True, help="Each fault with a suite's default checks and settings only.")
+@click.option("--mutate", is_flag=True, help="Change one quantity of a clean record after another; judge each.")
 @click.option("--fault", "chosen", metavar="NAME", multiple=True, help="A fault; repeat for more. Default: all.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Seeds per fault and size. Default: 20.")
 @click.option("--most", type=click.IntRange(min=256), help="Size of the largest arm in tokens. Default: 200000.")
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 def command(
     quick: bool,
     default_suite: bool,
+    mutate: bool,
     chosen: tuple[str, ...],
     seeds: int | None,
     most: int | None,
@@ -54,6 +58,11 @@ def command(
     parameters and models and leaves all else at the defaults; the default checks
     must catch it. No clean arms run.
 
+    With --mutate every column, header, fact, text and statement of one record is
+    changed in up to ten ways, in 3 clean arms of each of 10 kinds (--quick: a
+    fiftieth of the changes of one). Each change must make a verdict worse, or have
+    a reason why it may survive.
+
     Without --fault, engines of other projects that this Python has run models of an
     exactly known law, sound ones and ones with a planted leak.
 
@@ -63,44 +72,69 @@ def command(
     for path in (out, page):
         if path is not None:
             require_writable(path)
-    from audit.selftest import engines, work
+    from audit.selftest import engines, report, work
     from audit.selftest.work import FULL, QUICK, PresetOverrides, planned
 
     plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
-    if default_suite:
-        _by_default(plan, out, page)
+    if default_suite or mutate:
+        if default_suite and mutate:
+            raise UserError("--default-suite and --mutate are two tests; run one after the other")
+        if default_suite and page is not None:
+            raise UserError("--markdown has no page for --default-suite; use --json")
+        _by_default(plan, out) if default_suite else _mutated(seeds, quick, jobs, out, page)
         return
     outcome = work.run(plan, note)
     controls = None if chosen else engines.run_controls(engines.QUICK if quick else engines.FULL, note)
-    failed = _print(outcome, controls)
+    _print(outcome, controls)
     _write(outcome, controls, out, page)
-    if failed:
-        raise SystemExit(1)
+    _end([*report.failures(outcome), *(controls.failures() if controls else ())])
 
 
-def _by_default(plan: SelfTestPlan, out: Path | None, page: Path | None) -> None:
+def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
     """Run the faults in default suites and print their table.
 
     Raises:
-        UserError: `page` is given.
         SystemExit: a fault is not caught.
     """
     from audit.selftest import default_suite, work
 
-    if page is not None:
-        raise UserError("--markdown has no page for --default-suite; use --json")
     detections = work.run_by_default(plan, note)
     echo_rows(default_suite.COLUMNS, default_suite.rows(detections))
     if out is not None:
-        with staged({out: (json.dumps(default_suite.document(detections), indent=2) + "\n").encode()}):
+        with staged({out: _json(default_suite.document(detections))}):
             pass
-    failed = default_suite.failures(detections)
+    _end(default_suite.failures(detections))
+
+
+def _mutated(seeds: int | None, quick: bool, jobs: int, out: Path | None, page: Path | None) -> None:
+    """Change records of clean arms and print what survives.
+
+    Raises:
+        SystemExit: a change survives without a reason.
+    """
+    from audit.selftest import mutation_report, work
+
+    plan = work.QUICK_MUTATIONS if quick else work.FULL_MUTATIONS
+    arms = work.run_mutations(replace(plan, seeds=seeds or plan.seeds), jobs, note)
+    echo_rows(mutation_report.COLUMNS, list(mutation_report.rows(arms)))
+    echo("", mutation_report.summary(arms))
+    files = {} if out is None else {out: _json(mutation_report.document(arms))}
+    with staged(files if page is None else {**files, page: mutation_report.page(arms).encode()}):
+        pass
+    _end(mutation_report.failures(arms))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _end(failed: Sequence[str]) -> None:
     echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
     if failed:
         raise SystemExit(1)
 
 
-def _print(outcome: SelfTestResult, controls: EngineControls | None) -> bool:
+def _print(outcome: SelfTestResult, controls: EngineControls | None) -> None:
     from audit.selftest import engines, report
 
     echo_rows(report.COLUMNS, report.detection_rows(outcome))
@@ -114,9 +148,6 @@ def _print(outcome: SelfTestResult, controls: EngineControls | None) -> bool:
         echo("", *controls.skipped)
         if controls.results:
             echo_rows(engines.COLUMNS, [result.row() for result in controls.results])
-    failed = [*report.failures(outcome), *(controls.failures() if controls else ())]
-    echo(*([f"FAILED: {line}" for line in failed] or ["passed"]))
-    return bool(failed)
 
 
 def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path | None, page: Path | None) -> None:
@@ -125,7 +156,7 @@ def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path |
     files = {}
     if out is not None:
         document = report.document(outcome) | ({"engines": controls.document()} if controls else {})
-        files[out] = (json.dumps(document, indent=2, allow_nan=False) + "\n").encode()
+        files[out] = _json(document)
     if page is not None:
         files[page] = report.page(outcome).encode()
     with staged(files):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from audit.checks import bitwise
 from audit.checks.base.interface import evaluate
 from audit.checks.bitwise import CHECK
+from audit.evidence.pairing import Pair
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import LACKING, Verdict
 from audit.stats.binomial import upper_bound
@@ -345,3 +347,14 @@ def test_a_mode_that_promises_equal_bits_keeps_them_and_fast_does_not(real):
         assert default.verdict is Verdict.NOT_RUN
         assert forced.verdict is Verdict.FAULT
         assert forced.effect > 100, "rows of other batch shapes have other bits"
+
+
+@pytest.mark.parametrize("name", ["logprob", "margin"])
+def test_numbers_of_an_equal_row_are_compared_too(name):
+    ours = arm(world(4), Setup(level=RecordLevel.TOPK), 3)
+    column = getattr(ours.requests[1].trace, name)
+    broken = changed(ours, 1, **{name: put(column, 2, column[2] - 0.01)})
+    pair = Pair(broken.requests[1], ours.requests[1])
+    (finding,) = bitwise._compare(pair, len(column), "read again they are").findings
+    assert "of an equal row the log-probability and the lead are" in finding.message
+    assert not bitwise._compare(Pair(ours.requests[1], ours.requests[1]), len(column), "").differing

@@ -1,0 +1,73 @@
+"""Sums over a token's laws beside the cells and the largest scores that are kept of them, at record level `topk`.
+
+Cells hold the likeliest tokens of p and of q in single precision, `tail` the mass outside them. Each sum over whole
+laws lies between what the cells give alone and what they give with the whole tails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from audit.evidence.structure import Violation
+from engine.core.types import Floats
+from engine.record.columns import numbered
+from engine.record.rows.lumping import PAD
+from engine.record.trace import Trace
+
+ROUNDED: Final = 1e-5
+"""Absolute rounding of a sum over cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """[E] the least and the largest value that the cells allow; NaN where they say nothing."""
+
+    least: Floats
+    most: Floats
+
+
+def cell_faults(trace: Trace) -> Iterator[Violation]:
+    """The sums of each emitted token that its cells do not allow."""
+    steps = numbered(trace.n_emitted).step
+    for name, bounds in _bounds(trace).items():
+        values = trace.tail[:, int(name[-1])] if name.startswith("tail") else getattr(trace, name)
+        slack = ROUNDED * (1 + np.abs(bounds.least))
+        with np.errstate(invalid="ignore"):
+            outside = ~((values >= bounds.least - slack) & (values <= bounds.most + slack))
+        for at in np.flatnonzero(outside & ~(np.isnan(bounds.least) & np.isnan(values))).tolist():
+            limits = f"{bounds.least[at]:.6g} to {bounds.most[at]:.6g}"
+            yield Violation(
+                int(steps[at]), f"token {int(trace.token[at])}: {name} {values[at]:.10g}, its cells allow {limits}"
+            )
+
+
+def _bounds(trace: Trace) -> Mapping[str, Bounds]:
+    used = trace.cell_id != PAD
+    p = np.where(used, trace.cell_p, 0.0).astype(np.float64)
+    # a row of cells without a q is NaN, and so is everything that follows from it
+    q = np.where(used, trace.cell_q, 0.0).astype(np.float64)
+    tail_p, tail_q = 1.0 - p.sum(axis=1), 1.0 - q.sum(axis=1)
+    own = used & (trace.cell_id == trace.token[:, None])
+    held = np.where(own, q, 0.0).sum(axis=1) + 0.0 * tail_q
+    product, surplus = (p * q).sum(axis=1), np.maximum(p - q, 0.0).sum(axis=1)
+    return {
+        "tail 0": Bounds(tail_p, tail_p),
+        "tail 1": Bounds(tail_q, tail_q),
+        "q_token": Bounds(held, np.where(own.any(axis=1), held, tail_q)),
+        "product": Bounds(product, product + tail_p * tail_q),
+        "residual_sum": Bounds(surplus + np.maximum(tail_p - tail_q, 0.0), surplus + tail_p),
+        "top_lse": _score_bounds(trace),
+    }
+
+
+def _score_bounds(trace: Trace) -> Bounds:
+    """The logarithm of the sum over all scores: at least that of the largest, at most with all others as the least."""
+    scores = trace.top_score / (trace.header.sampling.temperature or 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        least = np.logaddexp.reduce(scores, axis=1)
+        others = np.log(np.maximum(trace.header.vocabulary - scores.shape[1], 0)) + scores[:, -1]
+    return Bounds(least, np.logaddexp(least, others))

@@ -1,0 +1,65 @@
+"""The kinds of the facts in a request's header that readers compute with; all other facts are text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+MOST: Final = 2**31 - 1
+"""Most rounds of a loop, and rows of a batch."""
+Test = Callable[[Any], bool]
+
+
+def is_whole(value: Any) -> bool:
+    """True for a number that counts rounds, rows or characters."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def is_text(value: Any) -> bool:
+    """True for text."""
+    return isinstance(value, str)
+
+
+def _listed(test: Test) -> Test:
+    return lambda value: isinstance(value, Sequence) and not is_text(value) and all(map(test, value))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_span(value: Any) -> bool:
+    return _listed(is_whole)(value) and len(value) == 2 and value[0] <= value[1]
+
+
+def _are_spans(value: Any) -> bool:
+    """True for stretches in order, none of which touches the next one."""
+    if not _listed(_is_span)(value):
+        return False
+    return all(before[1] < after[0] for before, after in pairwise(value))
+
+
+def _is_offer(value: Any) -> bool:
+    if not _is_object(value):
+        return False
+    offered, calls, spans = (value.get(name, ()) for name in ("offered", "calls", "spans"))
+    named = _listed(lambda call: _is_object(call) and is_text(call.get("name")))
+    placed = "spans" not in value or (_listed(_is_span)(spans) and len(spans) == len(calls))
+    return _listed(_is_object)(offered) and named(calls) and placed
+
+
+KINDS: Final[Mapping[str, Test]] = {
+    **dict.fromkeys(("row", "round", "left", "level"), is_whole),
+    **dict.fromkeys(("call", "decoded"), is_text),
+    **dict.fromkeys(("unlike", "rounds"), _are_spans),
+    **dict.fromkeys(("constraint", "stream", "error", "request"), _is_object),
+    "ends": _listed(is_whole),
+    "tools": _is_offer,
+}
+
+
+def facts_fault(facts: Mapping[str, Any]) -> str | None:
+    """The first fact of another kind than readers expect; None if they can read all."""
+    strange = next((name for name, test in KINDS.items() if name in facts and not test(facts[name])), None)
+    return None if strange is None else f"the fact {strange} of the request is of another kind: {facts[strange]!r:.80}"
