@@ -54,7 +54,8 @@ def _plain(request: RequestRecord, level: Level) -> RequestRecord:
 
 def plain_trace(trace: Trace, level: Level) -> Trace:
     """One step per emitted token, nothing drafted; log-probabilities at L1, no other number."""
-    header = replace(trace.header, level=RecordLevel.TOKENS, proposer="not told")
+    facts = {name: fact for name, fact in trace.header.facts.items() if name not in ("row", "round", "unlike")}
+    header = replace(trace.header, level=RecordLevel.TOKENS, proposer="not told", facts=facts)
     start = len(header.prompt)
     records = [_step(index, start + index, token, header.vocabulary) for index, token in enumerate(trace.tokens)]
     plain = to_trace(header, [reduce(header, records)])

@@ -84,7 +84,7 @@ def test_a_stored_one_is_named_and_leaves_other_arms_their_verdicts(short_digest
             patch.setattr(traces, "misfit", lambda _: None)
             return write(*arguments)
 
-    monkeypatch.setattr(generate_requests, "_legible", lambda _, generation: generation)
+    monkeypatch.setattr(generate_requests, "legible", lambda _, generation: generation)
     monkeypatch.setattr(request_writer, "add_requests", unguarded)
     result = invoke("run", suite, "--store", url)
     assert (result.exit_code, result.exception and not isinstance(result.exception, SystemExit)) == (3, False)

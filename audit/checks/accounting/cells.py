@@ -54,6 +54,8 @@ def _bounds(trace: Trace) -> Mapping[str, Bounds]:
     own = used & (trace.cell_id == trace.token[:, None])
     held = np.where(own, q, 0.0).sum(axis=1) + 0.0 * tail_q
     product, surplus = (p * q).sum(axis=1), np.maximum(p - q, 0.0).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        lead = trace.top_score[:, 0] - trace.top_score[:, 1]
     return {
         "tail 0": Bounds(tail_p, tail_p),
         "tail 1": Bounds(tail_q, tail_q),
@@ -61,6 +63,7 @@ def _bounds(trace: Trace) -> Mapping[str, Bounds]:
         "product": Bounds(product, product + tail_p * tail_q),
         "residual_sum": Bounds(surplus + np.maximum(tail_p - tail_q, 0.0), surplus + tail_p),
         "top_lse": _score_bounds(trace),
+        "margin": Bounds(lead, lead),
     }
 
 

@@ -6,6 +6,7 @@ statement with those of its baseline and of its drafts made again, sizes of batc
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -31,7 +32,7 @@ OF_REQUESTS: Final = ("prompt", "sampling", "eos_ids", "vocabulary", "stream")
 
 
 def statement_findings(evidence: Evidence) -> Iterator[Finding]:
-    """What the headers and the statement of an arm of our own loop contradict."""
+    """Contradictions of the headers and the statement of an arm of our own loop."""
     arm = evidence.candidate
     theirs = {} if evidence.baseline is None else _headers(evidence.baseline)
     batches, stated = _Batches(arm), arm.effective.to_json()
@@ -63,7 +64,7 @@ def _offer(header: TraceHeader) -> Mapping[str, Any]:
 
 
 def _of_arm(request: RequestRecord, stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What the header says beside what its arm states, by name; an arm may state nothing of it."""
+    """The header's words beside those of its arm, by name; an arm may state nothing."""
     header = request.trace.header
     said = {
         "proposer": header.proposer,
@@ -74,7 +75,7 @@ def _of_arm(request: RequestRecord, stated: Mapping[str, Any]) -> dict[str, tupl
     return {
         "request": (header.request, request.request_id),
         "end": (header.finish_reason, request.finish_reason),
-        **{name: (value, stated.get(name)) for name, value in said.items() if stated},
+        **{name: (value, stated.get(name)) for name, value in said.items() if name in stated or "backend" in stated},
     }
 
 
@@ -93,8 +94,12 @@ def _of_arms(evidence: Evidence) -> Iterator[Finding]:
         sampling = evidence.candidate.requests[0].trace.header.sampling
         others |= Mixed(2, contrasting(sampling)).facts()
     for key, value in others.items():
-        if key not in own or own[key] != value:
+        if _stored(own.get(key)) != _stored(value):
             yield Finding(WHOLE_ARM, 0, f"it states {key} {own.get(key)!r:.80}, another of its arms {value!r:.80}")
+
+
+def _stored(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 class _Batches:
@@ -118,11 +123,10 @@ class _Batches:
         trace, facts = request.trace, request.trace.header.facts
         if not facts.keys() >= PLACE:
             return
-        unlike = {number for first, last in facts.get("unlike", ()) for number in range(first, last + 1)}
         for step, size in enumerate(trace.batch.tolist()):
             number = facts["round"] + step
             least = self._active[facts["call"]][number]
-            exact = self._whole and not (self._neighbours and number in unlike)
+            exact = self._whole and not self._neighbours
             if self._taken[facts["call"], facts["row"]][number] > 1:
                 yield Finding(request.request_id, step, f"another request is in its row {facts['row']} in that round")
             if not (least <= size <= (self._rows or size)) or (exact and size != least):

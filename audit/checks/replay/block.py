@@ -66,10 +66,11 @@ def rule_block(block: BlockStep, randomness: Randomness) -> BlockRuling:
 
 
 def _weights(block: BlockStep) -> list[float]:
-    """P_0 = 1, P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i))."""
+    """P_0 = 1, P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i)); 1 for a draft that its own q excludes."""
     result = [1.0]
     for i, token in enumerate(block.tokens):
-        result.append(min(1.0, result[-1] * float(block.p[i, token]) / float(block.q[i, token])))
+        p, q = float(block.p[i, token]), float(block.q[i, token])
+        result.append(min(1.0, result[-1] * p / q) if q else 1.0)
     return result
 
 
