@@ -90,7 +90,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     plan = settings.plan
     counters = counted(settings_of(plan))
     parts = SCORED[plan.level].parts
-    if counters:
+    if counters or not raw(settings.sampling):
         parts -= {Part.LOGPROBS}
     return ArmEvidence(
         decoder=LoopOwner.FOREIGN,
