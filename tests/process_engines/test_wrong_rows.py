@@ -20,7 +20,6 @@ from audit.evidence.verdicts import Verdict
 from audit.runs.judge import arm_exit_code, exit_code
 from audit.store import Store, StoredCheck
 from tests.audit.invoke import invoke
-from tests.support.tiers import slow_unless
 
 from . import wrong_messages, wrong_weights
 from .engines import ENGINES, MLX, TestedEngine
@@ -44,12 +43,18 @@ class Judged:
     def of(self, *arms: str) -> tuple[StoredCheck, ...]:
         return tuple(check for check in self.checks if check.arm in arms)
 
-    def lines(self) -> str:
-        return "\n".join(
-            f"{check.arm:<22} {check.check:<18} {check.result.verdict.value:<13} {check.result.summary[:240]}"
-            for check in self.checks
-            if check.result.verdict is not Verdict.NOT_RUN
-        )
+    def show(self) -> None:
+        """Print the verdicts, which `-rP` shows."""
+        for check in self.checks:
+            if check.verdict is not Verdict.NOT_RUN:
+                print(f"{check.arm:<24} {check.check:<18} {check.verdict.value:<13} {check.summary[:200]}")
+        print(self.code, {arm: arm_exit_code(self.of(arm)) for arm in sorted({check.arm for check in self.checks})})
+
+
+def noticed(ours: tuple[StoredCheck, ...], clean: tuple[StoredCheck, ...]) -> set[str]:
+    """The checks that certify the clean arm and not this one."""
+    certified = {check.check for check in clean if check.verdict is Verdict.CERTIFIED}
+    return certified - {check.check for check in ours if check.verdict is Verdict.CERTIFIED}
 
 
 @dataclass(frozen=True)
@@ -114,24 +119,52 @@ def clean(runs):
     return runs.run("clean", [runs.sampled(), GREEDY], runs.clean)
 
 
-def over(faults):
+def over(*values):
+    """Parameters of a test: an engine and a further value each, the first of which is for every day."""
     return [
-        pytest.param(engine, fault, marks=getattr(pytest.mark, engine.mark), id=f"{engine.mark}-{fault}")
+        pytest.param(engine, value, marks=(getattr(pytest.mark, engine.mark), *more), id=f"{engine.mark}-{name}")
         for engine in ENGINES
-        for fault in faults
+        for name, value, *more in values
     ]
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(e, id=e.mark, marks=getattr(pytest.mark, e.mark)) for e in ENGINES], indirect=True
-)
-def test_the_clean_engine_has_no_fault(engine, clean):
-    print(clean.code, clean.lines(), sep="\n")
-    assert [check.check for check in clean.checks if check.result.verdict is Verdict.FAULT] == []
+SLOW: Final = pytest.mark.slow
+REST: Final = tuple(fault for fault in FAULTS if fault not in DAILY)
+EACH: Final = [*((fault, fault) for fault in DAILY), *((fault, fault, SLOW) for fault in REST)]
 
 
-@pytest.mark.parametrize(("engine", "fault"), over(FAULTS), indirect=["engine"])
+@pytest.mark.parametrize(("engine", "known"), over(("clean", ())), indirect=["engine"])
+def test_the_clean_engine_has_no_fault(engine, clean, known):
+    clean.show()
+    assert [check.check for check in clean.checks if check.verdict is Verdict.FAULT] == []
+
+
+@pytest.mark.parametrize(("engine", "fault"), over(*EACH), indirect=["engine"])
 def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     judged = runs.run(f"alone-{fault}", [runs.sampled()], runs.faulty(fault))
-    print(judged.code, judged.lines(), sep="\n")
+    judged.show()
     assert judged.code in (1, 3)
+    assert noticed(judged.checks, clean.of("sampled"))
+
+
+@pytest.mark.parametrize(("engine", "faults"), over(("daily", DAILY), ("rest", REST, SLOW)), indirect=["engine"])
+def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
+    """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
+    arms = [runs.sampled(runs.faulty(fault), fault) for fault in faults]
+    judged = runs.run(f"beside-{faults[0]}", [*arms, GREEDY], runs.clean)
+    judged.show()
+    assert {check.check: check.verdict for check in judged.of("greedy")} == {
+        check.check: check.verdict for check in clean.of("greedy")
+    }
+    codes = {fault: exit_code(judged.of(fault, "greedy")) for fault in faults}
+    assert 0 not in codes.values()
+    assert [fault for fault in faults if not noticed(judged.of(fault), clean.of("sampled"))] == []
+
+
+@pytest.mark.parametrize(("engine", "fault"), over(("temperature", "temperature", SLOW)), indirect=["engine"])
+def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, fault):
+    """The baseline draws too, with the same seed."""
+    judged = runs.run("hot", [GREEDY], runs.faulty(fault))
+    judged.show()
+    assert judged.code in (1, 3)
+    assert noticed(judged.checks, clean.of("greedy"))

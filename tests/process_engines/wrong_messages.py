@@ -1,7 +1,7 @@
-"""Faults between a suite and its engine: requests or answers are changed on their way, and what the engine echoes is not.
+"""Faults between a suite and its engine: messages are changed on their way, and the echo of settings is not.
 
-An interpreter with such a fault is a script; Python runs `sitecustomize` of the folder beside it, which calls `plant` in
-the engine's process. Imports neither pytest nor any engine.
+An interpreter with such a fault is a script; Python runs `sitecustomize` of the folder beside it, which calls `plant`
+in the engine's process. Imports neither pytest nor any engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenVINO GenAI as a backend: one arm, whose requests run a batch at a time, and the models that it loads.
 
 The engine names no draft, so every token is a step of its own; how many tokens each step committed is a fact of the
-request. Log-probabilities are recorded where they are those of the raw rows.
+request. Log-probabilities are those of the raw rows where no parameter changes these, else facts of the request.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from engine.backends.openvino_genai.settings import (
     bounded,
     counted,
     generation_options,
+    lawful,
     level_of,
     raw,
     settings_of,
@@ -127,6 +128,8 @@ def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: Answer
     if settings.kind is not None:
         counts = answer.get("counts") or {}
         facts["speculation"] = {"steps": len(answer["steps"]), "per_step_emitted": answer["steps"], **counts}
+    if lawful(request.sampling):
+        facts["law_logprobs"] = answer["logprob"]
     numbers = tuple(answer["logprob"]) if raw(request.sampling) else ()
     record = ForeignRecord(single_steps(tokens), numbers, (float("nan"),) * len(numbers))
     return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)

@@ -287,7 +287,7 @@ def test_log_probabilities_are_recorded_where_no_parameter_changes_the_row():
     assert not any(openvino.raw(replace(sampled, **other)) for other in others)
 
 
-def test_log_probabilities_are_promised_of_raw_rows_and_without_counters_only():
+def test_log_probabilities_are_promised_where_they_mean_something():
     def parts(plan, sampling=SamplingParams()):
         return declared("openvino_genai").arm(ArmSettings(plan, sampling, TARGET))
 
@@ -297,8 +297,8 @@ def test_log_probabilities_are_promised_of_raw_rows_and_without_counters_only():
     assert not stepped.gives(Part.COUNTS)
     assert counted.gives(Part.COUNTS)
     assert not counted.gives(Part.LOGPROBS)
-    assert parts(DRAFT, SamplingParams(1.0)).gives(Part.LOGPROBS)
-    assert not parts(DRAFT, SamplingParams(0.7)).gives(Part.LOGPROBS)
+    assert parts(DRAFT, SamplingParams(0.7, top_p=0.9)).gives(Part.LOGPROBS), "those of the law"
+    assert not parts(DRAFT, SamplingParams(repetition_penalty=1.3)).gives(Part.LOGPROBS)
 
 
 def test_models_that_the_graph_does_not_cover_are_refused_in_words():
