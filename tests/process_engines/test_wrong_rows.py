@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,15 +23,23 @@ from audit.store import Store, StoredCheck
 from tests.audit.invoke import invoke
 
 from . import wrong_messages, wrong_weights
-from .engines import ENGINES, MLX, TestedEngine
+from .engines import ENGINES, LLAMA, MLX, TestedEngine
 
 FAULTS: Final = (*wrong_weights.CHANGES, *wrong_messages.SENT, wrong_messages.SCORES)
 DAILY: Final = ("attention-scaled", "prompt-cut")
 DRAFT: Final = {"kind": "draft_model", "model": "draft", "gamma": 4}
 SAMPLED: Final = {"name": "sampled", "proposer": DRAFT, "verifier": "chain"}
+COPIED: Final = {**SAMPLED, "name": "copied", "proposer": {"kind": "ngram_simple", "gamma": 4}}
 GREEDY: Final = {"name": "greedy", "proposer": DRAFT, "verifier": "greedy", "sampling": {"temperature": 0}}
 SAMPLING: Final[Mapping[str, dict[str, Any]]] = {MLX.name: {"temperature": 1, "top_p": 0.95}}
 """Of engines that have no top_p beside another temperature."""
+KNOWN: Final[Mapping[str, set[tuple[str, str]]]] = {
+    LLAMA.name: {("sampled", "logprob_closeness"), ("greedy", "logprob_closeness")}
+}
+"""Faults of the clean engine itself, by arm and check; docs/how-to says what each is.
+
+llama.cpp gives every token of a step with a draft the log-probability 0, so it has a further arm that hardly drafts.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,9 +48,16 @@ class Judged:
 
     code: int
     checks: tuple[StoredCheck, ...]
+    known: set[tuple[str, str]]
+    """Faults of the clean engine itself."""
 
     def of(self, *arms: str) -> tuple[StoredCheck, ...]:
-        return tuple(check for check in self.checks if check.arm in arms)
+        """The checks of some arms, without the known faults."""
+        return tuple(check for check in self.checks if check.arm in arms and not self.is_known(check))
+
+    def is_known(self, check: StoredCheck) -> bool:
+        """True of a fault of the clean engine; the arm of a fault is named after both."""
+        return (check.arm.partition("-")[0], check.check) in self.known
 
     def show(self) -> None:
         """Print the verdicts, which `-rP` shows."""
@@ -51,10 +67,14 @@ class Judged:
         print(self.code, {arm: arm_exit_code(self.of(arm)) for arm in sorted({check.arm for check in self.checks})})
 
 
-def noticed(ours: tuple[StoredCheck, ...], clean: tuple[StoredCheck, ...]) -> set[str]:
-    """The checks that certify the clean arm and not this one."""
-    certified = {check.check for check in clean if check.verdict is Verdict.CERTIFIED}
-    return certified - {check.check for check in ours if check.verdict is Verdict.CERTIFIED}
+def noticed(ours: Judged, clean: Judged, arms: Mapping[str, str]) -> set[tuple[str, str]]:
+    """The checks that certify the clean arms and not ours; `arms` has the clean arms by ours."""
+    certified = {(ours, check.check) for ours, theirs in arms.items() for check in clean.of(theirs) if _passes(check)}
+    return certified - {(check.arm, check.check) for check in ours.of(*arms) if _passes(check)}
+
+
+def _passes(check: StoredCheck) -> bool:
+    return check.verdict is Verdict.CERTIFIED
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ class EngineRuns:
             "batch_size": 1,
             "models": dict(self.engine.sources),
             "engine": dict(settings),
-            "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 20}],
+            "workloads": [{"name": "code", "prompts": "suites:prompts/code.jsonl", "limit": 24}],
             "sampling": {"max_new_tokens": 24},
             "arms": arms,
         }
@@ -87,12 +107,14 @@ class EngineRuns:
         result = invoke("run", str(folder / "suite.yaml"), "--store", store, *allowed)
         assert result.exit_code in (0, 1, 3), f"{result.stderr}\n{result.exception!r}"
         with Store.open(store, create=False, read_only=True) as opened:
-            return Judged(result.exit_code, opened.checks(opened.resolve("latest")))
+            return Judged(result.exit_code, opened.checks(opened.resolve("latest")), KNOWN.get(self.engine.name, set()))
 
-    def sampled(self, settings: Mapping[str, Any] | None = None, name: str = "sampled") -> dict[str, Any]:
+    def sampled(self, settings: Mapping[str, Any] | None = None, fault: str = "") -> list[dict[str, Any]]:
+        """The sampled arms, with settings of their own, named after a fault."""
         sampling = SAMPLING.get(self.engine.name, {"temperature": 0.7, "top_p": 0.95})
-        engine = {} if settings is None else {"engine": dict(settings)}
-        return {**SAMPLED, "name": name, "sampling": sampling, **engine}
+        more = {} if settings is None else {"engine": dict(settings)}
+        arms = [SAMPLED, COPIED] if self.engine is LLAMA else [SAMPLED]
+        return [{**arm, "name": f"{arm['name']}{fault}", "sampling": sampling, **more} for arm in arms]
 
     def faulty(self, fault: str) -> dict[str, Any]:
         """The settings of the engine with a fault."""
@@ -116,7 +138,7 @@ def runs(engine, engine_settings, request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def clean(runs):
-    return runs.run("clean", [runs.sampled(), GREEDY], runs.clean)
+    return runs.run("clean", [*runs.sampled(), GREEDY], runs.clean)
 
 
 def over(*values):
@@ -133,32 +155,40 @@ REST: Final = tuple(fault for fault in FAULTS if fault not in DAILY)
 EACH: Final = [*((fault, fault) for fault in DAILY), *((fault, fault, SLOW) for fault in REST)]
 
 
-@pytest.mark.parametrize(("engine", "known"), over(("clean", ())), indirect=["engine"])
-def test_the_clean_engine_has_no_fault(engine, clean, known):
+@pytest.mark.parametrize(
+    "engine", [pytest.param(e, id=e.mark, marks=getattr(pytest.mark, e.mark)) for e in ENGINES], indirect=True
+)
+def test_the_clean_engine_has_no_fault_but_the_known_ones(engine, clean):
     clean.show()
-    assert [check.check for check in clean.checks if check.verdict is Verdict.FAULT] == []
+    faults = {(check.arm, check.check) for check in clean.checks if check.verdict is Verdict.FAULT}
+    assert faults == clean.known
 
 
 @pytest.mark.parametrize(("engine", "fault"), over(*EACH), indirect=["engine"])
 def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
-    judged = runs.run(f"alone-{fault}", [runs.sampled()], runs.faulty(fault))
+    arms = runs.sampled()
+    judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
-    assert noticed(judged.checks, clean.of("sampled"))
+    found = noticed(judged, clean, {arm["name"]: arm["name"] for arm in arms})
+    print(sorted(found))
+    assert found
 
 
 @pytest.mark.parametrize(("engine", "faults"), over(("daily", DAILY), ("rest", REST, SLOW)), indirect=["engine"])
 def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
     """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
-    arms = [runs.sampled(runs.faulty(fault), fault) for fault in faults]
-    judged = runs.run(f"beside-{faults[0]}", [*arms, GREEDY], runs.clean)
+    arms = {fault: runs.sampled(runs.faulty(fault), f"-{fault}") for fault in faults}
+    judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), GREEDY], runs.clean)
     judged.show()
-    assert {check.check: check.verdict for check in judged.of("greedy")} == {
-        check.check: check.verdict for check in clean.of("greedy")
-    }
-    codes = {fault: exit_code(judged.of(fault, "greedy")) for fault in faults}
-    assert 0 not in codes.values()
-    assert [fault for fault in faults if not noticed(judged.of(fault), clean.of("sampled"))] == []
+    verdicts = [{check.check: check.verdict for check in run.of("greedy")} for run in (judged, clean)]
+    assert verdicts[0] == verdicts[1]
+    for fault, listed in arms.items():
+        names = {arm["name"]: arm["name"].removesuffix(f"-{fault}") for arm in listed}
+        found = noticed(judged, clean, names)
+        print(fault, exit_code(judged.of(*names, "greedy")), sorted(found))
+        assert exit_code(check for check in judged.checks if check.arm in (*names, "greedy")) != 0
+        assert found, fault
 
 
 @pytest.mark.parametrize(("engine", "fault"), over(("temperature", "temperature", SLOW)), indirect=["engine"])
@@ -167,4 +197,4 @@ def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, 
     judged = runs.run("hot", [GREEDY], runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
-    assert noticed(judged.checks, clean.of("greedy"))
+    assert noticed(judged, clean, {"greedy": "greedy"})

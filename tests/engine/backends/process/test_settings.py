@@ -288,8 +288,8 @@ def test_log_probabilities_are_recorded_where_no_parameter_changes_the_row():
 
 
 def test_log_probabilities_are_promised_where_they_mean_something():
-    def parts(plan, sampling=SamplingParams()):
-        return declared("openvino_genai").arm(ArmSettings(plan, sampling, TARGET))
+    def parts(plan, **sampling):
+        return declared("openvino_genai").arm(ArmSettings(plan, SamplingParams(**sampling), TARGET))
 
     stepped, counted = parts(DRAFT), parts(replace(DRAFT, engine={"counters": True}))
     assert (stepped.level, counted.level) == (1, 0)
@@ -297,8 +297,8 @@ def test_log_probabilities_are_promised_where_they_mean_something():
     assert not stepped.gives(Part.COUNTS)
     assert counted.gives(Part.COUNTS)
     assert not counted.gives(Part.LOGPROBS)
-    assert parts(DRAFT, SamplingParams(0.7, top_p=0.9)).gives(Part.LOGPROBS), "those of the law"
-    assert not parts(DRAFT, SamplingParams(repetition_penalty=1.3)).gives(Part.LOGPROBS)
+    assert parts(DRAFT, temperature=0.7, top_p=0.9).gives(Part.LOGPROBS), "those of the law"
+    assert not parts(DRAFT, repetition_penalty=1.3).gives(Part.LOGPROBS)
 
 
 def test_models_that_the_graph_does_not_cover_are_refused_in_words():
