@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -23,23 +23,32 @@ from audit.store import Store, StoredCheck
 from tests.audit.invoke import invoke
 
 from . import wrong_messages, wrong_weights
-from .engines import ENGINES, LLAMA, MLX, TestedEngine
+from .engines import ENGINES, LLAMA, MLX, OPENVINO, ORT, TestedEngine
 
 FAULTS: Final = (*wrong_weights.CHANGES, *wrong_messages.SENT, wrong_messages.SCORES)
 DAILY: Final = ("attention-scaled", "prompt-cut")
 DRAFT: Final = {"kind": "draft_model", "model": "draft", "gamma": 4}
-SAMPLED: Final = {"name": "sampled", "proposer": DRAFT, "verifier": "chain"}
-COPIED: Final = {**SAMPLED, "name": "copied", "proposer": {"kind": "ngram_simple", "gamma": 4}}
-GREEDY: Final = {"name": "greedy", "proposer": DRAFT, "verifier": "greedy", "sampling": {"temperature": 0}}
-SAMPLING: Final[Mapping[str, dict[str, Any]]] = {MLX.name: {"temperature": 1, "top_p": 0.95}}
-"""Of engines that have no top_p beside another temperature."""
+PROPOSERS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
+    LLAMA.name: (DRAFT, {"kind": "ngram_simple", "gamma": 4}),
+    OPENVINO.name: ({"kind": "prompt_lookup", "gamma": 4},),
+}
+"""Of engines that do not keep the target's law, or its numbers, with a draft model.
+
+llama.cpp gives every token of a step with a draft the log-probability 0: a second arm hardly drafts. OpenVINO draws
+tokens that the parameters exclude.
+"""
+SAMPLING: Final[Mapping[str, dict[str, Any]]] = {
+    MLX.name: {"temperature": 1, "top_p": 0.95},
+    ORT.name: {"temperature": 0.7, "top_k": 50, "top_p": 0.95},
+}
+"""Of engines that have no top_p beside another temperature, or no exact one without top_k."""
 KNOWN: Final[Mapping[str, set[tuple[str, str]]]] = {
     LLAMA.name: {("sampled", "logprob_closeness"), ("greedy", "logprob_closeness")}
 }
-"""Faults of the clean engine itself, by arm and check; docs/how-to says what each is.
+"""Faults of the clean engine itself, by arm and check."""
 
-llama.cpp gives every token of a step with a draft the log-probability 0, so it has a further arm that hardly drafts.
-"""
+
+RANKS: Final = {Verdict.NOT_RUN: 0, Verdict.CERTIFIED: 0, Verdict.INCONCLUSIVE: 1, Verdict.FAULT: 2}
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,10 @@ class Judged:
 
 
 def noticed(ours: Judged, clean: Judged, arms: Mapping[str, str]) -> set[tuple[str, str]]:
-    """The checks that certify the clean arms and not ours; `arms` has the clean arms by ours."""
-    certified = {(ours, check.check) for ours, theirs in arms.items() for check in clean.of(theirs) if _passes(check)}
-    return certified - {(check.arm, check.check) for check in ours.of(*arms) if _passes(check)}
-
-
-def _passes(check: StoredCheck) -> bool:
-    return check.verdict is Verdict.CERTIFIED
+    """The checks that judge our arms worse than the clean ones; `arms` has the clean arms by ours."""
+    before = {(name, check.check): RANKS[check.verdict] for name, arm in arms.items() for check in clean.of(arm)}
+    after = {(check.arm, check.check): RANKS[check.verdict] for check in ours.of(*arms)}
+    return {key for key, rank in after.items() if rank > before.get(key, 0)}
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class EngineRuns:
     python: str
     clean: Mapping[str, Any]
     out: Path
+    made: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The settings of engines with a fault."""
 
     def run(self, name: str, arms: list[dict[str, Any]], settings: Mapping[str, Any]) -> Judged:
         folder = self.out / name
@@ -96,7 +104,7 @@ class EngineRuns:
             "batch_size": 1,
             "models": dict(self.engine.sources),
             "engine": dict(settings),
-            "workloads": [{"name": "code", "prompts": "suites:prompts/code.jsonl", "limit": 24}],
+            "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 40}],
             "sampling": {"max_new_tokens": 24},
             "arms": arms,
         }
@@ -109,25 +117,39 @@ class EngineRuns:
         with Store.open(store, create=False, read_only=True) as opened:
             return Judged(result.exit_code, opened.checks(opened.resolve("latest")), KNOWN.get(self.engine.name, set()))
 
+    @property
+    def proposers(self) -> tuple[dict[str, Any], ...]:
+        return PROPOSERS.get(self.engine.name, (DRAFT,))
+
     def sampled(self, settings: Mapping[str, Any] | None = None, fault: str = "") -> list[dict[str, Any]]:
         """The sampled arms, with settings of their own, named after a fault."""
         sampling = SAMPLING.get(self.engine.name, {"temperature": 0.7, "top_p": 0.95})
         more = {} if settings is None else {"engine": dict(settings)}
-        arms = [SAMPLED, COPIED] if self.engine is LLAMA else [SAMPLED]
-        return [{**arm, "name": f"{arm['name']}{fault}", "sampling": sampling, **more} for arm in arms]
+        shared = {"verifier": "chain", "sampling": sampling, **more}
+        names = zip(("sampled", "copied"), self.proposers, strict=False)
+        return [{"name": f"{name}{fault}", "proposer": proposer, **shared} for name, proposer in names]
 
-    def faulty(self, fault: str) -> dict[str, Any]:
+    def greedy(self) -> dict[str, Any]:
+        """An arm at temperature 0."""
+        return {"name": "greedy", "proposer": self.proposers[0], "verifier": "greedy", "sampling": {"temperature": 0}}
+
+    def faulty(self, fault: str) -> Mapping[str, Any]:
         """The settings of the engine with a fault."""
+        if fault not in self.made:
+            self.made[fault] = {**self.clean, **self._changed(fault)}
+        return self.made[fault]
+
+    def _changed(self, fault: str) -> Mapping[str, Any]:
         folder, kind = self.out / "faults" / fault, self.engine.format
         if fault in wrong_weights.CHANGES and kind is not None:
             changed = wrong_weights.changed_conversion(kind, self.engine.sources["target"], fault, folder)
-            return {**self.clean, kind: {**self.clean[kind], "target": str(changed)}}
+            return {kind: {**self.clean[kind], "target": str(changed)}}
         source, planted = None, fault
         if fault in wrong_weights.CHANGES:
             source = wrong_weights.changed_source(self.engine.sources["target"], fault, folder / "source")
             planted = wrong_messages.WEIGHTS
         python = wrong_messages.interpreter(folder / "bin", self.python, self.engine.name, planted, source)
-        return {**self.clean, "python": python}
+        return {"python": python}
 
 
 @pytest.fixture(scope="session")
@@ -138,7 +160,7 @@ def runs(engine, engine_settings, request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def clean(runs):
-    return runs.run("clean", [*runs.sampled(), GREEDY], runs.clean)
+    return runs.run("clean", [*runs.sampled(), runs.greedy()], runs.clean)
 
 
 def over(*values):
@@ -179,7 +201,7 @@ def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
 def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
     """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
     arms = {fault: runs.sampled(runs.faulty(fault), f"-{fault}") for fault in faults}
-    judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), GREEDY], runs.clean)
+    judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), runs.greedy()], runs.clean)
     judged.show()
     verdicts = [{check.check: check.verdict for check in run.of("greedy")} for run in (judged, clean)]
     assert verdicts[0] == verdicts[1]
@@ -194,7 +216,7 @@ def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, fault
 @pytest.mark.parametrize(("engine", "fault"), over(("temperature", "temperature", SLOW)), indirect=["engine"])
 def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, fault):
     """The baseline draws too, with the same seed."""
-    judged = runs.run("hot", [GREEDY], runs.faulty(fault))
+    judged = runs.run("hot", [runs.greedy()], runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
     assert noticed(judged, clean, {"greedy": "greedy"})

@@ -30,18 +30,20 @@ class Wire:
     settings: tuple[str, ...]
     echo: tuple[str, ...] | None
     temperature: str = "temperature"
+    other: float = 1.0
+    """Another temperature than the suite's."""
 
 
 WIRES: Final[Mapping[str, Wire]] = {
     "llama_cpp": Wire(("body",), ("body",), ("answer", "generation_settings")),
     "onnxruntime_genai": Wire((), ("search",), ("search",)),
     "openvino_genai": Wire((), ("options",), ("options",)),
-    "mlx_lm": Wire((), ("sampling", "sampler"), None, "temp"),
+    "mlx_lm": Wire((), ("sampling", "sampler"), None, "temp", 1.3),
 }
 SENT: Final[Mapping[str, Callable[[dict[str, Any], Wire], None]]] = {
     "prompt-cut": lambda request, wire: _lengthen(request, wire, -1),
     "prompt-longer": lambda request, wire: _lengthen(request, wire, 1),
-    "temperature": lambda request, wire: _set(request, wire, wire.temperature, 1.0),
+    "temperature": lambda request, wire: _set(request, wire, wire.temperature, wire.other),
     "top-p": lambda request, wire: _set(request, wire, "top_p", 1.0),
 }
 """Faults of a request."""

@@ -5,11 +5,11 @@ text) given all that came before. Statistics: a sequential mixture over declared
 time, and one-sample tests of all tokens (transforms in rank and id order, log p, the most likely token), Holm-adjusted;
 each half of `alpha`. Effect: the largest difference between the frequency of a declared event (the most likely token,
 the two most likely, a repeat, a copy from the text) and its probability, per token; bound: 99 % for all events
-together. At temperature 0 the law is one token: each that trails the reference's most likely one by more than `near`
-nats is a fault, and the bound is that of their share. Assumes that the engine's arithmetic agrees with the reference up
-to rounding, that the tokens are those that were drawn, and independent random numbers between requests. Cannot see:
-shifts of mass that keep ranks, ids and log p, single places that are rare, faults of random numbers, and alternatives
-below the detectable difference.
+together. At temperature 0 the law is one token: each that trails the reference's most likely one by more than
+`lead_margin` nats is a fault, and the bound is that of their share. Assumes that the engine's arithmetic agrees with
+the reference up to rounding, that the tokens are those that were drawn, and independent random numbers between
+requests. Cannot see: shifts of mass that keep ranks, ids and log p, single places that are rare, faults of random
+numbers, and alternatives below the detectable difference.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ CHECK = Check(
         "margin": 0.06,
         "min_tokens": 500,
         "max_tokens": 100_000,
-        "near": 0.5,
+        "lead_margin": 0.5,
     },
     run=_run,
     applies=_applies,

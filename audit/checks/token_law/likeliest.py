@@ -16,8 +16,8 @@ MAX_FINDINGS: Final = 20
 
 
 def judge_likeliest(requests: Sequence[RequestRecord], params: Params) -> CheckResult:
-    """Compare each token with the row of the anchor's request; one that trails by more than `near` nats is a fault."""
-    tokens, near = sum(len(request.tokens) for request in requests), float(params["near"])
+    """Find the tokens that trail the most likely one of the anchor's row by more than `lead_margin` nats."""
+    tokens, near = sum(len(request.tokens) for request in requests), float(params["lead_margin"])
     findings = [finding for request in requests for finding in _behind(request, near)]
     bound = upper_bound(len(findings), tokens, float(params["confidence"]))
     text = f"{len(findings)} of {tokens} tokens trail the reference's most likely one by more than {near:g} nats"
