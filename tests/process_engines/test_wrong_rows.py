@@ -192,9 +192,9 @@ def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
-    found = noticed(judged, clean, {arm["name"]: arm["name"] for arm in arms})
-    print(sorted(found))
-    assert found
+    worse = noticed(judged, clean, {arm["name"]: arm["name"] for arm in arms})
+    print(sorted(worse))
+    assert worse
 
 
 @pytest.mark.parametrize(("engine", "faults"), over(("daily", DAILY), ("rest", REST, SLOW)), indirect=["engine"])
@@ -207,10 +207,10 @@ def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, fault
     assert verdicts[0] == verdicts[1]
     for fault, listed in arms.items():
         names = {arm["name"]: arm["name"].removesuffix(f"-{fault}") for arm in listed}
-        found = noticed(judged, clean, names)
-        print(fault, exit_code(judged.of(*names, "greedy")), sorted(found))
+        worse = noticed(judged, clean, names)
+        print(fault, exit_code(judged.of(*names, "greedy")), sorted(worse))
         assert exit_code(check for check in judged.checks if check.arm in (*names, "greedy")) != 0
-        assert found, fault
+        assert worse, fault
 
 
 @pytest.mark.parametrize(("engine", "fault"), over(("temperature", "temperature", SLOW)), indirect=["engine"])
