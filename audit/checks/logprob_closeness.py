@@ -1,14 +1,17 @@
 """Log-probability closeness: the candidate reports the target's log-probabilities for its tokens.
 
-Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal tokens differ from the reference's by
-no more than `margin` on average, or by `times_floor` of what two plain runs differ by (the A/A floor), and have no
-systematic shift above `bias_margin` or the floor. References: the baseline, where the tokens have to be equal
-(temperature 0, shared randomness), and the anchor arm, which reads the candidate's own tokens; of prompts, where they
-were requested, the anchor arm or else the baseline. Numbers after the engine's transforms are compared with the
-anchor's law. Statistic: mean absolute and mean signed difference in nats; effect and bound: the mean absolute one with
-its 99 % upper bound, of the worse reference. Intervals are cluster-robust, with the prompt as unit. A single difference
-above `max_single` and ten times the floor's largest is a fault by itself. Assumes independent prompts. Cannot see:
-log-probabilities of tokens that were not emitted, and faults that the reference shares.
+Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal
+tokens differ from the reference's by no more than `margin` on average, or by
+`times_floor` of what two plain runs differ by (the A/A floor), and have no
+systematic shift above `bias_margin` or the floor. References: the baseline, where
+the tokens have to be equal (temperature 0, shared randomness), and the anchor arm,
+which reads the candidate's own tokens; of prompts, where they were requested, the
+anchor arm or else the baseline. Statistic: mean absolute and mean signed
+difference in nats; effect and bound: the mean absolute one with its 99 % upper
+bound, of the worse reference. Intervals are cluster-robust, with the prompt as
+unit. A single difference above `max_single` and ten times the floor's largest is a
+fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
+tokens that were not emitted, and faults that the reference shares.
 """
 
 from __future__ import annotations
@@ -22,16 +25,7 @@ import numpy as np
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.logprob_changes import (
-    FLOOR_TIMES,
-    OF_LAW,
-    OF_PROMPT,
-    LogprobChanges,
-    _of_answer,
-    _of_law,
-    _of_prompt,
-    changes,
-)
+from audit.evidence.logprob_changes import FLOOR_TIMES, OF_PROMPT, LogprobChanges, _of_prompt, changes
 from audit.evidence.pairing import Divergence
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, Evidence, Level
@@ -100,9 +94,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if evidence.baseline is not None and _equal_tokens(evidence):
         result.append(changes(evidence.candidate, evidence.baseline, "baseline"))
     if ArmKind.ANCHOR in evidence.companions:
-        lawful = any(request.trace.header.facts.get(OF_LAW) for request in evidence.candidate.requests)
-        sides = _of_law if lawful else _of_answer
-        result.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor", sides))
+        result.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
     result += _prompt_changes(evidence)
     empty = next((item.reference for item in result if not len(item.value)), None)
     if empty is not None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import decisions
-from audit.evidence.law.cells import exact_of
 from audit.evidence.pairing import Pair, agreeing, pair_arms
 from audit.evidence.records import ArmRecord
 from engine.core.types import Floats
@@ -17,10 +15,7 @@ from engine.core.types import Floats
 OF_PROMPT = "prompt_logprobs"
 """Of a record's facts: the log-probability of each token of the prompt, None for the first."""
 
-OF_LAW = "law_logprobs"
-"""Of a record's facts: the log-probability of each token after the request's own transforms, of an engine that has
-no other.
-"""
+
 FLOOR_TIMES = 10.0
 """Factor on the largest difference between two plain runs, the limit of a single difference."""
 
@@ -66,14 +61,6 @@ def _of_prompt(pair: Pair) -> _Sides:
     left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
     shared = min(len(left), len(right))
     return _Sides(left[:shared], right[:shared])
-
-
-def _of_law(pair: Pair) -> _Sides:
-    """Those of the tokens after all transforms; a token that the reference's transforms exclude has no number."""
-    ours = np.asarray(pair.candidate.trace.header.facts.get(OF_LAW, ()), dtype=np.float64)
-    p = exact_of(decisions(pair.baseline)).p
-    shared = min(len(ours), len(p)) if pair.candidate.tokens == pair.baseline.tokens else 0
-    return _Sides(ours[:shared], np.log(p[:shared], out=np.full(shared, -np.inf), where=p[:shared] > 0))
 
 
 def changes(

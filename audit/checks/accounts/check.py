@@ -20,7 +20,6 @@ import numpy as np
 from audit.checks.base.interface import ByRequest, Check, needs_nothing, never_excused
 from audit.errors import UserError
 from audit.evidence.accounts import TABLE, Quantity
-from audit.evidence.logprob_changes import OF_LAW
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.streams import STREAM, declared_filters
@@ -45,7 +44,7 @@ def recorded(reading: RequestReading) -> frozenset[Quantity]:
         Quantity.ANSWERS: not arm.ours,
         Quantity.PARAMETERS: not arm.ours,
         Quantity.ROWS: arm.level >= Level.L2 or len(trace.logits_digest) > 0,
-        Quantity.LOGPROBS: bool(np.isfinite(trace.logprob).any()) or OF_LAW in trace.header.facts,
+        Quantity.LOGPROBS: bool(np.isfinite(trace.logprob).any()),
         Quantity.STRUCTURE: trace.header.sampling.structured is not None,
         Quantity.MASKS: len(trace.mask_digest) > 0,
         Quantity.CALLS: asks_for_calls(request),

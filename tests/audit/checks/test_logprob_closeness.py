@@ -5,15 +5,11 @@ import pytest
 
 from audit.checks import logprob_closeness
 from audit.checks.base.interface import evaluate
-from audit.evidence.logprob_changes import OF_LAW
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel
-from engine.sampling.transforms import transform
-from tests.audit.checks.anchor_arms import anchor_arm, world_reference
 from tests.audit.checks.reruns import arena_evidence
-from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, world
-from tests.support.served import FOREIGN, served
+from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, world
 from tests.support.tiers import fast_first
 
 TARGET = world(6)
@@ -181,28 +177,3 @@ def test_a_finding_names_the_prompt_s_token():
     far = with_prompts(plain, shift=-3.0)
     found = verdict(far)
     assert found.findings[0].message.startswith("prompt token 1: log-probability -4, ")
-
-
-def of_law(request, heat):
-    """The record of an engine that reports log p after its own transforms, at a temperature of its own."""
-    bare, header = served(request), request.trace.header
-    asked = replace(header.sampling, temperature=header.sampling.temperature * heat)
-    rows = world_reference(TARGET).rows((*header.prompt, *request.tokens), len(header.prompt))
-    # without penalties the history does not matter
-    laws = [transform(row, (), 0, asked, ()).p for row in rows[: len(request.tokens)]]
-    numbers = [float(np.log(max(law[token], 1e-30))) for law, token in zip(laws, request.tokens, strict=True)]
-    facts = {**bare.trace.header.facts, OF_LAW: numbers}
-    return replace(bare, trace=replace(bare.trace, header=replace(bare.trace.header, facts=facts)))
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("heat", "expected"), [(1.0, Verdict.CERTIFIED), (1.3, Verdict.FAULT)])
-def test_numbers_of_the_law_are_compared_with_the_law_of_the_reference(heat, expected):
-    sampling = replace(SAMPLED, temperature=0.7, top_p=0.9, max_new_tokens=32)
-    drawn = arm(TARGET, Setup(sampling=sampling), 12)
-    served_requests = tuple(of_law(request, heat) for request in drawn.requests)
-    candidate = ArmRecord("served", ArmKind.CANDIDATE, Level.L1, FOREIGN, served_requests)
-    anchor = anchor_arm(candidate, world_reference(TARGET))
-    result = verdict(Evidence(candidate, None, None, {ArmKind.ANCHOR: anchor}))
-    assert result.verdict is expected, result.summary
-    assert result.n == sum(len(request.tokens) for request in served_requests)
