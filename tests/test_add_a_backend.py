@@ -80,7 +80,7 @@ def test_the_backend_of_the_page_keeps_the_contract(copycat):
 
 def test_what_it_declares_is_what_it_reports(copycat):
     engine = copycat.arm(COPYING)
-    shown = backends.declared("copycat").arm(ArmSettings(COPYING, True, ModelSource("bundled:target")))
+    shown = backends.declared("copycat").arm(ArmSettings(COPYING, SamplingParams(), ModelSource("bundled:target")))
     effective = engine.effective_config()
     assert (shown.decoder, effective.decoder) == (LoopOwner.FOREIGN, LoopOwner.FOREIGN)
     assert (shown.level, shown.protocol) == (engine.capabilities().level, Protocol.GREEDY)

@@ -26,8 +26,8 @@ CLAIMS: Final = (
 """With p, q and decisions on record."""
 OURS: Final = ("rng_streams", "bitwise")
 """Further claims about the project's own loop."""
-TOKENS: Final = ("accounting", "greedy_equality", "two_sample")
-"""With tokens and texts only: what the arm emits is compared with the baseline."""
+TOKENS: Final = ("accounting", "greedy_equality")
+"""With tokens and texts only."""
 SERVED: Final = ("same_seed", "seed")
 """Of an engine that decodes by itself, without p and q on record."""
 
@@ -41,7 +41,7 @@ def default_checks(
     shown = ArmEvidence(declaration.decoder, level.level, level.parts, plan.protocol)
     # the backend itself reports settings that it refuses, when the arm is built
     with contextlib.suppress(InvalidRequest):
-        shown = declaration.arm(ArmSettings(plan, sampling.greedy, target))
+        shown = declaration.arm(ArmSettings(plan, sampling, target))
     return standard_checks(
         ArmOutline(
             shown,

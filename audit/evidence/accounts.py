@@ -99,12 +99,30 @@ def _gives(part: Part) -> When:
     return lambda arm: arm.shown.gives(part)
 
 
+REFERENCE: Final = _gives(Part.REFERENCE)
+
+
 def _foreign(arm: ArmOutline) -> bool:
     return not arm.ours
 
 
 def _drawn(arm: ArmOutline) -> bool:
     return not arm.greedy
+
+
+def _named(arm: ArmOutline) -> bool:
+    """True if an independent pass can follow the tokens: they are the engine's own, not those of a text."""
+    return REFERENCE(arm) and (arm.shown.gives(Part.TOKENS) or arm.shown.gives(Part.LOGPROBS))
+
+
+def _followed(arm: ArmOutline) -> bool:
+    """True if only an independent pass has the law of the tokens: the baseline of another engine shares its faults."""
+    return arm.level < 3 and _named(arm) and not (arm.ours and arm.repeats)
+
+
+def _repeated(arm: ArmOutline) -> bool:
+    """True if each token is compared with the baseline's: the noise of another engine's draws is not known."""
+    return arm.greedy or (arm.ours and arm.repeats)
 
 
 def _keyed(arm: ArmOutline) -> bool:
@@ -141,7 +159,6 @@ class KnownAccounts:
         return tuple(dict.fromkeys(name for account in self.accounts for name in account.checks))
 
 
-REFERENCE: Final = _gives(Part.REFERENCE)
 LAWS: Final = ("law", "prefix_measurable", "acceptance_theory")
 TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.ANSWERS: KnownAccounts(_foreign, (Account("requests that were sent", ("liveness",), _always),)),
@@ -180,9 +197,10 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.TOKENS: KnownAccounts(
         _always,
         (
-            Account("the baseline's tokens", ("greedy_equality", "coupled_equality"), lambda arm: arm.repeats),
+            Account("p of an independent pass", ("token_law",), _followed),
+            Account("the baseline's tokens", ("greedy_equality", "coupled_equality"), _repeated),
+            Account("the baseline's tokens under its seeds", ("same_seed",), lambda arm: arm.repeats),
             Account("p on record", LAWS, _level(3)),
-            Account("p of an independent pass", ("token_law",), _all(REFERENCE, lambda arm: not arm.repeats)),
             Account("samples of the baseline", ("two_sample",), _always),
         ),
     ),

@@ -191,7 +191,7 @@ def _worth_reading(suite: Suite, candidate: Arm) -> bool:
     assert candidate.spec is not None
     if compares_anyway(candidate.spec):
         return True
-    settings = ArmSettings(candidate.plan, candidate.sampling.greedy, sources(suite)["target"])
+    settings = ArmSettings(candidate.plan, candidate.sampling, sources(suite)["target"])
     try:
         shown = declared(suite.backend).arm(settings)
     except InvalidRequest:

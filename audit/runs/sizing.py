@@ -257,7 +257,7 @@ def _shown(suite: Suite, arm: Arm) -> ArmEvidence:
     Raises:
         UserError: the backend rejects the settings.
     """
-    settings = ArmSettings(arm.plan, arm.sampling.greedy, sources(suite)["target"])
+    settings = ArmSettings(arm.plan, arm.sampling, sources(suite)["target"])
     try:
         return declared(suite.backend).arm(settings)
     except InvalidRequest as error:

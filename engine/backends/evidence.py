@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.core.types import Protocol, RecordLevel
+from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.record.effective import LoopOwner
 
 
@@ -64,11 +64,16 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
-    """The settings that determine an arm's evidence: its plan, its temperature, and the target's source."""
+    """The settings that determine an arm's evidence: its plan, its sampling parameters, and the target's source."""
 
     plan: EngineSpec
-    greedy: bool
+    sampling: SamplingParams
     target: ModelSource
+
+    @property
+    def greedy(self) -> bool:
+        """True at temperature 0."""
+        return self.sampling.greedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmSettings, Part
 from engine.backends.native import PROMISES, draws, shape, steady
-from engine.core.types import DraftRule, Protocol, QKind, RecordLevel
+from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, SamplingParams
 from engine.models import numerics
 from tests.audit.agreement import differences, planned, write_suite
 from tests.engine.heads import tiny
@@ -86,7 +86,7 @@ def test_transformers_arms(tmp_path, arms):
 
 def shown(backend, target, greedy=False, **settings):
     plan = EngineSpec(**{"protocol": Protocol.CHAIN, "gamma": 3, **settings})
-    return declared(backend).arm(ArmSettings(plan, greedy, ModelSource(target)))
+    return declared(backend).arm(ArmSettings(plan, SamplingParams(0.0 if greedy else 1.0), ModelSource(target)))
 
 
 VLLM = {

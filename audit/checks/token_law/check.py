@@ -5,9 +5,11 @@ text) given all that came before. Statistics: a sequential mixture over declared
 time, and one-sample tests of all tokens (transforms in rank and id order, log p, the most likely token), Holm-adjusted;
 each half of `alpha`. Effect: the largest difference between the frequency of a declared event (the most likely token,
 the two most likely, a repeat, a copy from the text) and its probability, per token; bound: 99 % for all events
-together. Assumes that the engine's arithmetic agrees with the reference up to rounding, that the tokens are those that
-were drawn, and independent random numbers between requests. Cannot see: shifts of mass that keep ranks, ids and log p,
-single places that are rare, faults of random numbers, and alternatives below the detectable difference.
+together. At temperature 0 the law is one token: each that trails the reference's most likely one by more than
+`lead_margin` nats is a fault, and the bound is that of their share. Assumes that the engine's arithmetic agrees with
+the reference up to rounding, that the tokens are those that were drawn, and independent random numbers between
+requests. Cannot see: shifts of mass that keep ranks, ids and log p, single places that are rare, faults of random
+numbers, and alternatives below the detectable difference.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from typing import Any, Final
 import numpy as np
 
 from audit.checks.base.interface import Check, Design
+from audit.checks.token_law.likeliest import judge_likeliest
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
 from audit.evidence.anchor.judgement import NO_ANCHOR
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
-from audit.evidence.law.leak import GREEDY
 from audit.evidence.law.table import moments_of
 from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import seed_of, shared_numbers
@@ -35,7 +37,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
 from audit.stats.multiplicity import holm, percent
-from audit.stats.power import POWER, detectable_shift
+from audit.stats.power import POWER, detectable_shift, zero_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.tails import EventDeviation, event_deviation, radius
 from engine.backends.evidence import Part
@@ -51,15 +53,11 @@ NAMED: Final = ("server", "log-probabilities")
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
-        return GREEDY
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
 def _foresee(params: Params, design: Design) -> str | None:
     del params
-    if design.greedy:
-        return GREEDY
     return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
@@ -90,6 +88,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     requests = _ordered(evidence)
+    if any(request.trace.header.sampling.greedy for request in requests):
+        return judge_likeliest(requests, params)
     generator = np.random.default_rng(seed_of(evidence.candidate.requests))
     result = gather(requests, int(params["max_tokens"]), generator)
     alpha = float(params["alpha"]) / 2.0
@@ -207,7 +207,7 @@ def _details(
 def _plan(params: Params, design: Design) -> SampleSize | None:
     """Tokens until the bound of every event is within the margin."""
     if design.greedy:
-        return None
+        return dataclasses.replace(zero_need(float(params["margin"])), unit="tokens")
     error, margin = (1.0 - float(params["confidence"])) / len(EVENTS), float(params["margin"])
     units = int(params["min_tokens"])
     spread = design.assumed.spread or SPREAD
@@ -221,7 +221,14 @@ CHECK = Check(
     name="token_law",
     claim="law",
     needs=Level.L0,
-    defaults={"alpha": 0.005, "confidence": 0.99, "margin": 0.06, "min_tokens": 500, "max_tokens": 100_000},
+    defaults={
+        "alpha": 0.005,
+        "confidence": 0.99,
+        "margin": 0.06,
+        "min_tokens": 500,
+        "max_tokens": 100_000,
+        "lead_margin": 0.5,
+    },
     run=_run,
     applies=_applies,
     foresee=_foresee,

@@ -55,6 +55,11 @@ class AnchorResult:
     """Noise of the engine without speculation against the reference."""
 
     @property
+    def noise_mean(self) -> float:
+        """Mean distance, before truncation, of plain decoding from the reference; 0 if not measured."""
+        return float(np.mean(self.reference.plain)) if len(self.reference.plain) else 0.0
+
+    @property
     def truncated(self) -> bool:
         """Distances are after all transforms."""
         return all(request.truncated for request in self.requests)
@@ -95,12 +100,14 @@ def _references(evidence: Evidence) -> list[ArmRecord]:
 
 def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) -> AnchorLimits:
     plain, lead = (np.concatenate(parts) for parts in ((floor.plain, reference.plain), (floor.lead, reference.lead)))
+    most, most_lead = float(params["position_margin"]), float(params["lead_margin"])
     if len(plain) < int(params["min_noise"]):
-        return AnchorLimits(float(params["position_margin"]), float(params["lead_margin"]), 0)
+        return AnchorLimits(most, most_lead, 0)
     lead_noise = float(lead.max()) if len(lead) else 0.0
+    # a baseline with the candidate's fault would allow anything
     return AnchorLimits(
-        distance=max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max())),
-        lead=max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise),
+        distance=min(most, max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max()))),
+        lead=min(most_lead, max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise)),
         measured=len(plain),
     )
 

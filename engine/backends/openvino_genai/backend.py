@@ -1,7 +1,7 @@
 """OpenVINO GenAI as a backend: one arm, whose requests run a batch at a time, and the models that it loads.
 
 The engine names no draft, so every token is a step of its own; how many tokens each step committed is a fact of the
-request. Log-probabilities are recorded where they are those of the raw rows.
+request. Log-probabilities are those of the raw rows, and recorded where no penalty changes these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from engine.backends.openvino_genai.settings import (
     counted,
     generation_options,
     level_of,
-    raw,
     settings_of,
 )
 from engine.backends.process.arm import ConvertedEngine
@@ -127,7 +126,7 @@ def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: Answer
     if settings.kind is not None:
         counts = answer.get("counts") or {}
         facts["speculation"] = {"steps": len(answer["steps"]), "per_step_emitted": answer["steps"], **counts}
-    numbers = tuple(answer["logprob"]) if raw(request.sampling) else ()
+    numbers = tuple(answer["logprob"]) if request.sampling.plain_scores else ()
     record = ForeignRecord(single_steps(tokens), numbers, (float("nan"),) * len(numbers))
     return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
 

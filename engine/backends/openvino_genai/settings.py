@@ -26,7 +26,7 @@ from engine.backends.process.settings import (
 )
 from engine.core.errors import InvalidRequest
 from engine.core.options import ScalarOption
-from engine.core.types import RecordLevel, Request, SamplingParams
+from engine.core.types import RecordLevel, Request
 from engine.record.effective import LoopOwner
 
 PROGRAM: Final = EngineProgram(
@@ -90,7 +90,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     plan = settings.plan
     counters = counted(settings_of(plan))
     parts = SCORED[plan.level].parts
-    if counters:
+    if counters or not settings.sampling.plain_scores:
         parts -= {Part.LOGPROBS}
     return ArmEvidence(
         decoder=LoopOwner.FOREIGN,
@@ -114,12 +114,6 @@ REFUSED: Final[Refusals] = {
     ),
 }
 """Unsupported parameters, each with the fix."""
-
-
-def raw(sampling: SamplingParams) -> bool:
-    """True if the engine's log-probabilities, which it takes after all transforms, are those of the raw rows."""
-    untruncated = not sampling.top_k and sampling.top_p == 1 and not sampling.min_p
-    return sampling.plain_scores and (sampling.greedy or (sampling.temperature == 1 and untruncated))
 
 
 def generation_options(request: Request, eos_ids: tuple[int, ...]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from audit.checks.anchor.row_closeness import CHECK
@@ -86,6 +87,23 @@ def test_an_answer_of_the_baseline_that_no_pass_can_follow_only_measures_no_nois
     assert noise.unreadable
     result = judged(replace(evidence, companions={**evidence.companions, ArmKind.NOISE: noise}))
     assert result.verdict is Verdict.CERTIFIED
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("spread", "expected"), [(0.001, Verdict.CERTIFIED), (0.3, Verdict.INCONCLUSIVE), (9, Verdict.FAULT)]
+)
+def test_a_baseline_with_the_candidates_fault_is_no_noise(spread, expected):
+    """Both arms have the same other weights: the reference's rows differ from both."""
+    place = world(1)
+    moved = np.random.default_rng(3).normal(0, spread, place.target.shape)
+    named = replace(place, target=place.target + moved)
+    evidence = simulated(place, CHAIN, 12)
+    anchor = anchor_arm(evidence.candidate, world_reference(named))
+    result = judged(with_noise(replace(evidence, companions={ArmKind.ANCHOR: anchor}), named))
+    assert result.verdict is expected, result.summary
+    if expected is Verdict.INCONCLUSIVE:
+        assert "which is no noise" in result.summary
 
 
 @pytest.mark.medium

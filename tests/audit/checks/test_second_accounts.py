@@ -19,6 +19,7 @@ from audit.evidence.verdicts import Verdict
 from engine import backends
 from engine.backends.evidence import ArmEvidence, Part
 from engine.core.types import Protocol
+from engine.record.effective import LoopOwner
 from tests.audit.checks.engine_arms import engine_arm, plan
 from tests.support.cases import every_case
 
@@ -87,6 +88,26 @@ def test_rows_are_read_with_equal_bits_or_beside_an_independent_pass():
     assert judges(promises="chain", shape="tree") == ("row_closeness",)
     assert judges(promises=None) == ("row_closeness",)
     assert judges(parts=EVERYTHING.parts - {Part.REREAD}) == ("row_closeness",)
+
+
+def test_tokens_of_another_engine_are_followed_by_an_independent_pass():
+    """A baseline of the same engine shares its faults, at temperature 0 and under shared seeds too."""
+    named = frozenset((Part.REFERENCE, Part.TOKENS))
+
+    def judges(level, greedy, parts=named, rule=Protocol.CHAIN, decoder=LoopOwner.FOREIGN):
+        shown = ArmEvidence(decoder, level, parts, Protocol.GREEDY if greedy else rule)
+        account, *_ = dict(accounts_of(ArmOutline(shown, level, greedy)))[Quantity.TOKENS]
+        return account.checks
+
+    followed = [judges(level, greedy) for level in range(3) for greedy in (True, False)]
+    assert followed == [("token_law",)] * 6
+    assert judges(1, greedy=False, rule=Protocol.GUMBEL) == ("token_law",)
+    bare = frozenset((Part.REFERENCE,))
+    assert judges(0, greedy=True, parts=bare) == ("greedy_equality", "coupled_equality"), "tokens of a text"
+    assert judges(0, greedy=False, parts=bare) == ("two_sample",)
+    assert judges(0, greedy=False, parts=bare, rule=Protocol.GUMBEL) == ("same_seed",)
+    assert judges(1, greedy=True, decoder=LoopOwner.OWN) == ("greedy_equality", "coupled_equality")
+    assert judges(3, greedy=False)[0] == "law"
 
 
 @pytest.mark.medium

@@ -92,9 +92,25 @@ def test_tokens_of_a_text_are_not_those_that_were_drawn():
     assert "its tokens are by tokenizer" in result.summary
 
 
-def test_it_runs_neither_at_temperature_0_nor_without_an_anchor():
-    greedy = seen(Setup(Protocol.GREEDY, sampling=GREEDY), 1, 2)
-    assert judge(greedy).verdict is Verdict.NOT_RUN
+@pytest.mark.medium
+def test_at_temperature_0_every_token_is_the_likeliest_one_of_the_reference():
+    requests = [*map(served, drawn(Setup(Protocol.GREEDY, sampling=GREEDY), 1, 2))]
+    result = judge(beside_the_target(requests, 1))
+    assert result.verdict is Verdict.CERTIFIED, (result.summary, result.findings)
+    assert result.bound <= result.margin
+    assert judge(beside_the_target(requests, 1), margin=0.01).verdict is Verdict.INCONCLUSIVE
+    # the engine draws at temperature 1, and its records say 0
+    drawn_hot = [
+        replace(each, trace=replace(each.trace, header=replace(each.trace.header, sampling=GREEDY)))
+        for each in map(served, drawn(Setup(sampling=SHORT), 1, 2))
+    ]
+    hot = judge(beside_the_target(drawn_hot, 1))
+    assert hot.verdict is Verdict.FAULT
+    assert "nats in the reference's row" in hot.findings[0].message
+    assert hot.statistic == round(hot.effect * hot.n) > 0
+
+
+def test_it_does_not_run_without_an_anchor():
     bare = replace(seen(Setup(sampling=SHORT), 1, 2), companions={})
     assert judge(bare).verdict is Verdict.NOT_RUN
     assert judge(bare).lacking

@@ -23,7 +23,9 @@ backend: openai
 models: {{target: "{target}"}}
 engine: {{url: "http://127.0.0.1:8000/v1", {engine}}}
 workloads: [{{name: tools, prompts: tools.jsonl}}]
-arms: [{{name: served, proposer: {{kind: served, gamma: 3}}, verifier: greedy}}]
+arms:
+  - {{name: served, proposer: {{kind: served, gamma: 3}}, verifier: greedy}}
+  - {{name: drawn, proposer: {{kind: served, gamma: 3}}, verifier: chain, sampling: {{temperature: 1}}}}
 """
 
 
@@ -64,19 +66,21 @@ class TestValid:
         assert sampled.checks["law"] == {"leak_margin": 0.06}
 
     @pytest.mark.parametrize(
-        ("target", "engine", "decoded"),
+        ("target", "engine", "decoded", "followed"),
         [
-            ("served:m", "server: vllm", True),
-            ("served:m", "server: vllm, logprobs: 0", False),
-            ("bundled:target", "server: vllm, logprobs: 0", True),
-            ("bundled:target", "server: openai, logprobs: 0", False),
+            ("served:m", "server: vllm", True, False),
+            ("served:m", "server: vllm, logprobs: 0", False, False),
+            ("bundled:target", "server: vllm, logprobs: 0", True, True),
+            ("bundled:target", "server: openai, logprobs: 0", False, False),
         ],
     )
-    def test_text_is_a_default_where_the_tokens_are_decoded_again(self, tmp_path, target, engine, decoded):
+    def test_tokens_are_decoded_again_or_followed_where_they_can_be(self, tmp_path, target, engine, decoded, followed):
         text = ENDPOINT.format(target=target, engine=engine)
-        (arm,) = load_suite(write_suite(tmp_path, text)).arms
-        assert ("text" in arm.checks) is decoded
-        assert "two_sample" in arm.checks
+        arms = load_suite(write_suite(tmp_path, text)).arms
+        assert ["text" in arm.checks for arm in arms] == [decoded] * 2
+        assert ["token_law" in arm.checks for arm in arms] == [followed] * 2
+        # samples of the baseline stand in for the law
+        assert ["two_sample" in arm.checks for arm in arms] == [False, not followed]
 
     def test_an_arms_parameters_win_over_the_suites(self, tmp_path):
         text = SUITE.replace("[greedy_equality, replay]", "{law: {leak_margin: 0.1}, replay: {}}")

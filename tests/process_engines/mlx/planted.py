@@ -1,12 +1,11 @@
-"""An interpreter whose mlx_lm has a planted fault: the library's own source with one line changed.
-
-The interpreter is a script; Python runs `sitecustomize` of the folder beside it before anything else.
-"""
+"""An interpreter whose mlx_lm has a planted fault: the library's own source with one line changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
+
+from tests.process_engines.planted import interpreter_with
 
 PATCH: Final = """
 import importlib, inspect, os, random, sys
@@ -30,10 +29,4 @@ STALE_CACHE: Final = ("trim_prompt_cache(model_cache, num_draft - num_accept)", 
 
 def planted(folder: Path, python: str, change: tuple[str, str]) -> str:
     """The path of an interpreter with the change in its mlx_lm; `folder` is new."""
-    folder.mkdir()
-    old, new = change
-    (folder / "sitecustomize.py").write_text(PATCH.format(old=old, new=new), "utf-8")
-    script = folder / "python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}:$PYTHONPATH" exec "{python}" "$@"\n', "utf-8")
-    script.chmod(0o755)
-    return str(script)
+    return interpreter_with(folder, python, PATCH.format(old=change[0], new=change[1]))

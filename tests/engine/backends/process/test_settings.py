@@ -130,7 +130,7 @@ def test_every_parameter_reaches_llama_cpp_or_is_refused():
 
 def test_the_evidence_follows_the_way_of_speculating():
     def parts(plan, greedy=False):
-        return declared("llama_cpp").arm(ArmSettings(plan, greedy, TARGET))
+        return declared("llama_cpp").arm(ArmSettings(plan, SamplingParams(0.0 if greedy else 1.0), TARGET))
 
     assert (parts(DRAWN).drawn, parts(DRAWN, greedy=True).drawn, parts(DRAFT).drawn) == (True, False, False)
     assert (parts(POOLED).shares, parts(COPIED).shares) == (True, False)
@@ -189,7 +189,7 @@ def test_what_means_something_else_to_the_engine_is_refused():
 
 def test_rows_and_decisions_are_promised_by_record_level():
     def evidence(level):
-        return declared("mlx_lm").arm(ArmSettings(replace(DRAFT, level=level), False, TARGET))
+        return declared("mlx_lm").arm(ArmSettings(replace(DRAFT, level=level), SamplingParams(1.0), TARGET))
 
     assert [evidence(level).level for level in RecordLevel] == [0, 1, 3, 3]
     assert evidence(RecordLevel.FULL).gives(Part.ROWS)
@@ -241,7 +241,7 @@ def test_the_configuration_of_a_model_fills_nothing_in():
 
 def test_rows_are_promised_without_n_gram_drafts_only():
     def parts(plan):
-        return declared("onnxruntime_genai").arm(ArmSettings(plan, False, TARGET))
+        return declared("onnxruntime_genai").arm(ArmSettings(plan, SamplingParams(1.0), TARGET))
 
     drafted, copied = parts(replace(DRAFT, level=RecordLevel.FULL)), parts(replace(NGRAM, level=RecordLevel.FULL))
     assert (drafted.level, copied.level) == (2, 0)
@@ -279,17 +279,9 @@ def test_every_parameter_reaches_openvino_or_is_refused():
     assert openvino.generation_options(Request("r", (1,), SamplingParams()), (5, 6))["stop_token_ids"] == [5, 6]
 
 
-def test_log_probabilities_are_recorded_where_no_parameter_changes_the_row():
-    sampled = SamplingParams(temperature=1.0)
-    assert openvino.raw(SamplingParams())
-    assert openvino.raw(sampled)
-    others = [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"presence_penalty": 1.0}]
-    assert not any(openvino.raw(replace(sampled, **other)) for other in others)
-
-
-def test_log_probabilities_are_promised_without_counters_only():
-    def parts(plan):
-        return declared("openvino_genai").arm(ArmSettings(plan, True, TARGET))
+def test_log_probabilities_are_promised_without_counters_and_penalties_only():
+    def parts(plan, **sampling):
+        return declared("openvino_genai").arm(ArmSettings(plan, SamplingParams(**sampling), TARGET))
 
     stepped, counted = parts(DRAFT), parts(replace(DRAFT, engine={"counters": True}))
     assert (stepped.level, counted.level) == (1, 0)
@@ -297,6 +289,11 @@ def test_log_probabilities_are_promised_without_counters_only():
     assert not stepped.gives(Part.COUNTS)
     assert counted.gives(Part.COUNTS)
     assert not counted.gives(Part.LOGPROBS)
+    raw = [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}]
+    assert all(parts(DRAFT, **{"temperature": 1.0, **sampling}).gives(Part.LOGPROBS) for sampling in raw)
+    assert not any(
+        parts(DRAFT, **{name: 1.3}).gives(Part.LOGPROBS) for name in ("repetition_penalty", "presence_penalty")
+    )
 
 
 def test_models_that_the_graph_does_not_cover_are_refused_in_words():
