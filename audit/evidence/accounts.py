@@ -142,6 +142,7 @@ class KnownAccounts:
 
 
 REFERENCE: Final = _gives(Part.REFERENCE)
+EQUAL: Final = ("greedy_equality", "coupled_equality")
 LAWS: Final = ("law", "prefix_measurable", "acceptance_theory")
 TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.ANSWERS: KnownAccounts(_foreign, (Account("requests that were sent", ("liveness",), _always),)),
@@ -180,7 +181,7 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.TOKENS: KnownAccounts(
         _always,
         (
-            Account("the baseline's tokens", ("greedy_equality", "coupled_equality"), lambda arm: arm.repeats),
+            Account("the baseline's tokens", EQUAL, lambda arm: arm.repeats),
             Account("p on record", LAWS, _level(3)),
             Account("p of an independent pass", ("token_law",), _all(REFERENCE, lambda arm: not arm.repeats)),
             Account("samples of the baseline", ("two_sample",), _always),
@@ -228,7 +229,14 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
             Account("samples of the baseline", ("two_sample",), _always),
         ),
     ),
-    Quantity.ENDS: KnownAccounts(_always, (Account("the tokens and the request", ("accounting",), _always),)),
+    Quantity.ENDS: KnownAccounts(
+        _always,
+        (
+            Account("the tokens and the request", ("accounting",), _gives(Part.TOKENS)),
+            Account("the baseline's ends", EQUAL, lambda arm: arm.repeats),
+            Account("samples of the baseline", ("two_sample",), _always),
+        ),
+    ),
     Quantity.MASKS: KnownAccounts(
         lambda arm: arm.structured and arm.shown.gives(Part.MASKS),
         (Account("masks computed again", ("constraint_replay",), _always),),

@@ -65,6 +65,11 @@ class AnchorResult:
         return sum(len(request.law) for request in self.requests)
 
     @property
+    def largest_noise(self) -> float:
+        """The largest distance of plain decoding from itself and from the reference; 0 if not measured."""
+        return max(float(noise.plain.max(initial=0.0)) for noise in (self.floor, self.reference))
+
+    @property
     def floor_mean(self) -> float | None:
         """Mean distance of the engine from itself; None if not measured."""
         return float(np.mean(self.floor.law)) if len(self.floor.law) else None
@@ -98,10 +103,11 @@ def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) ->
     if len(plain) < int(params["min_noise"]):
         return AnchorLimits(float(params["position_margin"]), float(params["lead_margin"]), 0)
     lead_noise = float(lead.max()) if len(lead) else 0.0
+    distance = max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max()))
+    least_lead = max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise)
+    # noise excuses no more than is allowed without a measurement
     return AnchorLimits(
-        distance=max(float(params["least_distance"]), float(params["distance_factor"]) * float(plain.max())),
-        lead=max(float(params["least_lead"]), float(params["lead_factor"]) * lead_noise),
-        measured=len(plain),
+        min(distance, float(params["position_margin"])), min(least_lead, float(params["lead_margin"])), len(plain)
     )
 
 
