@@ -11,7 +11,7 @@ difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
 unit. A single difference above `max_single` and ten times the floor's largest is a
 fault by itself. Where the noise arm measured how far plain decoding is from the
-reference, ten times that, at least `least_single`, takes the place of `max_single`;
+reference, a single difference above ten times that and `least_single` is one too;
 and plain decoding further away than `most_noise` is no rounding and certifies
 nothing. Assumes independent prompts. Cannot see: log-probabilities of
 tokens that were not emitted, and faults that the reference shares.
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import anchored_or_until_parted
@@ -57,6 +58,8 @@ class ReferenceCloseness:
     allowed: float
     allowed_bias: float
     single: tuple[Finding, ...]
+    beyond: tuple[Finding, ...]
+    """Single differences beyond the measured noise."""
 
 
 NOT_EQUAL = NoEvidence(
@@ -107,6 +110,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     seed = seed_of(evidence.candidate.requests)
     judged = [_judge(item, floor, noise, params, float(params["alpha"]) / tests, seed) for item in result]
     findings = [finding for item in judged for finding in _findings(item)]
+    # what is beyond the fixed allowances is beyond the noise too, and larger
+    findings = findings or [finding for item in judged for finding in item.beyond]
     worst = max(judged, key=lambda item: item.upper - item.allowed)
     finite = bool(np.isfinite(worst.upper))
     rounding = _rounding(noise, params)
@@ -155,13 +160,10 @@ def _rounding(noise: Floats, params: Params) -> str:
     )
 
 
-def _most_single(floor: Floats, noise: Floats, params: Params) -> float:
-    """The limit of a single difference."""
-    most = max(float(params["max_single"]), FLOOR_TIMES * float(floor.max(initial=0.0)))
-    if not len(noise):
-        return most
-    measured = FLOOR_TIMES * max(float(floor.max(initial=0.0)), float(noise.max()))
-    return min(most, max(float(params["least_single"]), measured))
+def _beyond(value: Floats, most: float) -> NDArray[np.int64]:
+    """The places of differences that are no number or larger than `most`."""
+    finite = np.isfinite(value)
+    return np.flatnonzero(~finite | (np.abs(np.where(finite, value, 0.0)) > most))
 
 
 def _judge(
@@ -170,12 +172,15 @@ def _judge(
     finite = np.isfinite(result.value)
     value, prompt = result.value[finite], result.prompt[finite]
     usual = float(floor.mean()) if len(floor) else 0.0
-    most = _most_single(floor, noise, params)
-    large = np.flatnonzero(~finite | (np.abs(np.where(finite, result.value, 0.0)) > most))
-    single = tuple(_single(result, int(i), most) for i in large)
+    unusual = FLOOR_TIMES * float(floor.max(initial=0.0))
+    most = max(float(params["max_single"]), unusual)
+    single = tuple(_single(result, int(i), most) for i in _beyond(result.value, most))
+    measured = FLOOR_TIMES * float(noise.max()) if len(noise) else np.inf
+    least = max(float(params["least_single"]), unusual, measured)
+    beyond = tuple(_single(result, int(i), least) for i in _beyond(result.value, least))
     if not len(value):
         nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
-        return ReferenceCloseness(result, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
+        return ReferenceCloseness(result, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single, beyond)
     size = mean_interval(np.abs(value), prompt, 0.98)
     strict = mean_interval(np.abs(value), prompt, 1.0 - 2.0 * alpha)
     return ReferenceCloseness(
@@ -190,6 +195,7 @@ def _judge(
         allowed=max(float(params["margin"]), float(params["times_floor"]) * usual),
         allowed_bias=max(float(params["bias_margin"]), usual),
         single=single,
+        beyond=beyond,
     )
 
 
