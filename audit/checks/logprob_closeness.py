@@ -10,7 +10,10 @@ anchor arm or else the baseline. Statistic: mean absolute and mean signed
 difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
 unit. A single difference above `max_single` and ten times the floor's largest is a
-fault by itself. Assumes independent prompts. Cannot see: log-probabilities of
+fault by itself. Where the noise arm measured how far plain decoding is from the
+reference, a single difference above ten times that and `least_single` is one too;
+and plain decoding further away than `most_noise` is no rounding and certifies
+nothing. Assumes independent prompts. Cannot see: log-probabilities of
 tokens that were not emitted, and faults that the reference shares.
 """
 
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.examined import anchored_or_until_parted
@@ -54,6 +58,8 @@ class ReferenceCloseness:
     allowed: float
     allowed_bias: float
     single: tuple[Finding, ...]
+    beyond: tuple[Finding, ...]
+    """Single differences beyond the measured noise."""
 
 
 NOT_EQUAL = NoEvidence(
@@ -99,17 +105,19 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     empty = next((item.reference for item in result if not len(item.value)), None)
     if empty is not None:
         return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")
-    floor = _floor(evidence)
+    floor, noise = _floor(evidence), _noise(evidence, params)
     tests = 2 * len(result)
     seed = seed_of(evidence.candidate.requests)
-    judged = [_judge(item, floor, params, float(params["alpha"]) / tests, seed) for item in result]
+    judged = [_judge(item, floor, noise, params, float(params["alpha"]) / tests, seed) for item in result]
     findings = [finding for item in judged for finding in _findings(item)]
+    # what is beyond the fixed allowances is beyond the noise too, and larger
+    findings = findings or [finding for item in judged for finding in item.beyond]
     worst = max(judged, key=lambda item: item.upper - item.allowed)
     finite = bool(np.isfinite(worst.upper))
-    verdict = Verdict.FAULT if findings else _verdict(judged, params)
+    rounding = _rounding(noise, params)
     return CheckResult(
-        verdict=verdict,
-        summary=_summary(judged, findings, floor),
+        verdict=Verdict.FAULT if findings else Verdict.INCONCLUSIVE if rounding else _verdict(judged, params),
+        summary=_summary(judged, findings, floor) + (rounding if not findings else ""),
         n=sum(len(item.changes.value) for item in judged),
         statistic=worst.mean,
         p_value=min(item.bias_p for item in judged),
@@ -118,7 +126,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=worst.allowed,
         detectable=worst.detectable if finite else None,
         findings=tuple(findings[:MAX_FINDINGS]),
-        details={item.changes.reference: _row(item) for item in judged} | {"floor": _floor_row(floor)},
+        details={item.changes.reference: _row(item) for item in judged}
+        | {"floor": _floor_row(floor), "noise": _floor_row(noise)},
     )
 
 
@@ -130,16 +139,48 @@ def _floor(evidence: Evidence) -> Floats:
     return np.asarray(result[np.isfinite(result)])
 
 
-def _judge(result: LogprobChanges, floor: Floats, params: Params, alpha: float, seed: int) -> ReferenceCloseness:
+def _noise(evidence: Evidence, params: Params) -> Floats:
+    """[n] absolute differences of plain decoding from the reference; empty if too few were measured."""
+    noise = evidence.companions.get(ArmKind.NOISE)
+    if evidence.baseline is None or noise is None:
+        return np.empty(0)
+    result = np.abs(changes(evidence.baseline, noise, "anchor").value)
+    return np.asarray(result[np.isfinite(result)] if len(result) >= int(params["min_noise"]) else np.empty(0))
+
+
+def _rounding(noise: Floats, params: Params) -> str:
+    """Says that plain decoding differs by more than rounding; empty if it does not."""
+    most = float(noise.max(initial=0.0))
+    if most <= float(params["most_noise"]):
+        return ""
+    return (
+        f"; plain decoding itself is up to {most:.2g} nats from the anchor: more than rounding, for which most_noise "
+        f"allows {params['most_noise']:g}; the engine runs another model, or computes in a lower precision, for which "
+        "the suite has to raise checks: {logprob_closeness: {most_noise: ...}}"
+    )
+
+
+def _beyond(value: Floats, most: float) -> NDArray[np.int64]:
+    """The places of differences that are no number or larger than `most`."""
+    finite = np.isfinite(value)
+    return np.flatnonzero(~finite | (np.abs(np.where(finite, value, 0.0)) > most))
+
+
+def _judge(
+    result: LogprobChanges, floor: Floats, noise: Floats, params: Params, alpha: float, seed: int
+) -> ReferenceCloseness:
     finite = np.isfinite(result.value)
     value, prompt = result.value[finite], result.prompt[finite]
     usual = float(floor.mean()) if len(floor) else 0.0
-    most = max(float(params["max_single"]), FLOOR_TIMES * float(floor.max(initial=0.0)))
-    large = np.flatnonzero(~finite | (np.abs(np.where(finite, result.value, 0.0)) > most))
-    single = tuple(_single(result, int(i), most) for i in large)
+    unusual = FLOOR_TIMES * float(floor.max(initial=0.0))
+    most = max(float(params["max_single"]), unusual)
+    single = tuple(_single(result, int(i), most) for i in _beyond(result.value, most))
+    measured = FLOOR_TIMES * float(noise.max()) if len(noise) else np.inf
+    least = max(float(params["least_single"]), unusual, measured)
+    beyond = tuple(_single(result, int(i), least) for i in _beyond(result.value, least))
     if not len(value):
         nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
-        return ReferenceCloseness(result, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single)
+        return ReferenceCloseness(result, 0.0, np.inf, -np.inf, np.inf, nothing, nothing, 1.0, 0.0, 0.0, single, beyond)
     size = mean_interval(np.abs(value), prompt, 0.98)
     strict = mean_interval(np.abs(value), prompt, 1.0 - 2.0 * alpha)
     return ReferenceCloseness(
@@ -154,6 +195,7 @@ def _judge(result: LogprobChanges, floor: Floats, params: Params, alpha: float, 
         allowed=max(float(params["margin"]), float(params["times_floor"]) * usual),
         allowed_bias=max(float(params["bias_margin"]), usual),
         single=single,
+        beyond=beyond,
     )
 
 
@@ -232,6 +274,9 @@ CHECK = Check(
         "times_floor": 2.0,
         "bias_margin": 0.01,
         "max_single": 1.0,
+        "least_single": 0.01,
+        "most_noise": 0.05,
+        "min_noise": 100,
         "alpha": 0.001,
         "min_tokens": 200,
     },
@@ -241,7 +286,7 @@ CHECK = Check(
     null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
     effect="mean absolute difference in nats",
     plan=needs_nothing,
-    companions=(ArmKind.ANCHOR,),
+    companions=(ArmKind.ANCHOR, ArmKind.NOISE),
     covers=frozenset({Group.DRAFTING}),
     examines=anchored_or_until_parted,
 )

@@ -159,6 +159,7 @@ class KnownAccounts:
         return tuple(dict.fromkeys(name for account in self.accounts for name in account.checks))
 
 
+EQUAL: Final = ("greedy_equality", "coupled_equality")
 LAWS: Final = ("law", "prefix_measurable", "acceptance_theory")
 TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.ANSWERS: KnownAccounts(_foreign, (Account("requests that were sent", ("liveness",), _always),)),
@@ -198,7 +199,7 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
         _always,
         (
             Account("p of an independent pass", ("token_law",), _followed),
-            Account("the baseline's tokens", ("greedy_equality", "coupled_equality"), _repeated),
+            Account("the baseline's tokens", EQUAL, _repeated),
             Account("the baseline's tokens under its seeds", ("same_seed",), lambda arm: arm.repeats),
             Account("p on record", LAWS, _level(3)),
             Account("samples of the baseline", ("two_sample",), _always),
@@ -246,7 +247,14 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
             Account("samples of the baseline", ("two_sample",), _always),
         ),
     ),
-    Quantity.ENDS: KnownAccounts(_always, (Account("the tokens and the request", ("accounting",), _always),)),
+    Quantity.ENDS: KnownAccounts(
+        _always,
+        (
+            Account("the tokens and the request", ("accounting",), _gives(Part.TOKENS)),
+            Account("the baseline's ends", EQUAL, lambda arm: arm.repeats),
+            Account("samples of the baseline", ("two_sample",), _always),
+        ),
+    ),
     Quantity.MASKS: KnownAccounts(
         lambda arm: arm.structured and arm.shown.gives(Part.MASKS),
         (Account("masks computed again", ("constraint_replay",), _always),),

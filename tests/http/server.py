@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -29,12 +30,16 @@ WORDS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.S
 
 @dataclass
 class Engine:
-    """A backend's target, alone or with a draft of `gamma` tokens, under `rule` where it samples."""
+    """A backend's target, alone or with a draft of `gamma` tokens, under `rule` where it samples.
+
+    read: the prompt's tokens as the engine reads them; it reports those that it was sent.
+    """
 
     backend: object
     gamma: int = 0
     rule: Protocol = Protocol.CHAIN
     fault: str | None = None
+    read: Callable = tuple
     lock: threading.Lock = field(default_factory=threading.Lock)
     drafts: int = 0
     drafted: int = 0
@@ -53,8 +58,9 @@ class Engine:
         with self.lock:
             engine = self._backend(sampling)
             ids = engine.encode(prompt) if isinstance(prompt, Prompt) else tuple(prompt)
-            (found,) = engine.generate([Request(f"r{seed}", ids, sampling, seed)])
+            (found,) = engine.generate([Request(f"r{seed}", self.read(ids), sampling, seed)])
             trace = decode(found.trace)
+            trace = replace(trace, header=replace(trace.header, prompt=ids))
             self.drafts += int(np.count_nonzero(trace.n_drafted))
             self.drafted += int(trace.n_drafted.sum())
             self.accepted += trace.n_accepted
@@ -68,6 +74,8 @@ class Settings:
     disorder: the text of the last token of each pair comes first, as from a detokenizer that reads a step backwards.
     early: a stream gives so many tokens' text before their ids.
     loose: it ignores grammars.
+    heard: the request as it reaches the engine.
+    told: the log-probabilities of the answer's tokens, as it gives them.
     calls: how it reads calls out of answers to requests with tools (`tests.http.calls`); empty leaves them in the text.
     """
 
@@ -77,6 +85,8 @@ class Settings:
     disorder: bool = False
     early: int = 0
     loose: bool = False
+    heard: Callable = dict
+    told: Callable = list
     calls: str = ""
     metrics: bool = True
     models: tuple = (MODEL,)
@@ -164,6 +174,7 @@ class Reply:
         tops = np.argsort(-rows, axis=-1)[:, :asked]
         names = [self.spelled(token) for token in self.found.tokens[begin:end]]
         values = [float(row[token]) for row, token in zip(rows, self.found.tokens[begin:end], strict=True)]
+        values = self.settings.told(values)
         if self.chat:
             return {
                 "content": [
@@ -298,7 +309,7 @@ class Handler(BaseHTTPRequestHandler):
         chat = self.path.endswith("/chat/completions")
         asked = Prompt(read_messages(body["messages"]), tuple(body.get("tools", ()))) if chat else body["prompt"]
         asked = Prompt(text=asked) if isinstance(asked, str) else asked
-        sampling = sampling_of(body)
+        sampling = sampling_of(self.server.settings.heard(body))
         if self.server.settings.loose:
             sampling = replace(sampling, structured=None)
         found, trace = self.server.engine.generate(asked, sampling, body.get("seed", 0))
@@ -361,9 +372,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(backend, decode, gamma=0, rule=Protocol.CHAIN, fault=None, **settings):
+def serving(backend, decode, gamma=0, rule=Protocol.CHAIN, fault=None, read=tuple, **settings):
     """A server in this process, on a free port."""
-    server = Server(Engine(backend, gamma, rule, fault), Settings(**settings), decode)
+    server = Server(Engine(backend, gamma, rule, fault, read), Settings(**settings), decode)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from audit.text.schema_errors import suggestion
 from audit.text.unsafe import quoted
 from engine.core.types import QKind
 from engine.record.trace import Trace
+
+WAIVER: Final = "checks: {second_accounts: {waive: {%s}}}"
 
 
 def recorded(reading: RequestReading) -> frozenset[Quantity]:
@@ -85,20 +87,20 @@ class _Held:
 
 def settled(held: CheckResult, results: Mapping[str, Verdict]) -> CheckResult:
     """The result, given the verdicts of the arm's other checks."""
-    looked, open_quantities = {}, []
+    looked, lacking = {}, {}
     for name in held.details["recorded"]:
         quantity = Quantity(name)
         judges = _judges(quantity, results)
         if judges:
             looked[name] = judges
         elif name not in held.details["waived"] and not TABLE[quantity].optional:
-            open_quantities.append(quantity)
+            lacking[name] = _silence(quantity, results)
     once = [name for name in held.details["recorded"] if name not in looked]
     return CheckResult(
-        verdict=Verdict.INCONCLUSIVE if open_quantities else Verdict.CERTIFIED,
-        summary=_summary(len(held.details["recorded"]), once, open_quantities, held.details["waived"]),
+        verdict=Verdict.INCONCLUSIVE if lacking else Verdict.CERTIFIED,
+        summary=_summary(len(held.details["recorded"]), once, lacking, held.details["waived"]),
         n=len(held.details["recorded"]),
-        statistic=float(len(open_quantities)),
+        statistic=float(len(lacking)),
         details={**held.details, "looked_at_twice": looked, "looked_at_once": once},
     )
 
@@ -108,16 +110,21 @@ def _judges(quantity: Quantity, results: Mapping[str, Verdict]) -> list[str]:
     return [name for name in TABLE[quantity].judges if results.get(name, Verdict.NOT_RUN) is not Verdict.NOT_RUN]
 
 
-def _summary(count: int, once: list[str], lacking: list[Quantity], waived: Mapping[str, str]) -> str:
+def _silence(quantity: Quantity, results: Mapping[str, Verdict]) -> str:
+    """Why none of the quantity's checks judged it."""
+    return ", ".join(
+        f"{name} {'did not run' if name in results else 'is not listed'}" for name in TABLE[quantity].judges
+    )
+
+
+def _summary(count: int, once: list[str], lacking: Mapping[str, str], waived: Mapping[str, str]) -> str:
     text = f"{count - len(once)} of {count} recorded quantities were looked at twice"
     if lacking:
-        return f"{text}; nobody judged {'; '.join(map(_remedy, lacking))}"
+        named = "; ".join(f"{name} ({why})" for name, why in lacking.items())
+        waiver = ", ".join(f'{name}: "REASON"' for name in lacking)
+        return f"{text}; nobody judged {named}; if no check can, add to the suite {WAIVER % waiver}"
     reasons = (f"{name} ({waived.get(name) or TABLE[Quantity(name)].optional})" for name in once)
     return f"{text}; not looked at twice: {', '.join(reasons)}" if once else text
-
-
-def _remedy(quantity: Quantity) -> str:
-    return f"{quantity} (list {' or '.join(TABLE[quantity].judges)}, or waive it)"
 
 
 def _accept(params: Params) -> None:

@@ -4,11 +4,12 @@ Claim: rows. Null: at every emitted token of this run the recorded row is that o
 the same text, as close as the rows of the target alone are. Statistic: positions beyond that noise (the limits of
 `audit.evidence.anchor.judgement`); any is a fault. Every position of the anchor arm is compared, so that the verdict is
 about these positions and needs no sample of prompts. Bound: the 99 % Clopper-Pearson upper bound of their share.
-The noise must have been measured: at `min_noise` positions or more, mostly of the baseline's own answers. A baseline
-with the candidate's fault is no noise: nothing is certified where its mean is above `noise_margin`. Stands in where the
-numerics promise no equal bits; where they do, `bitwise` compares the bits. Assumes that a row of a batch with drafts is
-no noisier than the factor allows. Cannot see: what happens to a row after it was recorded, rows that decided no emitted
-token, or wrong files.
+The noise must have been measured: at `min_noise` positions or more, mostly of the baseline's own answers; and it must
+be rounding: plain decoding that is further than `most_noise` from the reference shows another model, or a precision
+that the suite has to state, and certifies nothing. Stands in
+where the numerics promise no equal bits; where they do, `bitwise` compares the bits. Assumes that a row of a batch with
+drafts is no noisier than the factor allows. Cannot see: what happens to a row after it was recorded, rows that decided
+no emitted token, or wrong files.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     result = anchored_rows(evidence, params)
     if isinstance(result, str):
         return CheckResult(Verdict.INCONCLUSIVE, result)
-    beyond, n = len(result.findings), result.positions
+    beyond, n, most = len(result.findings), result.positions, float(params["most_noise"])
     return CheckResult(
-        verdict=_verdict(result, float(params["noise_margin"])),
-        summary=_summary(result, float(params["noise_margin"])),
+        verdict=_verdict(result, most),
+        summary=_summary(result, most),
         n=n,
         statistic=float(beyond),
         effect=beyond / n if n else None,
@@ -66,8 +67,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 def _verdict(result: AnchorResult, most: float) -> Verdict:
     if result.findings:
         return Verdict.FAULT
-    close = result.positions and result.limits.measured and result.noise_mean <= most
-    return Verdict.CERTIFIED if close else Verdict.INCONCLUSIVE
+    measured = result.limits.measured and result.largest_noise <= most
+    return Verdict.CERTIFIED if result.positions and measured else Verdict.INCONCLUSIVE
 
 
 def _summary(result: AnchorResult, most: float) -> str:
@@ -78,11 +79,12 @@ def _summary(result: AnchorResult, most: float) -> str:
         return f"{share}; first in {first.request}, step {first.step}: {first.message}"
     if not limits.measured:
         return f"the noise of plain decoding was measured at too few positions to judge {n} rows; add prompts"
-    if result.noise_mean > most:
-        apart = (
-            f"plain decoding's own rows are {result.noise_mean:.2g} in total variation from the reference's on average"
+    if result.largest_noise > most:
+        return (
+            f"plain decoding itself is up to {result.largest_noise:.2g} in total variation from the reference: more "
+            f"than rounding, for which most_noise allows {most:g}; the engine runs another model, or computes in a "
+            "lower precision, for which the suite has to raise checks: {row_closeness: {most_noise: ...}}"
         )
-        return f"{apart}, more than {most:g}: another model, text or arithmetic, which is no noise"
     largest = max((float(request.plain.max(initial=0.0)) for request in result.requests), default=0.0)
     return (
         f"{n} rows of {len(result.requests)} requests beside the reference's: at most {largest:.2g} in total variation "
@@ -94,7 +96,7 @@ CHECK = Check(
     name="row_closeness",
     claim="rows",
     needs=Level.L2,
-    defaults={"confidence": 0.99, "noise_margin": 0.02, **{name: DEFAULTS[name] for name in LIMITS}},
+    defaults={"confidence": 0.99, "most_noise": 0.01, **{name: DEFAULTS[name] for name in LIMITS}},
     run=_run,
     applies=_applies,
     foresee=_foresee,

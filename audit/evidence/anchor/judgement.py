@@ -55,11 +55,6 @@ class AnchorResult:
     """Noise of the engine without speculation against the reference."""
 
     @property
-    def noise_mean(self) -> float:
-        """Mean distance, before truncation, of plain decoding from the reference; 0 if not measured."""
-        return float(np.mean(self.reference.plain)) if len(self.reference.plain) else 0.0
-
-    @property
     def truncated(self) -> bool:
         """Distances are after all transforms."""
         return all(request.truncated for request in self.requests)
@@ -68,6 +63,11 @@ class AnchorResult:
     def positions(self) -> int:
         """Number of compared positions."""
         return sum(len(request.law) for request in self.requests)
+
+    @property
+    def largest_noise(self) -> float:
+        """The largest distance of plain decoding from itself and from the reference; 0 if not measured."""
+        return max(float(noise.plain.max(initial=0.0)) for noise in (self.floor, self.reference))
 
     @property
     def floor_mean(self) -> float | None:

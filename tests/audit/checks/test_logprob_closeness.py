@@ -177,3 +177,41 @@ def test_a_finding_names_the_prompt_s_token():
     far = with_prompts(plain, shift=-3.0)
     found = verdict(far)
     assert found.findings[0].message.startswith("prompt token 1: log-probability -4, ")
+
+
+def read_along(arm, kind):
+    """An independent pass along an arm's own tokens, with rounding of 1e-6."""
+    made = moved(arm, lambda row, rng: row + rng.normal(0, 1e-6, len(row)))
+    return replace(made, kind=kind)
+
+
+def with_noise(baseline_too=0.0, one=0.0):
+    """A sampled arm whose plain decoding is so far from the reference, with one number moved."""
+    chain = arm(TARGET, Setup(), 12)
+    plain = arm(TARGET, Setup(draft="none"), 12, kind=ArmKind.BASELINE)
+    others = {ArmKind.ANCHOR: read_along(chain, ArmKind.ANCHOR), ArmKind.NOISE: read_along(plain, ArmKind.NOISE)}
+    wrong = chain.requests[4].trace.logprob.copy()
+    wrong[17] -= one
+    plain = moved(plain, lambda row, rng: row + rng.normal(0, baseline_too, len(row)))
+    return Evidence(changed(chain, 4, logprob=wrong), plain, None, others)
+
+
+@pytest.mark.medium
+def test_where_the_noise_is_measured_a_single_difference_far_beyond_it_is_a_fault():
+    assert verdict(with_noise()).verdict is Verdict.CERTIFIED
+    wrong = verdict(with_noise(one=0.05))
+    assert wrong.verdict is Verdict.FAULT
+    assert wrong.findings[0].message.endswith("more than 0.01 apart")
+    # without a measurement it is inside every allowance
+    unmeasured = with_noise(one=0.05)
+    assert verdict(replace(unmeasured, baseline=None)).verdict is Verdict.CERTIFIED
+    assert verdict(with_noise(one=0.05), min_noise=10_000).verdict is Verdict.CERTIFIED
+
+
+@pytest.mark.medium
+def test_plain_decoding_that_is_further_away_than_rounding_certifies_nothing():
+    other = verdict(with_noise(baseline_too=0.05))
+    assert other.verdict is Verdict.INCONCLUSIVE
+    assert "the engine runs another model, or computes in a lower precision" in other.summary
+    assert verdict(with_noise(baseline_too=0.05), most_noise=1.0).verdict is Verdict.CERTIFIED
+    assert verdict(with_noise(baseline_too=0.05, one=2.0)).verdict is Verdict.FAULT

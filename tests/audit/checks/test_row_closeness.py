@@ -119,6 +119,27 @@ def test_one_moved_row_is_a_fault_with_its_place(share):
     assert "token 6" in result.findings[0].message
 
 
+@pytest.mark.medium
+def test_plain_decoding_that_is_further_away_than_rounding_excuses_nothing():
+    """Another model behind candidate and baseline: each is as far from the reference as the other."""
+    place = world(1)
+    evidence = with_noise(simulated(place, CHAIN, 12), place)
+    other = evidence.baseline
+    for index, request in enumerate(other.requests):
+        rows = request.trace.logits.copy()
+        rows[:, 0] += 0.5
+        other = changed(other, index, logits=rows)
+    wrong = judged(replace(evidence, baseline=other))
+    assert wrong.verdict is Verdict.INCONCLUSIVE
+    assert "the engine runs another model, or computes in a lower precision" in wrong.summary
+    assert judged(replace(evidence, baseline=other), most_noise=0.5).verdict is Verdict.CERTIFIED
+    rows = evidence.candidate.requests[3].trace.logits.copy()
+    rows[5] = 0.0
+    rows[5, 0] = 50.0
+    far = replace(evidence, baseline=other, candidate=changed(evidence.candidate, 3, logits=rows))
+    assert judged(far).verdict is Verdict.FAULT
+
+
 @pytest.mark.slow
 def test_noisy_clean_arms_raise_no_alarm():
     """40 arms with normal noise of 0.003 on every logit, and as much in the baseline."""

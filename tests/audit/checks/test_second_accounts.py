@@ -18,7 +18,7 @@ from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine import backends
 from engine.backends.evidence import ArmEvidence, Part
-from engine.core.types import Protocol
+from engine.core.types import Protocol, RecordLevel
 from engine.record.effective import LoopOwner
 from tests.audit.checks.engine_arms import engine_arm, plan
 from tests.support.cases import every_case
@@ -33,8 +33,10 @@ def outlines():
         for record, shown in declared.levels.items():
             for greedy in (True, False):
                 for promises in ("none", "everywhere"):
+                    # an arm of transformers drafts, and is reconciled (`engine.backends.transformers.settings`)
+                    parts = shown.parts | ({Part.ACCOUNTS} if backend == "transformers" else set())
                     evidence = ArmEvidence(
-                        declared.decoder, shown.level, shown.parts, Protocol.CHAIN, drawn=not greedy, promises=promises
+                        declared.decoder, shown.level, parts, Protocol.CHAIN, drawn=not greedy, promises=promises
                     )
                     yield (
                         f"{backend} {record} {greedy} {promises}",
@@ -67,14 +69,25 @@ def test_a_battery_has_a_judge_for_every_quantity_that_has_an_account():
                     assert not judges or judges & set(battery), quantity
 
 
-def test_only_hosted_endpoints_and_bare_records_hold_quantities_without_an_account():
+def test_only_hosted_endpoints_hold_a_quantity_without_an_account():
     lacking = {
         (name.split()[0], quantity)
         for name, arm in outlines()
         for quantity, accounts in accounts_of(arm)
         if not accounts and not TABLE[quantity].optional
     }
-    assert lacking == {("openai", Quantity.LOGPROBS), ("transformers", Quantity.DRAFTS)}
+    assert lacking == {("openai", Quantity.LOGPROBS)}
+
+
+def test_the_ends_of_a_hosted_endpoint_are_the_baseline_s():
+    """Its end tokens are not known, so that accounting cannot judge them."""
+    shown = backends.declared("openai").levels[RecordLevel.TOKENS]
+    ends = {}
+    for greedy in (True, False):
+        evidence = ArmEvidence(backends.declared("openai").decoder, shown.level, shown.parts, Protocol.CHAIN)
+        ends[greedy] = dict(accounts_of(ArmOutline(evidence, shown.level, greedy)))[Quantity.ENDS][0].checks
+    assert "greedy_equality" in ends[True]
+    assert ends[False] == ("two_sample",)
 
 
 def test_rows_are_read_with_equal_bits_or_beside_an_independent_pass():
@@ -132,7 +145,12 @@ def test_each_recorded_quantity_needs_a_check_that_judged_it():
         assert "nobody judged" in lacking.summary
         assert name in lacking.summary
         for judge in judges:
-            assert judge in lacking.summary
+            assert f"{judge} did not run" in lacking.summary
+        unlisted = settled(result, {judge: verdict for judge, verdict in ALL_JUDGED.items() if judge not in judges})
+        assert all(f"{judge} is not listed" in unlisted.summary for judge in judges)
+        assert unlisted.summary.endswith(
+            f'add to the suite checks: {{second_accounts: {{waive: {{{name}: "REASON"}}}}}}'
+        )
 
 
 @pytest.mark.medium

@@ -1,0 +1,92 @@
+"""README's suite at two endpoints, no check named: no fault behind the speculating one ends with a pass."""
+
+import pytest
+
+from engine.backends.engine_spec import ModelSource
+from engine.backends.native.backend import open_models
+from tests.http.server import serving
+from tests.support.other_weights import MISTAKES, other_target
+from tests.support.readme_suite import Shape, audited
+from tests.support.tiers import slow_unless
+
+pytestmark = [pytest.mark.xdist_group("http")]
+WEIGHTS, HOSTED = "bundled:target", "served:bundled"
+FAULTS = {
+    "kv_not_rolled_back": {"fault": "kv_not_rolled_back"},
+    "target_rows_shifted": {"fault": "target_rows_shifted"},
+    "positions_off_by_one": {"fault": "positions_off_by_one"},
+    "prompt's first token dropped": {"read": lambda ids: ids[1:]},
+    "one more first token": {"read": lambda ids: (ids[0], *ids)},
+    "temperature 1": {"heard": lambda body: body | {"temperature": 1.0}},
+    "no top_p": {"heard": lambda body: body | {"top_p": 1.0}},
+    "log-probabilities of the token before": {"told": lambda values: values[:1] + values[:-1]},
+}
+EVERY = [*FAULTS, *MISTAKES]
+SETTINGS = {"temperature 1", "no top_p"}
+"""Faults that raw log-probabilities do not show; the tokens do."""
+WAIVED = {"second_accounts": {"waive": {"log-probabilities": "the provider keeps the weights"}}}
+
+
+def shape(plain, speculating, source, **named):
+    engine = {"url": plain.url, "model": "bundled", "server": "vllm"}
+    at = {"engine": {"url": speculating.url}}
+    more = {"engine": engine, **named.pop("more", {})}
+    served = {"kind": "served", "gamma": 4}
+    return Shape({"target": source}, "openai", proposer=served, arm=at, clean=at, more=more, **named)
+
+
+@pytest.fixture
+def ended(backend, decode, tmp_path):
+    """How an audit ends, beside a clean greedy arm; None is no fault.
+
+    Other weights are behind both endpoints where the audit has the named ones, else behind the speculating one.
+    """
+
+    def run(fault, source, **named):
+        how, serves = FAULTS.get(fault, {}), backend
+        if fault in MISTAKES:
+            served = {"target": str(other_target(fault, tmp_path)), "draft": "bundled:draft"}
+            serves = open_models({name: ModelSource(path) for name, path in served.items()})
+        before = serves if source == WEIGHTS else backend
+        with serving(before, decode) as plain, serving(serves, decode, 4, **how) as speculating:
+            return audited(tmp_path, shape(plain, speculating, source, **named))
+
+    return run
+
+
+@pytest.mark.medium
+def test_a_clean_endpoint_with_weights_is_looked_at_twice(ended):
+    """It is undecided for its size: 20 prompts of one sample each have fewer than 500 tokens."""
+    done = ended(None, WEIGHTS)
+    assert done.by("fault") == set(), done.told
+    assert done.by("inconclusive") == {"token_law", "two_sample"}
+    assert done.code == 3
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("fault", slow_unless(EVERY, ["one more first token", "attention_scaled"]))
+def test_no_fault_ends_with_a_pass_where_the_weights_are_here(ended, fault):
+    done = ended(fault, WEIGHTS, beside=fault not in MISTAKES)
+    assert done.code == done.alone() == 1, done.told
+    account = "token_law" if fault in SETTINGS else "logprob_closeness"
+    assert account in done.by("fault"), done.told
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("fault", slow_unless([None, *EVERY], [None]))
+def test_no_hosted_endpoint_ends_with_a_pass_unless_its_suite_says_what_nobody_judges(ended, fault):
+    done = ended(fault, HOSTED, beside=True)
+    assert done.alone() in (1, 3), done.told
+    assert done.code in (1, 3), done.told
+    told = done.checks["rejection"]["second_accounts"]["summary"]
+    assert "nobody judged log-probabilities (accounting did not run, logprob_closeness is not listed)" in told
+    assert told.endswith('add to the suite checks: {second_accounts: {waive: {log-probabilities: "REASON"}}}')
+    assert done.checks["greedy"]["second_accounts"]["verdict"] == "certified", done.told
+
+
+@pytest.mark.slow
+def test_the_waiver_that_the_message_names_is_what_a_hosted_endpoint_needs(ended):
+    done = ended(None, HOSTED, more={"checks": WAIVED})
+    result = done.checks["rejection"]["second_accounts"]
+    assert result["verdict"] == "certified", done.told
+    assert "log-probabilities (the provider keeps the weights)" in result["summary"]
