@@ -9,10 +9,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from audit.attach import sidecar, splice
-from audit.attach.formats import find_format
-from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, pointer
-from audit.attach.statement import VERSION, Statement, digest, statement_path
+from audit.attach import splice
+from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, find_format, pointer
+from audit.attach.statement import (
+    VERSION,
+    Statement,
+    digest,
+    in_envelope,
+    make_folder,
+    sidecar_path,
+    statement_path,
+    with_line,
+)
 from audit.attach.subject import ModelComparison, compare_models, is_own_document
 from audit.attest.envelope import SignedStatement
 from audit.attest.facts import tool
@@ -69,8 +77,8 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
     result = attachable(store, name, failed=order.failed)
     bound = _bound(order, result)
     statement = bound.statement
-    signed = sidecar.signed(statement, order.keys) if order.keys else None
-    place = order.statement or (sidecar.sidecar_path if order.keys else statement_path)(bound.path)
+    signed = in_envelope(statement, order.keys) if order.keys else None
+    place = order.statement or (sidecar_path if order.keys else statement_path)(bound.path)
     _refuse_overwriting(order, bound, place)
     contents = {place: statement.to_bytes() if signed is None else _bundle(place, signed, order)}
     if bound.changed:
@@ -82,8 +90,8 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
 
 def _bundle(place: Path, signed: SignedStatement, order: AttachOrder) -> bytes:
     if order.statement is None:
-        sidecar.make_folder(place)
-    return sidecar.with_line(place, signed, replace=order.replace)
+        make_folder(place)
+    return with_line(place, signed, replace=order.replace)
 
 
 def _refuse_overwriting(order: AttachOrder, bound: _Bound, place: Path) -> None:

@@ -16,10 +16,13 @@ from torch import Tensor
 from engine.core.types import Floats, Proposal, Protocol, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults.interface import COUPLED, Fault, Scenario, Suits
-from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, with_inputs_by_step
 from engine.faults.wrappers import (
     BatchView,
+    ChangeInputs,
+    RowInputs,
+    Step,
     WrappedModel,
+    with_inputs_by_step,
     with_logits,
     with_placement,
     with_proposals,

@@ -11,8 +11,16 @@ import torch
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Situation, Suits
-from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, StepEnds, with_inputs, with_inputs_by_step
-from engine.faults.wrappers import WrappedRows, with_rows
+from engine.faults.wrappers import (
+    ChangeInputs,
+    RowInputs,
+    Step,
+    StepEnds,
+    WrappedRows,
+    with_inputs,
+    with_inputs_by_step,
+    with_rows,
+)
 from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

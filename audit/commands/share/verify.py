@@ -11,11 +11,9 @@ import click
 from click.core import ParameterSource
 
 from audit.attach.interface import MAX_REPORT_BYTES
-from audit.attach.messages import evidence_lines
 from audit.attach.mlflow_run import SCHEME
-from audit.attach.sidecar import sidecar_path
-from audit.attach.statement import read_statement, statement_path
-from audit.attach.verify import verify
+from audit.attach.statement import read_statement, sidecar_path, statement_path
+from audit.attach.verify import evidence_lines, verify
 from audit.attest.envelope import is_envelope
 from audit.attest.verify import TrustOptions
 from audit.errors import CannotDecide, UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from audit.gate.decision import Decision, Reason
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
-from audit.text.workflow_commands import MOST, annotation
+from audit.text.ci_formats import MOST_ANNOTATIONS, annotation
 
 
 def render(judgement: GateJudgement) -> str:
@@ -14,9 +14,9 @@ def render(judgement: GateJudgement) -> str:
     level = "warning" if judgement.warns else "error"
     unmet = [reason for reason in judgement.outcome.reasons if reason.answer is not Decision.ALLOW]
     remarks = [reason for reason in judgement.outcome.reasons if reason.answer is Decision.ALLOW]
-    lines = [_command(level, reason, run) for reason in unmet[:MOST]]
-    lines += [_command("notice", reason, run) for reason in remarks[:MOST]]
-    hidden = max(0, len(unmet) - MOST)
+    lines = [_command(level, reason, run) for reason in unmet[:MOST_ANNOTATIONS]]
+    lines += [_command("notice", reason, run) for reason in remarks[:MOST_ANNOTATIONS]]
+    hidden = max(0, len(unmet) - MOST_ANNOTATIONS)
     more = f", {hidden} more reasons not shown" if hidden else ""
     policy = judgement.request.policy
     return "\n".join([*lines, f"{judgement.outcome.answer.words}: {run} under policy {policy.name}{more}"])

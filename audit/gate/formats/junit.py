@@ -8,7 +8,7 @@ from audit.gate.decision import Decision, Reason
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
 from audit.gate.policy import Policy
-from audit.text.junit import CaseTag, JunitCase, JunitSuite, junit
+from audit.text.ci_formats import CaseTag, JunitCase, JunitSuite, junit
 
 TAGS = {Decision.BLOCK: CaseTag.FAILURE, Decision.CANNOT_DECIDE: CaseTag.ERROR, Decision.ALLOW: CaseTag.OUTPUT}
 

@@ -7,7 +7,7 @@ from typing import Final
 from audit.gate.decision import Decision, Reason
 from audit.gate.judgement import GateJudgement
 from audit.gate.next_step import next_step
-from audit.text.sarif import SarifResult, sarif
+from audit.text.ci_formats import SarifResult, sarif
 
 LEVELS: Final = {Decision.BLOCK: "error", Decision.CANNOT_DECIDE: "error", Decision.ALLOW: "note"}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.core.types import Proposal, QKind, StepOutcome
-from engine.heads.formats.mimo import BEFORE_NORM
+from engine.heads.formats.mtp import BEFORE_NORM
 from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config

@@ -2,8 +2,8 @@
 
 import pytest
 
-from audit.minimize.sampling import plainer
 from audit.minimize.shrink import fewest, smallest
+from audit.minimize.steps import plainer
 from engine.core.types import SamplingParams
 
 

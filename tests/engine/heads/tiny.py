@@ -15,8 +15,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.heads.formats import eagle, eagle3
 from engine.heads.formats.dflash import dflash_slots
-from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots
-from engine.heads.formats.mtp import deepseek_slots
+from engine.heads.formats.mtp import BEFORE_NORM, deepseek_slots, mimo_slots
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
