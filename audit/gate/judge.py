@@ -17,7 +17,7 @@ from audit.gate.evidence import read_facts
 from audit.gate.facts import RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
-from audit.gate.rego.reasons import rego_reasons
+from audit.gate.rego import rego_reasons
 from audit.gate.signature import by_checkpoint, by_proof
 from audit.gate.watches import read_watches
 from audit.store import Store

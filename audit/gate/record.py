@@ -19,7 +19,7 @@ from audit.errors import UserError
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision
 from audit.gate.rules.reviews import REVIEWS
-from audit.gate.rules.subjects import engines, used_artifacts
+from audit.gate.rules.run import engines, used_artifacts
 from audit.gate.subjects import DIGEST
 from audit.store import Store, StoredDecision
 from audit.store.base import keys

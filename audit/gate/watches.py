@@ -12,7 +12,7 @@ from typing import Final
 from audit.errors import UserError
 from audit.gate.facts import RunFacts, SeriesAlarm, WatchedSeries, WatchFacts
 from audit.gate.policy_parts import WatchRule
-from audit.gate.rules.subjects import used_artifacts
+from audit.gate.rules.run import used_artifacts
 from audit.store import Store, StoredArm
 from audit.store.reading.watches import StoredWatch
 from audit.watch.detect import Detectors

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.minimize.search import SearchResult
+from audit.minimize.shrink import set_names
 from audit.minimize.start import MinimizeStart
-from audit.minimize.steps import MOST_PROMPTS, keys_of, set_names
+from audit.minimize.steps import MOST_PROMPTS, keys_of
 from audit.runs.prepare import PreparedRun
 from audit.suite.spec import Case, Suite
 from audit.text.markdown import as_cell, as_code, as_it_is

@@ -13,9 +13,7 @@ from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.judgement import GateRequest
 from audit.gate.policy import load_policy
-from audit.gate.rego.document import facts_document
-from audit.gate.rego.engine import RegoFailure, evaluate
-from audit.gate.rego.reasons import reasons_of
+from audit.gate.rego import RegoFailure, evaluate, facts_document, reasons_of
 from audit.gate.rego_modules import RegoModule
 from audit.gate.subjects import Subject
 from tests.audit.gate.runs import NOW, PASSING, SMALL_POLICY, TARGET, facts, stored_run
