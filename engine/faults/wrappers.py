@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.core.trees import path_tokens
 from engine.core.types import Proposal, QKind, SamplingParams, StepOutcome, Tree
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
-from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
+from engine.faults.interface import ChangeParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context, Proposer
 from engine.sampling.target_rows import TargetRows
@@ -96,19 +96,19 @@ class _ChangedPlacement(WrappedModel):
         return self.inner.forward(cache, self._change(placement) if want.logits else placement, want)
 
 
-def with_target(parts: EngineParts, wrap: WrapModel) -> EngineParts:
-    """Parts whose target is wrapped once more."""
-    return replace(parts, target=lambda model: wrap(parts.target(model)))
+def with_target(wrap: WrapModel) -> ChangeParts:
+    """Wrap the target once more."""
+    return lambda parts: replace(parts, target=lambda model: wrap(parts.target(model)))
 
 
-def with_logits(parts: EngineParts, change: ChangeLogits) -> EngineParts:
-    """Parts whose verifier gets other logits than the target computed."""
-    return with_target(parts, lambda model: _ChangedLogits(model, change))
+def with_logits(change: ChangeLogits) -> ChangeParts:
+    """Give the verifier other logits than the target computed."""
+    return with_target(lambda model: _ChangedLogits(model, change))
 
 
-def with_placement(parts: EngineParts, change: ChangePlacement) -> EngineParts:
-    """Parts whose target reads the tokens of a verification step with another placement than the loop chose."""
-    return with_target(parts, lambda model: _ChangedPlacement(model, change))
+def with_placement(change: ChangePlacement) -> ChangeParts:
+    """Have the target read the tokens of a verification step with another placement than the loop chose."""
+    return with_target(lambda model: _ChangedPlacement(model, change))
 
 
 class WrappedRows(TargetRows):
@@ -120,13 +120,9 @@ class WrappedRows(TargetRows):
         )
 
 
-def with_rows(parts: EngineParts, wrap: Callable[[TargetRows], TargetRows]) -> EngineParts:
-    """Parts whose verifier gets wrapped rows."""
-
-    def rows(*arguments: Any) -> TargetRows:
-        return wrap(parts.rows(*arguments))
-
-    return replace(parts, rows=rows)
+def with_rows(wrap: Callable[[TargetRows], TargetRows]) -> ChangeParts:
+    """Give the verifier wrapped rows."""
+    return lambda parts: replace(parts, rows=lambda *arguments: wrap(parts.rows(*arguments)))
 
 
 class ChangedProposer:
@@ -163,35 +159,14 @@ class _ChangedTogether(ChangedProposer):
         return self._change(contexts, super().propose(contexts))
 
 
-def with_proposals(parts: EngineParts, make: Callable[[], ChangeProposals]) -> EngineParts:
-    """Parts whose loop gets other proposals than the proposer made; `make` is called for each batch of requests."""
-    return replace(parts, proposer=lambda proposer: _ChangedTogether(parts.proposer(proposer), make()))
+def with_proposals(make: Callable[[], ChangeProposals]) -> ChangeParts:
+    """Give the loop other proposals than the proposer made; `make` is called for each batch of requests."""
+    return lambda parts: replace(parts, proposer=lambda inner: _ChangedTogether(parts.proposer(inner), make()))
 
 
-def proposer_fault(
-    name: str,
-    origin: Origin,
-    ask: ChangeContext = as_it_is,
-    offer: ChangeProposal = as_it_is,
-    suits: Suits = CHAIN_SHAPED,
-    scenario: Scenario = SAMPLED_SCENARIO,
-) -> Fault:
-    """A fault in the context that a proposer gets, or in each proposal that it returns."""
-
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
-
-    return Fault(
-        name,
-        origin.upstream,
-        ("proposer",),
-        apply,
-        suits,
-        scenario,
-        breaks=origin.breaks,
-        seen_from=origin.seen_from,
-        situation=origin.situation,
-    )
+def with_proposer(ask: ChangeContext = as_it_is, offer: ChangeProposal = as_it_is) -> ChangeParts:
+    """Change the context that the proposer gets, or each proposal that it returns."""
+    return lambda parts: replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
 
 
 class BatchView:
@@ -257,16 +232,20 @@ class _Watched(ChangedProposer):
         super().finish(row)
 
 
-def with_view(parts: EngineParts, change: Callable[[EngineParts, BatchView], EngineParts]) -> EngineParts:
-    """Parts changed with a view of the batch; it begins anew with each wrapped proposer."""
-    view = BatchView()
-    changed = change(parts, view)
+def with_view(change: Callable[[EngineParts, BatchView], EngineParts]) -> ChangeParts:
+    """Change parts with a view of the batch; it begins anew with each wrapped proposer."""
 
-    def proposer(inner: Proposer) -> Proposer:
-        view.clear()
-        return _Watched(changed.proposer(inner), view)
+    def changed_parts(parts: EngineParts) -> EngineParts:
+        view = BatchView()
+        changed = change(parts, view)
 
-    return replace(changed, proposer=proposer)
+        def proposer(inner: Proposer) -> Proposer:
+            view.clear()
+            return _Watched(changed.proposer(inner), view)
+
+        return replace(changed, proposer=proposer)
+
+    return changed_parts
 
 
 def shortened(proposal: Proposal, count: int) -> Proposal:
@@ -335,14 +314,14 @@ class _ChangedRows(WrappedRows):
         return self._done[row]
 
 
-def with_inputs_by_step(parts: EngineParts, of_step: OfStep) -> EngineParts:
-    """Parts that change the inputs of rows; `of_step` is called once per step of each request."""
-    return with_rows(parts, lambda rows: _ChangedRows(rows, of_step))
+def with_inputs_by_step(of_step: OfStep) -> ChangeParts:
+    """Change the inputs of rows; `of_step` is called once per step of each request."""
+    return with_rows(lambda rows: _ChangedRows(rows, of_step))
 
 
-def with_inputs(parts: EngineParts, change: ChangeInputs) -> EngineParts:
-    """Parts that change the inputs of rows in the same way in every step."""
-    return with_inputs_by_step(parts, lambda _step: change)
+def with_inputs(change: ChangeInputs) -> ChangeParts:
+    """Change the inputs of rows in the same way in every step."""
+    return with_inputs_by_step(lambda _step: change)
 
 
 class StepEnds:

@@ -54,7 +54,7 @@ def test_a_wrapped_model_is_the_model_that_it_wraps():
 
 @pytest.mark.medium
 def test_rows_from_unchanged_inputs_are_the_rows():
-    parts = with_inputs(parts_of(), lambda inputs: inputs)
+    parts = with_inputs(lambda inputs: inputs)(parts_of())
     plain = tokens_with(Setup(rows=3), lambda loop: None)
     assert tokens_with(Setup(rows=3), lambda loop: setattr(loop, "_parts", parts)) == plain
 
