@@ -49,7 +49,7 @@ class StoredErasure:
     results: int
 
 
-def plan(session: Session, ulid: str, names: Sequence[str]) -> ErasurePlan:
+def plan(session: Session, ulid: str, names: Sequence[str] = ()) -> ErasurePlan:
     """Plans an erasure in a run: the named requests and all findings that may quote them, or all of both.
 
     Raises:

@@ -139,7 +139,7 @@ def _event(session: Session, run: RunRow, status: RunStatus, detail: str) -> Non
     session.add(RunEventRow(run_id=run.id, status=status.value, at=now(), detail=detail))
 
 
-def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
+def set_status(session: Session, ulid: str, status: RunStatus, detail: str = "") -> None:
     """Change a run's status and add an event with the reason; sums of an earlier end no longer hold."""
     run = find_run(session, ulid)
     sums.drop(session, run)
