@@ -27,15 +27,15 @@ Shape = Literal["chain", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class ProposerFacts:
-    """A proposer's declared properties."""
+    """A proposer's declared properties; by default it draws a chain and keeps state for each request."""
 
     name: str
-    shape: Shape
-    q_kind: QKind
+    shape: Shape = "chain"
+    q_kind: QKind = QKind.FULL
     """The kind at temperature above 0; at 0 every draft is deterministic."""
-    can_couple: bool
+    can_couple: bool = True
     """It can draw with the target's own noise."""
-    state: Literal["none", "request", "shared"]
+    state: Literal["none", "request", "shared"] = "request"
     """The scope of its state: nothing, the request, or other requests too."""
     hidden: tuple[int, ...] = ()
     """Target layers whose hidden states it needs (`engine.models.interface.WantedOutputs`)."""
@@ -118,6 +118,19 @@ class Proposer(Protocol):
     def finish(self, row: int) -> None:
         """The row's request is done."""
         ...
+
+
+class StatelessProposer:
+    """Start, observation and end of a proposer that keeps nothing."""
+
+    def start(self, context: Context) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Nothing to learn."""
+
+    def finish(self, row: int) -> None:
+        """Nothing to forget."""
 
 
 def require_fits(proposal: Proposal, context: Context) -> None:

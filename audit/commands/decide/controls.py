@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from audit.report.statements.controls import Clause, ClauseEvidence, Controls, evidence, load_controls, words
+from audit.report.statements.controls import ClauseEvidence, Controls, evidence, load_controls, words
 from audit.report.tables.results import results
 from audit.store import Store
 from audit.terminal.completion import complete_runs
@@ -72,7 +72,8 @@ def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, .
                         "asks": clause.asks,
                         "source": clause.source,
                         "read": clause.read,
-                        "evidence": _evidence(by_clause.get((framework.id, clause.id))) or _mapped(clause),
+                        "evidence": _evidence(by_clause.get((framework.id, clause.id)))
+                        or {"records": list(clause.records), "checks": list(clause.checks)},
                     }
                     for clause in framework.clauses
                 ],
@@ -85,7 +86,3 @@ def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, .
 
 def _evidence(held: ClauseEvidence | None) -> dict[str, Any] | None:
     return None if held is None else {"records": dict(held.records), "checks": dict(held.checks)}
-
-
-def _mapped(clause: Clause) -> dict[str, Any]:
-    return {"records": list(clause.records), "checks": list(clause.checks)}

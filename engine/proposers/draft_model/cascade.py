@@ -75,10 +75,6 @@ class CascadeProposer:
         self._rejects = options["inner_rule"] == REJECTION and parts.rule is DraftRule.INDEPENDENT
         self.facts = ProposerFacts(
             "cascade",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             options={**options, "tiny": tiny.facts.name},
             steady=SteadyDrafts(model.context),
             measured=not self._rejects,
@@ -87,12 +83,7 @@ class CascadeProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> CascadeProposer:
-        """From the first draft model, the second one or prompt lookup, and two options.
-
-        Raises:
-            InvalidRequest: an unknown option.
-            ModelNeeded: there is no draft model.
-        """
+        """From the first draft model, the second one or prompt lookup, and two options."""
         options = read("cascade", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer cascade needs a draft model")

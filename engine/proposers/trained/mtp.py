@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.core.types import Proposal, QKind, StepOutcome
+from engine.core.types import Proposal, StepOutcome
 from engine.heads.formats.mtp import BEFORE_NORM
 from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
@@ -88,10 +88,6 @@ class MtpProposer:
         self._how = DrawSettings.of(parts, stop_below)
         self.facts = ProposerFacts(
             "mtp",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             hidden=(self._layer,),
             options={"stop_below": stop_below},
             steady=None if stop_below else SteadyDrafts(config.context),
@@ -99,12 +95,7 @@ class MtpProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> MtpProposer:
-        """From a head and the option `stop_below`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, no head, or one that is no MTP head.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the option `stop_below`."""
         options = read("mtp", parts.options)
         fitted = fitted_head("mtp", parts)
         return cls(parts, fitted, options["stop_below"])

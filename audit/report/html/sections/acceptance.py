@@ -219,10 +219,6 @@ def _strata(arms: Sequence[ArmAcceptance]) -> Iterator[tuple[Any, ...]]:
             yield (arm.arm.name, one.name, *counts, one.observed / one.n, one.expected / one.n, one.p_adjusted)
 
 
-def _facet(arms: Sequence[ArmAcceptance]) -> dict[str, Any]:
-    return {"field": "arm", "type": "nominal", "title": None, "sort": [arm.arm.name for arm in arms]}
-
-
 def _names(field: str, names: Sequence[str]) -> dict[str, Any]:
     """An axis of names, wide enough for fonts that are wider than the one that the drawing is laid out with."""
     return {"field": field, "type": "nominal", "title": None, "sort": None, "axis": {"minExtent": 7 * longest(names)}}
@@ -233,7 +229,7 @@ def _panels(drawing: dict[str, Any], arms: Sequence[ArmAcceptance], height: Any 
     columns = min(COLUMNS, max(len(arms), 1))
     width = (WIDTH - GAP * (columns - 1)) // columns
     return {
-        "facet": _facet(arms),
+        "facet": {"field": "arm", "type": "nominal", "title": None, "sort": [arm.arm.name for arm in arms]},
         "columns": columns,
         "spacing": GAP,
         "spec": {"width": width, "height": height, **drawing},
