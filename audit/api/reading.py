@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.evidence.records import RequestRecord
 from audit.report.tables.verdicts import ARMS, VERDICTS, arm_rows, conclusion, faults_of, marked, verdict_rows
 from audit.store import RunSummary, Store, StoredCheck, StoredRun, default_url
 from audit.store.asking.queries import named
 from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
-from audit.text.extras import needs
 from audit.text.unsafe import shortened, visible
 from engine.core.types import Role
 

@@ -22,10 +22,9 @@ from audit.attach.interface import pointer
 from audit.attach.statement import Statement, digest, in_envelope, line_of
 from audit.attach.subject import compare_models
 from audit.attest.facts import tool
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.store import Store
 from audit.store.base.canonical import to_json
-from audit.text.extras import needs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -15,10 +15,9 @@ from typing import Any, Final
 import schemas
 from audit.attest.envelope import opened, unverified
 from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.store.base.keys import PublicKey, parse_public
 from audit.store.reading.attestations import StoredAttestation
-from audit.text.extras import needs
 from audit.text.schema_errors import first_problem
 
 VERSION: Final = 1

@@ -22,7 +22,7 @@ from audit.runs.runner import Progress, RunOutcome
 from audit.runs.shard import SHARD, Shard, shard_of
 from audit.runs.surroundings import differences
 from audit.store import NewArm, NewRun, RequestKey, RunStatus, Store, StoredArm, StoredRun
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
 
 PIECE: Final = 64
 """Requests that are copied in one transaction."""

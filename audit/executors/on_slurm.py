@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from audit.errors import needs
 from audit.executors.job import Job, PartDone, PartFailed, PartLost, PartOutcome, WorkPart
 from audit.executors.slurm_jobs import ENDED, NoAnswer, SlurmOptions, SlurmQueue, job_folder, require_commands
 from audit.executors.worker import SuiteWorker, prepared_or_failed
-from audit.text.extras import needs
 from engine.core.errors import EngineError
 
 NAME: Final = "specaudit"

@@ -9,9 +9,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from audit.gate.decision import Decision, Reason
+from audit.gate.decision import Decision, Reason, next_step
 from audit.gate.judgement import GateJudgement
-from audit.gate.next_step import next_step
 from audit.gate.policy import Policy
 from audit.gate.rules.run import engines
 from audit.text.ci_formats import MOST_ANNOTATIONS, CaseTag, JunitCase, JunitSuite, SarifResult, annotation

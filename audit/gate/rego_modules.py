@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from audit.errors import needs
 from audit.text.documents import decode_text, read_bytes
-from audit.text.extras import needs
 
 MOST_BYTES: Final = 2**20
 

@@ -22,11 +22,9 @@ from audit.store import health, migrate
 from audit.store.base import failures, run_lock
 from audit.store.base.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.base.transactions import reads, writes
-from audit.store.base.values import NewCheck, RequestKey, RunStatus, SituationCount
-from audit.store.base.violations import IntegrityViolation
-from audit.store.ledger import checkpoints as tree_heads
-from audit.store.ledger import log, proof
-from audit.store.ledger.checkpoints import TreeHead
+from audit.store.base.values import IntegrityViolation, NewCheck, RequestKey, RunStatus, SituationCount
+from audit.store.ledger import log, notes, proof
+from audit.store.ledger.notes import TreeHead
 from audit.store.reading import arm_reader, outcomes, reader
 from audit.store.reading.attestations import Attestations
 from audit.store.reading.attestations import add_decision as record_decision
@@ -73,8 +71,8 @@ class Store:
     erased_requests = reads(erasure.count)
     add_decision = writes(record_decision)
     decisions = reads(outcomes.decisions)
-    add_checkpoint = writes(tree_heads.add)
-    checkpoints = reads(tree_heads.known)
+    add_checkpoint = writes(notes.add)
+    checkpoints = reads(notes.known)
     add_attachment = writes(writer.add_attachment)
     attachments = reads(outcomes.attachments)
 
@@ -223,7 +221,7 @@ class Store:
 
     def check_checkpoints(self, kept: Sequence[TreeHead]) -> tuple[str, ...]:
         """Why the log does not continue that of these checkpoints; empty if it continues all."""
-        return self.read(lambda session: tuple(tree_heads.compare(session, kept)), steady=True)
+        return self.read(lambda session: tuple(notes.compare(session, kept)), steady=True)
 
     def ending_entry(self, run: str) -> int | None:
         """The place in the log of the run's last state; None if the log has none."""

@@ -14,8 +14,7 @@ from typing import Final
 
 import click
 
-from audit.report.html.printing import BROWSERS
-from audit.report.html.render import render_page
+from audit.report.html.render import BROWSERS, render_page
 from audit.report.html.section import source_of
 from audit.store import Store
 

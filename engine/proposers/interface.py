@@ -151,3 +151,13 @@ def require_fits(proposal: Proposal, context: Context) -> None:
         raise InvalidRequest(
             f"request {context.request.id}: the proposer wants {taken} tokens read, there is room for {context.room}"
         )
+
+
+class PlainProposer(StatelessProposer):
+    """The absence of speculation."""
+
+    facts = ProposerFacts("plain", shape="chain", q_kind=QKind.NONE, can_couple=True, state="none")
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Empty proposals."""
+        return [Proposal() for _ in contexts]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.gate.admission.decide import Rules
 from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
@@ -17,7 +17,6 @@ from audit.store.base.keys import read_public
 from audit.store.reading.decision_index import DecisionReader
 from audit.terminal.options import store_option
 from audit.text.durations import age_option
-from audit.text.extras import needs
 from audit.text.printer import note
 
 FILE = click.Path(path_type=Path)

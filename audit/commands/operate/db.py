@@ -16,7 +16,7 @@ from audit.store import Store, migrate
 from audit.store.base import keys
 from audit.store.base.connection import parse_url, shown
 from audit.store.ledger import notes, proof
-from audit.store.ledger.checkpoints import TreeHead
+from audit.store.ledger.notes import TreeHead
 from audit.store.writing.erasure import ErasurePlan
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
 from audit.terminal.options import store_option
-from audit.text.extras import needs
 from audit.text.printer import note
 from engine.core.registry import NUMERICS
 

@@ -10,9 +10,8 @@ from typing import Final
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.terminal.options import store_option
-from audit.text.extras import needs
 from audit.text.printer import note
 
 LOOPBACK: Final = "127.0.0.1"

@@ -22,8 +22,7 @@ from sqlalchemy.orm import Session
 
 from audit.stats.acceptance.estimators import DraftSums
 from audit.store.base.canonical import to_json
-from audit.store.base.values import RequestKey
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation, RequestKey
 from audit.store.sums.drafts import ArmDraftSums, run_draft_sums
 from audit.store.tables.runs import RunRow
 from audit.store.tables.verdicts import RunSumsRow

@@ -24,9 +24,8 @@ from engine.core.errors import ModelNeeded
 from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.copying.ngram import NgramProposer
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
 from engine.proposers.draft_model.draft_model import DraftModelProposer
-from engine.proposers.draft_model.own_cache import read_prompt, within
 from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.options import REJECTION, read
 from engine.proposers.parts import ProposerParts

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from engine.core.errors import ModelNeeded
 from engine.core.types import Proposal, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import read_prompt, within
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts

@@ -18,7 +18,7 @@ from engine.core.trees import ancestors, depths
 from engine.core.types import StepOutcome, Tree
 from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
 from engine.models.placement import accepted_columns
-from engine.proposers.draft_model.own_cache import read_prompt
+from engine.proposers.draft_model.chain_draft import read_prompt
 from engine.proposers.interface import Context
 
 

@@ -21,8 +21,7 @@ from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts

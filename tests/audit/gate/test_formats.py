@@ -10,10 +10,9 @@ import junitparser
 import pytest
 
 from audit.commands.decide.gate import FORMATS
-from audit.gate.decision import Decision, GateOutcome, blocked, remark, undecided
+from audit.gate.decision import Decision, GateOutcome, blocked, next_step, remark, undecided
 from audit.gate.formats import REGISTRY
 from audit.gate.judgement import GateJudgement, GateRequest
-from audit.gate.next_step import next_step
 from audit.gate.policy import load_policy
 from tests.audit.gate.runs import NOW, facts
 
