@@ -6,7 +6,7 @@ A registration precedes a run if its entry of the log precedes the run's: no clo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import select
@@ -16,7 +16,7 @@ from audit.store.base.canonical import jsonable, storable
 from audit.store.base.transactions import Transaction, reads, writes
 from audit.store.base.values import StoredDecision
 from audit.store.tables.log import LogEntryRow
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArtifactRow, RunRow
 from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
@@ -105,9 +105,7 @@ def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, 
 
 
 def _stored(row: AttestationRow, run: str | None) -> StoredAttestation:
-    return StoredAttestation(
-        run, row.predicate_type, row.payload_sha256, row.envelope, tuple(row.subjects), row.created_at
-    )
+    return value_of(StoredAttestation, row, run=run, subjects=tuple(row.subjects))
 
 
 def _registration_row(registration: Registration) -> RegistrationRow:
@@ -138,7 +136,7 @@ def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]
 
 
 def _registered(row: RegistrationRow) -> Registration:
-    return Registration(**{field.name: getattr(row, field.name) for field in fields(Registration)})
+    return value_of(Registration, row)
 
 
 def _place(session: Session, kind: str, key: int) -> int | None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from audit.store.base.canonical import storable
 from audit.store.base.transactions import Transaction, reads, writes
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, Base, Key, RequestRow, RunRow, UtcTime
 
 
@@ -150,10 +150,7 @@ def _all(session: Session) -> tuple[StoredWatch, ...]:
 
 
 def _stored(row: WatchRow, run: str | None) -> StoredWatch:
-    settings = WatchSettings(
-        row.url, run, row.reference, row.reference_from, row.rise_reference, row.unit, row.alpha, row.interval_s
-    )
-    return StoredWatch(row.id, settings, row.created_at)
+    return StoredWatch(row.id, value_of(WatchSettings, row, run=run), row.created_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Functions take an open session inside a transaction and never commit.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.dialects import sqlite
@@ -43,9 +43,6 @@ from audit.store.tables.runs import (
 )
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 from audit.store.writing import contents, integrity
-
-if TYPE_CHECKING:
-    pass
 
 
 def begin_run(session: Session, start: NewRun) -> str:
