@@ -28,6 +28,7 @@ from audit.attest.signing import stored
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
+from audit.store.base.canonical import named
 from audit.store.base.keys import PrivateKey
 from audit.text.documents import mistake, read_bytes
 from audit.text.staged_files import staged
@@ -229,12 +230,7 @@ def model_of(order: AttachOrder, comparison: ModelComparison) -> dict[str, Any]:
         )
     if comparison.agree and order.differs is not None:
         raise mistake(str(order.report), None, f"the report names {names} as the run does; leave out --model-differs")
-    return {
-        "report": list(comparison.report),
-        "run": list(comparison.run),
-        "agree": comparison.agree,
-        "differs": order.differs,
-    }
+    return {**named(comparison, "report", "run", "agree"), "differs": order.differs}
 
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
@@ -245,23 +241,11 @@ def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]
         "exit_code": run.exit_code,
         **({"lossy": lossy} if lossy else {}),
         "run": run.ulid,
-        "record_root": run.record_root,
-        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+        **named(run, "record_root", "finished_at"),
         "suite": {"name": run.suite_name, "sha256": run.suite_sha256},
         "claims": _claims(checks),
-        "checks": [
-            {
-                "arm": check.arm,
-                "check": check.check,
-                "claim": check.claim,
-                "verdict": check.verdict.value,
-                "level": check.level.name,
-            }
-            for check in checks
-        ],
-        "subjects": [
-            {"role": artifact.role, "name": artifact.name, "sha256": artifact.sha256} for artifact in run.artifacts
-        ],
+        "checks": [named(check, "arm", "check", "claim", "verdict", "level") for check in checks],
+        "subjects": [named(artifact, "role", "name", "sha256") for artifact in run.artifacts],
     }
 
 

@@ -13,6 +13,7 @@ from audit.gate.decision import Decision, Reason, next_step
 from audit.gate.judgement import GateJudgement
 from audit.gate.policy import Policy
 from audit.gate.rules.run import engines
+from audit.store.base.canonical import named
 from audit.text.ci_formats import MOST_ANNOTATIONS, CaseTag, JunitCase, JunitSuite, SarifResult, annotation
 from audit.text.ci_formats import junit as junit_xml
 from audit.text.ci_formats import sarif as sarif_log
@@ -21,6 +22,7 @@ from audit.text.unsafe import visible
 
 TAGS: Final = {Decision.BLOCK: CaseTag.FAILURE, Decision.CANNOT_DECIDE: CaseTag.ERROR, Decision.ALLOW: CaseTag.OUTPUT}
 LEVELS: Final = {Decision.BLOCK: "error", Decision.CANNOT_DECIDE: "error", Decision.ALLOW: "note"}
+REASON_FACTS: Final = ("answer", "requirement", "text", "arm", "check", "about", "statement", "until")
 MOST_ROWS: Final = 200
 """Reasons in one table: a job summary above 1 MiB is thrown away."""
 
@@ -75,25 +77,14 @@ def _document(judgement: GateJudgement) -> dict[str, Any]:
         "record_root": run.record_root if run else None,
         "suite": {"name": run.suite_name, "sha256": run.suite_sha256} if run else None,
         "origin": judgement.origin,
-        "policy": {"name": request.policy.name, "sha256": request.policy.sha256},
+        "policy": named(request.policy, "name", "sha256"),
         "verdicts": "stored" if request.trust_verdicts else "recomputed",
         "signed_by": judgement.facts.ending.by if judgement.facts else None,
         "serves": list(request.policy.parts.serves if request.serves is None else request.serves),
-        "subjects": [{"role": part.role, "sha256": part.sha256, "origin": part.origin} for part in request.subjects],
+        "subjects": [named(part, "role", "sha256", "origin") for part in request.subjects],
         "engines": {part.name: part.sha256 for part in engines(judgement.facts)} if judgement.facts else {},
         "reasons": [
-            {
-                "answer": reason.answer.value,
-                "requirement": reason.requirement,
-                "text": reason.text,
-                "arm": reason.arm,
-                "check": reason.check,
-                "about": reason.about,
-                "statement": reason.statement,
-                "until": None if reason.until is None else reason.until.isoformat(),
-                "next": next_step(reason, _name(judgement)),
-            }
-            for reason in outcome.reasons
+            {**named(reason, *REASON_FACTS), "next": next_step(reason, _name(judgement))} for reason in outcome.reasons
         ],
         "actor": request.actor,
         "at": request.now.isoformat(),

@@ -6,7 +6,7 @@ environment variables, with limits on time, memory and output. `schemas/gate-fac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +15,8 @@ from audit.gate.decision import GateOutcome, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import GateRequest
 from audit.gate.rego_modules import RegoModule
-from audit.store import StoredArm, StoredCheck
-from audit.store.base.canonical import jsonable
+from audit.store import StoredArm
+from audit.store.base.canonical import jsonable, named
 from engine.core.child import ChildStopped, Script, run_script
 
 MEMORY_BYTES: Final = 2**29
@@ -112,6 +112,10 @@ def reasons_of(name: str, sha256: str, answer: RegoAnswer) -> Iterator[Reason]:
 
 
 VERSION: Final = 1
+CHECK_FACTS: Final = (
+    *("arm", "check", "claim", "level", "verdict"),
+    *("n", "statistic", "p_value", "effect", "bound", "margin"),
+)
 
 
 def facts_document(facts: RunFacts, request: GateRequest, outcome: GateOutcome) -> dict[str, Any]:
@@ -126,64 +130,32 @@ def facts_document(facts: RunFacts, request: GateRequest, outcome: GateOutcome) 
             "status": run.status.value,
             "begun_at": jsonable(facts.begun),
             "finished_at": jsonable(run.finished_at),
-            "actor": run.actor,
-            "code_commit": run.code_commit,
-            "record_root": run.record_root,
-            "content_root": run.content_root,
-            "tokens": run.tokens,
-            "exit_code": run.exit_code,
+            **named(run, "actor", "code_commit", "record_root", "content_root", "tokens", "exit_code"),
             "packages": jsonable(run.environment.packages),
         },
-        "models": [
-            {"kind": used.kind, "role": used.role, "name": used.name, "revision": used.revision, "sha256": used.sha256}
-            for used in run.artifacts
-        ],
+        "models": [named(used, "kind", "role", "name", "revision", "sha256") for used in run.artifacts],
         "arms": [_arm(facts, arm) for arm in run.arms],
-        "checks": _checks(facts.checks),
+        "checks": [named(check, *CHECK_FACTS) for check in facts.checks],
         "broken": list(facts.broken),
         "verdicts": "stored" if request.trust_verdicts else "recomputed",
         "signed_by": facts.ending.by,
-        "subjects": [{"role": subject.role, "sha256": subject.sha256} for subject in request.subjects],
+        "subjects": [named(subject, "role", "sha256") for subject in request.subjects],
         "serves": list(policy.parts.serves if request.serves is None else request.serves),
-        "policy": {"name": policy.name, "sha256": policy.sha256},
+        "policy": named(policy, "name", "sha256"),
         "decision": outcome.answer.value,
-        "reasons": [
-            {"answer": reason.answer.value, "requirement": reason.requirement, "text": reason.text}
-            for reason in outcome.reasons
-        ],
+        "reasons": [named(reason, "answer", "requirement", "text") for reason in outcome.reasons],
     }
 
 
 def _arm(facts: RunFacts, arm: StoredArm) -> dict[str, Any]:
     counts, parameters = arm.counts, facts.parameters.get(arm.name, {})
     return {
-        "name": arm.name,
-        "kind": arm.kind.value,
-        "level": arm.level.name,
-        "lossless": arm.lossless,
-        "spec": jsonable(arm.spec),
-        "configuration_sha256": arm.configuration_sha256,
+        **named(arm, "name", "kind", "level", "lossless", "spec", "configuration_sha256"),
         "requests": counts.requests,
         "output_tokens": counts.output,
         "target_forwards": counts.steps,
-        "drafted": counts.drafted,
-        "accepted": counts.accepted,
+        **named(counts, "drafted", "accepted"),
         "coverage": dict(facts.coverage.get(arm.name, {})),
         "workload": jsonable(facts.workloads.get(arm.name)),
         "parameters": {check: jsonable(given.used) for check, given in parameters.items()},
     }
-
-
-def _checks(checks: Sequence[StoredCheck]) -> list[dict[str, Any]]:
-    numbers = ("n", "statistic", "p_value", "effect", "bound", "margin")
-    return [
-        {
-            "arm": check.arm,
-            "check": check.check,
-            "claim": check.claim,
-            "level": check.level.name,
-            "verdict": check.verdict.value,
-            **{name: jsonable(getattr(check, name)) for name in numbers},
-        }
-        for check in checks
-    ]

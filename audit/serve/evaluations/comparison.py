@@ -179,16 +179,8 @@ class EvaluationComparison:
 
     def document(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
-            "exit_code": self.exit_code,
-            "off": self.off,
-            "on": self.on,
-            "confidence": self.confidence,
-            "scores": self.scores,
-            "answers": self.answers,
-            "unseen": self.unseen,
-            "control": self.control,
-        }
+        names = ("exit_code", "off", "on", "confidence", "scores", "answers", "unseen", "control")
+        return {name: getattr(self, name) for name in names}
 
 
 def compared(store: Store, off: ScoredRun, on: ScoredRun, control: ScoredRun | None = None) -> EvaluationComparison:
