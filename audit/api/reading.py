@@ -1,4 +1,7 @@
-"""Stored runs as plain lists and dicts. Each call opens the store read-only and closes it again."""
+"""Stored runs as plain lists and dicts. Each call opens the store read-only and closes it again.
+
+For notebooks: a run as an HTML table without script, and rows as pandas data frames.
+"""
 
 from __future__ import annotations
 

@@ -106,6 +106,7 @@ def from_json(document: Any, place: str) -> Statement:
 
 
 FOLDER: Final = ".audit"
+"""Holds `NAME.intoto.jsonl`, an in-toto bundle of one envelope per line; viewers of evaluations list neither."""
 
 
 def sidecar_path(report: Path) -> Path:

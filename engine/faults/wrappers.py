@@ -261,7 +261,7 @@ def shortened(proposal: Proposal, count: int) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class RowInputs:
-    """The inputs of the transform of one row.
+    """The inputs of the transform of one row; the recorded logits stay the model's.
 
     committed: prompt and committed tokens.
     path: the drafted tokens that lead to the row.

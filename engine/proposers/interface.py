@@ -154,7 +154,7 @@ def require_fits(proposal: Proposal, context: Context) -> None:
 
 
 class PlainProposer(StatelessProposer):
-    """The absence of speculation."""
+    """The absence of speculation: plain decoding is the same loop with an empty proposal."""
 
     facts = ProposerFacts("plain", shape="chain", q_kind=QKind.NONE, can_couple=True, state="none")
 

@@ -22,9 +22,8 @@ from tokenizers import Tokenizer
 from audit.evidence.environment import hardware
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.report.html.registry import sections
+from audit.report.html.registry import sections, source_of
 from audit.report.html.render import environment, render_page, render_section
-from audit.report.html.section import source_of
 from audit.report.requests.pieces import TOKENIZER
 from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
 from audit.store.base.canonical import jsonable

@@ -12,10 +12,9 @@ from typing import Final
 from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Reason, blocked, undecided
-from audit.gate.facts import RunFacts
+from audit.gate.facts import ArmWorkload, RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import DeployedScope, LeastWorkload, SampledRange
-from audit.gate.workload import ArmWorkload
 from audit.store import StoredArm
 
 SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {

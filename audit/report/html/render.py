@@ -26,8 +26,7 @@ from markupsafe import Markup, escape
 
 from audit.errors import UserError
 from audit.report.html.charts import DrawAll, drawn
-from audit.report.html.registry import sections
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource, sections
 from audit.text.unsafe import visible_lines
 
 LONGEST: Final = 20_000
@@ -136,7 +135,7 @@ TIMEOUT_S: Final = 120
 
 
 def pdf_of(page: str) -> bytes:
-    """The page as PDF.
+    """The page as PDF, by an installed Chromium or Chrome; the page itself fetches nothing.
 
     Raises:
         UserError: no browser is installed, or it does not print.

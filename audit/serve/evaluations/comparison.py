@@ -1,4 +1,10 @@
-"""Two evaluations of the same samples, without speculation and with it: scores, answers, and the decision."""
+"""Two evaluations of the same samples, without speculation and with it: scores, answers, and the decision.
+
+Answers are compared from the records alone, by the checks of equivalence. Requests are paired by what was asked
+(prompt, sampling parameters with the seed, stream), not by samples, so the pairs are those of a harness that asks in
+any order. A request that only one evaluation asked, such as the second turn after another first answer, has no partner;
+checks of equality say so.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Multi-token prediction (MTP) modules: DeepSeek's layout and that of Qwen3-Next.
+"""Multi-token prediction (MTP) modules: the layouts of DeepSeek, Qwen3-Next and MiMo.
 
 Module k reads the normed embedding of a token and the normed state before it, side
 by side, through one matrix into one decoder layer. Published folders hold the
 modules beside the model that they were trained with; of such a folder only the
-modules are read.
+modules are read. A MiMo module has a qwen2 layer, as vLLM reads it; it reads the target's state before the final norm,
+and the state's half comes first. In this project's heads the embedding comes first, so its halves are swapped.
 """
 
 from __future__ import annotations
@@ -168,14 +169,9 @@ def mimo_slots(config: LeanConfig, count: int) -> list[TensorSpec]:
     """The tensors of `count` modules; `project` still has the state's half first."""
     slots: list[TensorSpec] = []
     for k in range(count):
-        at, ours, hidden = f"model.mtp_layers.{k}.", f"modules.{k}.", config.hidden
-        slots += [
-            TensorSpec(f"{at}token_layernorm.weight", f"{ours}embedding_norm", (hidden,)),
-            TensorSpec(f"{at}hidden_layernorm.weight", f"{ours}hidden_norm", (hidden,)),
-            TensorSpec(f"{at}input_proj.weight", f"{ours}project", (hidden, 2 * hidden)),
-            TensorSpec(f"{at}final_layernorm.weight", f"{ours}norm", (hidden,)),
-            *layer_slots(config, at, f"{ours}layers.0.", LayerForm()),
-        ]
+        at = f"model.mtp_layers.{k}."
+        first, last = (f"{at}token_layernorm", f"{at}hidden_layernorm", f"{at}input_proj"), f"{at}final_layernorm"
+        slots += _slots(config, _Names(*first, at, last), k)
     return slots
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from engine.core.errors import ModelError
 from engine.core.types import Proposal, StepOutcome
+from engine.heads.decoder import MtpModule
 from engine.heads.formats.mtp import BEFORE_NORM
-from engine.heads.mtp import MtpModule
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.html.charts import SERIES, Chart, longest
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.tables.acceptance import ArmAcceptance, ArmEstimates, RunAcceptance, run_acceptance
 
 DRAWN: Final = 12

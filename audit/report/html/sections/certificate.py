@@ -16,7 +16,7 @@ from audit.checks.base.interface import Check, Design, PlanAssumptions
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.report.html.charts import SERIES, Chart
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.runs.sizing import measured_spread
 from audit.stats.power import MOST
 from audit.stats.sample_size import SampleSize

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.html.charts import Chart
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.requests.choice import findings_by_request
 from audit.report.requests.divergences import KINDS, LEADS, ArmDivergences, RunDivergences, run_divergences
 from audit.report.requests.pieces import recorded_pieces

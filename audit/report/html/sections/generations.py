@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import CannotDecide
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.requests.choice import Choice, NamedFinding, chosen, findings_by_request
 from audit.report.requests.pieces import Pieces, recorded_pieces
 from audit.report.requests.request_view import Explored, explored

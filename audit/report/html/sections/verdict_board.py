@@ -11,7 +11,7 @@ from audit import checks as registry
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.tables.looks import left_lines, look_lines, next_step
 from audit.report.tables.results import SignedEntry
 from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines, waived_lines
