@@ -175,9 +175,9 @@ def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) 
 class MtpModule:
     """One multi-token prediction (MTP) module: h' = Layer(project(cat[norm(embedding), norm(state)])), then a norm.
 
-    It runs over its own tensors and, where it has none, the target's embedding and head. The embedding comes first. What
-    a module returns is normed once: the head reads it, and so does the next module or step. Source: DeepSeek-V3, arXiv
-    2412.19437, section 2.2; the order and the norms are those of its published weights.
+    It runs over its own tensors and, where it has none, the target's embedding and head. The embedding comes first.
+    What a module returns is normed once: the head reads it, and so does the next module or step. Source: DeepSeek-V3,
+    arXiv 2412.19437, section 2.2; the order and the norms are those of its published weights.
 
     Args:
         config: of the module: sizes, rope, epsilon.

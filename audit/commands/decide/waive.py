@@ -118,11 +118,7 @@ def command(
 
 
 def _one(reasons: Sequence[Reason], wanted: Wanted) -> Reason:
-    """The unmet requirement that the caller names.
-
-    Raises:
-        UserError: none, or several.
-    """
+    """The unmet requirement that the caller names; raises UserError: none, or several."""
     unmet = [reason for reason in reasons if reason.answer is not Decision.ALLOW]
     named = [reason for reason in unmet if wanted.names(reason)]
     if len(named) == 1:

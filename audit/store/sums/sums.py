@@ -278,11 +278,7 @@ KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def _made(kind: type, values: Any) -> Any:
-    """A row of a part.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
+    """A row of a part; raises ValueError, TypeError: it is none."""
     if kind is ArmSample:
         arm, requests, cases = values
         return ArmSample(str(arm), int(requests), tuple((str(case), int(sample)) for case, sample in cases))

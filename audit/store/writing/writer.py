@@ -257,14 +257,6 @@ def add_decision(session: Session, decision: StoredDecision) -> None:
 
 def add_attachment(session: Session, attachment: Attachment) -> None:
     """Insert a binding of evidence to a report."""
-    session.add(
-        AttachmentRow(
-            run_id=find_run(session, attachment.run).id,
-            report_before=attachment.report_before,
-            report_after=attachment.report_after,
-            format=attachment.format,
-            location=attachment.location,
-            statement=jsonable(attachment.statement),
-            created_at=attachment.created_at,
-        )
-    )
+    given = asdict(attachment) | {"statement": jsonable(attachment.statement)}
+    run = find_run(session, given.pop("run"))
+    session.add(AttachmentRow(run_id=run.id, **given))

@@ -98,10 +98,8 @@ def _architectures(config: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
-    """Modules in DeepSeek's layout, with llama's attention.
-
-    Raises:
-        ModelError: latent attention or experts, which no head's decoder has; an invalid count; a tensor.
+    """Modules in DeepSeek's layout, with llama's attention; raises ModelError: latent attention or experts, which no
+    head's decoder has; an invalid count; a tensor.
     """
     where = folder.name("config.json")
     if folder.config.get("kv_lora_rank") is not None:
@@ -115,10 +113,8 @@ def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
 
 
 def _read_qwen3_next(folder: ModelFolder) -> HeadCheckpoint:
-    """A module in the layout of Qwen3-Next, with llama's attention.
-
-    Raises:
-        ModelError: a tensor, or the layer that Qwen3-Next itself has, gated and with experts.
+    """A module in the layout of Qwen3-Next, with llama's attention; raises ModelError: a tensor, or the layer that
+    Qwen3-Next itself has, gated and with experts.
     """
     where = folder.name("config.json")
     if folder.config.get("model_type") == "qwen3_next":

@@ -191,10 +191,8 @@ def _children_of(shape: TreeShape) -> dict[int, list[int]]:
 
 
 def _widths(text: str, heads: int) -> tuple[int, ...]:
-    """The widths of a tree's levels; empty for a chain.
-
-    Raises:
-        InvalidRequest: a level without nodes, or more levels than heads.
+    """The widths of a tree's levels; empty for a chain; raises InvalidRequest: a level without nodes, or more levels
+    than heads.
     """
     if text == NO_TREE:
         return ()

@@ -199,10 +199,8 @@ def _seen(placement: Placement, k: int, modules: int, ends: Sequence[int]) -> Te
 
 
 def _final_norm(fitted: FittedHead) -> Tensor:
-    """[H] the weights of the target's final norm.
-
-    Raises:
-        ModelError: a weight is 0, which leaves nothing of that part of the state.
+    """[H] the weights of the target's final norm; raises ModelError: a weight is 0, which leaves nothing of that part
+    of the state.
     """
     weights = fitted.model.weights.norm
     if not bool(weights.all()):
