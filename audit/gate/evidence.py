@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -68,60 +69,41 @@ def read_facts(
         ending: what a signature says about the run's end.
         announce: is called with each arm that is judged.
     """
-    rows = store.attestations.of_run(run, (WAIVER, REVIEW))
-    facts = _read(store, run, trust_verdicts=trust_verdicts, broken=broken, ending=ending, announce=announce)
-    return replace(facts, stated=stated(rows))
-
-
-def _read(
-    store: Store,
-    run: str,
-    *,
-    trust_verdicts: bool,
-    broken: tuple[str, ...],
-    ending: SignedEnding,
-    announce: Callable[[str], None],
-) -> RunFacts:
-    """The facts without what people signed."""
-    stored, begun = store.load_run(run), _begun(run)
+    said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
+    stored = store.load_run(run)
+    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said)
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
-        return _of_stored(store, stored, broken, ending, trusted=trust_verdicts)
+        return _of_stored(store, stored, broken, known, trusted=trust_verdicts)
     try:
         done = recomputed(store, run, announce)
         workloads = _workloads(store, stored)
     except (CannotDecide, UserError) as error:
-        return RunFacts(stored, store.checks(run), (str(error),), begun=begun, ending=ending)
+        return known(store.checks(run), (str(error),))
     checks = (*map(_as_stored, done.results), *_unknown_faults(store.checks(run), done.results))
-    return RunFacts(
-        stored,
+    return known(
         checks,
         broken,
         certified_coverage(checks, _coverage(done.results)),
         workloads,
         parameters_of(done.arms),
-        begun,
-        ending,
-        _remarks(done),
+        remarks=_remarks(done),
     )
 
 
 def _of_stored(
-    store: Store, run: StoredRun, broken: tuple[str, ...], ending: SignedEnding, *, trusted: bool
+    store: Store, run: StoredRun, broken: tuple[str, ...], known: Callable[..., RunFacts], *, trusted: bool
 ) -> RunFacts:
     """The facts as the store states them: of a damaged or unfinished run, or if the caller trusts them."""
     checks, coverage = store.checks(run.ulid), store.coverage(run.ulid)
     whole = not broken and run.status is RunStatus.FINISHED
     arms = recorded_arms(run, checks, counted=bool(coverage))
-    return RunFacts(
-        run,
+    return known(
         checks,
         broken,
         certified_coverage(checks, coverage),
         _workloads(store, run) if whole else {},
         parameters_of(arms),
-        _begun(run.ulid),
-        ending,
-        (TRUSTED,) if trusted else (),
+        remarks=(TRUSTED,) if trusted else (),
     )
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from audit.gate.decision import GateOutcome, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
-from audit.gate.judgement import GateRequest
-from audit.gate.rego_modules import RegoModule
+from audit.gate.judgement import GateRequest, RegoModule
 from audit.store import StoredArm
 from audit.store.base.canonical import jsonable, named
 from engine.core.child import ChildStopped, Script, run_script

@@ -28,7 +28,7 @@ from audit.report.requests.pieces import TOKENIZER
 from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
 from audit.store.base.canonical import jsonable
 from engine.core.types import Generation
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.record.effective import Effective
 from tests.bench.setting import TEMPLATED, bundled_pair
 from tests.bench.store import BATCH, LENGTH, begin, generations

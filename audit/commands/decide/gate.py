@@ -96,9 +96,8 @@ def command(
     # imported late: deciding needs the checks, and with them numpy and scipy
     from audit.gate.formats import REGISTRY
     from audit.gate.judge import judge, judge_bundle
-    from audit.gate.judgement import GateRequest
+    from audit.gate.judgement import GateRequest, read_modules
     from audit.gate.record import signer_of
-    from audit.gate.rego_modules import read_modules
 
     if summary_file is not None:
         require_writable(summary_file)
