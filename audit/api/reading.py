@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from engine.record.trace import StepView, Trace
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TIMEOUT_S: Final = 30.0
 MOST_ROWS: Final = 1_000_000
@@ -131,8 +129,6 @@ class RunResult:
         Raises:
             UserError: pandas is not installed, or as `StoreView.query`.
         """
-        from audit.api.reading import frame
-
         return frame(self.query(name, **params))
 
     def acceptance(self) -> DataFrame:
@@ -148,8 +144,6 @@ class RunResult:
         return self.frame("steps")
 
     def _repr_html_(self) -> str:
-        from audit.api.reading import html_of
-
         return html_of(self.record(), self.checks())
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
@@ -232,7 +226,7 @@ def html_of(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
     rows = marked(verdict_rows(checks), faults_of(run.arms))
     head = "".join(f"<th style='text-align:left'>{_safe(name)}</th>" for name in VERDICTS)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MOST_VERDICTS])
-    more = f"<p>{len(rows) - MOST_VERDICTS} more verdicts: verdicts()</p>" if len(rows) > MOST_ROWS else ""
+    more = f"<p>{len(rows) - MOST_VERDICTS} more verdicts: verdicts()</p>" if len(rows) > MOST_VERDICTS else ""
     name = f"run <code>{_safe(run.ulid)}</code> of {_safe(run.suite_name)}"
     title = f"<b>{_safe(conclusion(run.exit_code))}</b><br>{name}"
     return f"<div><p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"

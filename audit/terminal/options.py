@@ -41,7 +41,6 @@ def policy_digest(text: str | None) -> str | None:
     """
     # imported here: most commands that have options of this file read no document
     from audit.gate.subjects import DIGEST
-    from audit.text.unsafe import quoted
 
     if text is not None and not DIGEST.fullmatch(text):
         raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
