@@ -41,18 +41,21 @@ class Nothing:
 class ReportSection:
     """One section of the page.
 
-    name: its anchor and, in the viewer, its address; lower case with hyphens.
+    name: its anchor, in the viewer its address, and the name of its template, which gets what `read` returns as `it`.
     title: its heading.
     question: the question that it answers, as one sentence.
-    template: the file under `templates/sections`, which gets what `read` returns as `it`.
     read: reads a frozen dataclass of the run, or `Nothing`.
     """
 
     name: str
     title: str
     question: str
-    template: str
     read: Callable[[ReportSource], Any]
+
+    @property
+    def template(self) -> str:
+        """The file under `templates/sections`."""
+        return f"{self.name}.html"
 
 
 def source_of(store: Store, run: str, *, brief: bool = False) -> ReportSource:

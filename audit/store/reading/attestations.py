@@ -131,12 +131,8 @@ def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]
         place = _place(session, "registration", registered.id)
         if place is not None:
             precedes = begun is not None and place < begun
-            result.append(StoredRegistration(_registered(registered), place, precedes))
+            result.append(StoredRegistration(value_of(Registration, registered), place, precedes))
     return tuple(result)
-
-
-def _registered(row: RegistrationRow) -> Registration:
-    return value_of(Registration, row)
 
 
 def _place(session: Session, kind: str, key: int) -> int | None:

@@ -216,9 +216,8 @@ def _panels(arms: Sequence[ArmAcceptance], mark: Any, height: Any = 110, **encod
 
 
 SECTION: Final = ReportSection(
-    name="acceptance",
-    title="Acceptance and speed",
-    question="How many drafted tokens were kept, as theory has it, and what did speculation gain?",
-    template="acceptance.html",
-    read=read,
+    "acceptance",
+    "Acceptance and speed",
+    "How many drafted tokens were kept, as theory has it, and what did speculation gain?",
+    read,
 )

@@ -171,9 +171,8 @@ def _spec(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 SECTION: Final = ReportSection(
-    name="certificate",
-    title="Certificate",
-    question="How far could the output be from the target's, at most, and was there enough evidence to say so?",
-    template="certificate.html",
-    read=read,
+    "certificate",
+    "Certificate",
+    "How far could the output be from the target's, at most, and was there enough evidence to say so?",
+    read,
 )

@@ -65,9 +65,8 @@ def leads(arm: ArmDivergences) -> Chart:
 
 
 SECTION: Final = ReportSection(
-    name="divergences",
-    title="First divergences",
-    question="Where does an output part from the target's own, and does the engine's noise explain it?",
-    template="divergences.html",
-    read=read,
+    "divergences",
+    "First divergences",
+    "Where does an output part from the target's own, and does the engine's noise explain it?",
+    read,
 )

@@ -75,9 +75,5 @@ def is_request(finding: Finding, arm: str) -> bool:
 
 
 SECTION: Final = ReportSection(
-    name="findings",
-    title="Findings",
-    question="Where exactly does a claim fail, and how is that reproduced?",
-    template="findings.html",
-    read=read,
+    "findings", "Findings", "Where exactly does a claim fail, and how is that reproduced?", read
 )

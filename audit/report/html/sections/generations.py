@@ -73,9 +73,5 @@ def _read(
 
 
 SECTION: Final = ReportSection(
-    name="generations",
-    title="Generation explorer",
-    question="How did single answers come about, token by token?",
-    template="generations.html",
-    read=read,
+    "generations", "Generation explorer", "How did single answers come about, token by token?", read
 )

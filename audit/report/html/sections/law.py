@@ -205,9 +205,8 @@ def _process_spec(line: float) -> dict[str, Any]:
 
 
 SECTION: Final = ReportSection(
-    name="law",
-    title="Law",
-    question="Were the emitted tokens drawn from the target's distribution, and if not, which fault fits best?",
-    template="law.html",
-    read=read,
+    "law",
+    "Law",
+    "Were the emitted tokens drawn from the target's distribution, and if not, which fault fits best?",
+    read,
 )

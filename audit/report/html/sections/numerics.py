@@ -85,9 +85,8 @@ def _arms(arms: tuple[StoredArm, ...]) -> Iterator[ArmNumerics]:
 
 
 SECTION: Final = ReportSection(
-    name="numerics",
-    title="Numerics",
-    question="In which arithmetic did the target run, and are its bits the same with speculation and without?",
-    template="numerics.html",
-    read=read,
+    "numerics",
+    "Numerics",
+    "In which arithmetic did the target run, and are its bits the same with speculation and without?",
+    read,
 )

@@ -66,9 +66,8 @@ def _text(value: Any) -> str:
 
 
 SECTION: Final = ReportSection(
-    name="provenance",
-    title="Environment and provenance",
-    question="What ran, on which machine and software, and which digests name it?",
-    template="provenance.html",
-    read=read,
+    "provenance",
+    "Environment and provenance",
+    "What ran, on which machine and software, and which digests name it?",
+    read,
 )

@@ -118,9 +118,5 @@ def _signature(row: StoredAttestation) -> StatementSignature:
 
 
 SECTION: Final = ReportSection(
-    name="verdicts",
-    title="Verdict board",
-    question="Did speculation leave the output of the target model unchanged, claim by claim?",
-    template="verdict_board.html",
-    read=read,
+    "verdicts", "Verdict board", "Did speculation leave the output of the target model unchanged, claim by claim?", read
 )
