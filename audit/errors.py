@@ -6,6 +6,9 @@ decide gives exit code 3. Anything else is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Bad input; the message names the file, the place and the fix. Exit code 2."""
@@ -17,3 +20,17 @@ class CannotDecide(Exception):
 
 class UnreadableRecord(CannotDecide):
     """A record of an arm that cannot be read; the checks of other arms can decide."""
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Turn a failed import in the body into the line that names the extra.
+
+    Raises:
+        UserError: a package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise UserError(f"{package} is not installed; install it: pip install 'specaudit[{extra}]'") from error

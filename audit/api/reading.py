@@ -1,17 +1,22 @@
-"""Stored runs as plain lists and dicts. Each call opens the store read-only and closes it again."""
+"""Stored runs as plain lists and dicts. Each call opens the store read-only and closes it again.
+
+For notebooks: a run as an HTML table without script, and rows as pandas data frames.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.evidence.records import RequestRecord
-from audit.report.tables.verdicts import ARMS, VERDICTS, arm_rows, verdict_rows
+from audit.report.tables.verdicts import ARMS, VERDICTS, arm_rows, conclusion, faults_of, marked, verdict_rows
 from audit.store import RunSummary, Store, StoredCheck, StoredRun, default_url
 from audit.store.asking.queries import named
 from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
+from audit.text.unsafe import shortened, visible
 from engine.core.types import Role
 
 if TYPE_CHECKING:
@@ -124,8 +129,6 @@ class RunResult:
         Raises:
             UserError: pandas is not installed, or as `StoreView.query`.
         """
-        from audit.api.notebook import frame
-
         return frame(self.query(name, **params))
 
     def acceptance(self) -> DataFrame:
@@ -141,8 +144,6 @@ class RunResult:
         return self.frame("steps")
 
     def _repr_html_(self) -> str:
-        from audit.api.notebook import html_of
-
         return html_of(self.record(), self.checks())
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
@@ -209,3 +210,43 @@ def _step(trace: Trace, step: StepView) -> Row:
         "emitted": trace.token[step.emitted].tolist(),
         "roles": roles,
     }
+
+
+LONGEST_CELL: Final = 500
+MOST_VERDICTS: Final = 200
+STYLES: Final[Mapping[str, str]] = {
+    "certified": "color:#1a7f37;font-weight:600",
+    "fault": "color:#d1242f;font-weight:600",
+    "inconclusive": "color:#9a6700;font-weight:600",
+}
+
+
+def html_of(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
+    """A heading and the table of verdicts; every text is escaped, and invisible characters show."""
+    rows = marked(verdict_rows(checks), faults_of(run.arms))
+    head = "".join(f"<th style='text-align:left'>{_safe(name)}</th>" for name in VERDICTS)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MOST_VERDICTS])
+    more = f"<p>{len(rows) - MOST_VERDICTS} more verdicts: verdicts()</p>" if len(rows) > MOST_VERDICTS else ""
+    name = f"run <code>{_safe(run.ulid)}</code> of {_safe(run.suite_name)}"
+    title = f"<b>{_safe(conclusion(run.exit_code))}</b><br>{name}"
+    return f"<div><p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Rows as a data frame.
+
+    Raises:
+        UserError: pandas is not installed.
+    """
+    with needs("notebook"):
+        import pandas
+    return pandas.DataFrame(list(rows))
+
+
+def _cell(value: object) -> str:
+    style = STYLES.get(str(value), "")
+    return f"<td style='text-align:left;{style}'>{_safe(value)}</td>"
+
+
+def _safe(value: object) -> str:
+    return escape(visible(shortened(str(value), LONGEST_CELL)))

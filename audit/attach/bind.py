@@ -9,10 +9,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from audit.attach import sidecar, splice
-from audit.attach.formats import find_format
-from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, pointer
-from audit.attach.statement import VERSION, Statement, digest, statement_path
+from audit.attach import splice
+from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, find_format, pointer
+from audit.attach.statement import (
+    VERSION,
+    Statement,
+    digest,
+    in_envelope,
+    make_folder,
+    sidecar_path,
+    statement_path,
+    with_line,
+)
 from audit.attach.subject import ModelComparison, compare_models, is_own_document
 from audit.attest.envelope import SignedStatement
 from audit.attest.facts import tool
@@ -20,6 +28,7 @@ from audit.attest.signing import stored
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
+from audit.store.base.canonical import named
 from audit.store.base.keys import PrivateKey
 from audit.text.documents import mistake, read_bytes
 from audit.text.staged_files import staged
@@ -69,8 +78,8 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
     result = attachable(store, name, failed=order.failed)
     bound = _bound(order, result)
     statement = bound.statement
-    signed = sidecar.signed(statement, order.keys) if order.keys else None
-    place = order.statement or (sidecar.sidecar_path if order.keys else statement_path)(bound.path)
+    signed = in_envelope(statement, order.keys) if order.keys else None
+    place = order.statement or (sidecar_path if order.keys else statement_path)(bound.path)
     _refuse_overwriting(order, bound, place)
     contents = {place: statement.to_bytes() if signed is None else _bundle(place, signed, order)}
     if bound.changed:
@@ -82,8 +91,8 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
 
 def _bundle(place: Path, signed: SignedStatement, order: AttachOrder) -> bytes:
     if order.statement is None:
-        sidecar.make_folder(place)
-    return sidecar.with_line(place, signed, replace=order.replace)
+        make_folder(place)
+    return with_line(place, signed, replace=order.replace)
 
 
 def _refuse_overwriting(order: AttachOrder, bound: _Bound, place: Path) -> None:
@@ -221,12 +230,7 @@ def model_of(order: AttachOrder, comparison: ModelComparison) -> dict[str, Any]:
         )
     if comparison.agree and order.differs is not None:
         raise mistake(str(order.report), None, f"the report names {names} as the run does; leave out --model-differs")
-    return {
-        "report": list(comparison.report),
-        "run": list(comparison.run),
-        "agree": comparison.agree,
-        "differs": order.differs,
-    }
+    return {**named(comparison, "report", "run", "agree"), "differs": order.differs}
 
 
 def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]:
@@ -237,23 +241,11 @@ def evidence_of(run: StoredRun, checks: Sequence[StoredCheck]) -> dict[str, Any]
         "exit_code": run.exit_code,
         **({"lossy": lossy} if lossy else {}),
         "run": run.ulid,
-        "record_root": run.record_root,
-        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+        **named(run, "record_root", "finished_at"),
         "suite": {"name": run.suite_name, "sha256": run.suite_sha256},
         "claims": _claims(checks),
-        "checks": [
-            {
-                "arm": check.arm,
-                "check": check.check,
-                "claim": check.claim,
-                "verdict": check.verdict.value,
-                "level": check.level.name,
-            }
-            for check in checks
-        ],
-        "subjects": [
-            {"role": artifact.role, "name": artifact.name, "sha256": artifact.sha256} for artifact in run.artifacts
-        ],
+        "checks": [named(check, "arm", "check", "claim", "verdict", "level") for check in checks],
+        "subjects": [named(artifact, "role", "name", "sha256") for artifact in run.artifacts],
     }
 
 

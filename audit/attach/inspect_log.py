@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from audit.attach.interface import KEY
-from audit.text.extras import needs
+from audit.errors import needs
 
 T = TypeVar("T")
 

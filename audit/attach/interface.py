@@ -1,17 +1,22 @@
-"""The interface of a report format: a place for the evidence, or none.
+"""The interface of a report format, which has a place for the evidence or none, and the format of a report.
 
 A statement beside the report binds its digest in any case. What the report itself carries is a pointer for its readers.
+
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from audit.attach import splice
+from audit.attach import REGISTRY, splice
 from audit.store.base.canonical import sha256_json
 from audit.text.documents import MIB
+from audit.text.schema_errors import suggestion
+from audit.text.unsafe import quoted
+from engine.core.registry import load
 
 KEY: Final = "audit"
 MAX_REPORT_BYTES: Final = 256 * MIB
@@ -144,3 +149,35 @@ def _valid(report: bytes) -> str:
     text = decoded(report)
     splice.parse(text)
     return text
+
+
+UNSIGNED: Final = ("lm_eval", "json")
+"""Formats that are recognised without a signature, for reports that carry the whole evidence."""
+
+
+def find_format(path: str, report: bytes, name: str | None, *, anything: bool) -> ReportFormat:
+    """The format called `name`, or the first that recognises the report; `anything` includes files without a place.
+
+    Raises:
+        ValueError: unknown format, or the report does not have it.
+    """
+    if name is not None and name not in REGISTRY:
+        raise ValueError(f"unknown format {quoted(name)}; {suggestion(name, REGISTRY)}")
+    if name is not None:
+        form = load_format(name)
+        if form.recognises(path, report):
+            return form
+        raise ValueError(f"it is not of the format {name}")
+    for candidate in REGISTRY if anything else UNSIGNED:
+        form = load_format(candidate)
+        with suppress(ValueError):  # what is no JSON is no report in JSON
+            if form.recognises(path, report):
+                return form
+    splice.parse(decoded(report))
+    raise ValueError("it is not a JSON object")
+
+
+def load_format(name: str) -> ReportFormat:
+    """A registered format."""
+    form: ReportFormat = load(REGISTRY[name])
+    return form

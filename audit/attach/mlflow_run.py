@@ -17,16 +17,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from audit.attach import sidecar
 from audit.attach.bind import Attached, AttachOrder, attachable, evidence_of, model_of, record
 from audit.attach.interface import pointer
-from audit.attach.statement import Statement, digest
+from audit.attach.statement import Statement, digest, in_envelope, line_of
 from audit.attach.subject import compare_models
 from audit.attest.facts import tool
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.store import Store
 from audit.store.base.canonical import to_json
-from audit.text.extras import needs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -158,8 +156,8 @@ def attach_mlflow(store: Store, name: str, target: MlflowRun, order: AttachOrder
     }
     sha256 = digest(content)
     statement = Statement(target.name, sha256, sha256, str(predicate["record_root"]), predicate)
-    signed = sidecar.signed(statement, order.keys)
+    signed = in_envelope(statement, order.keys)
     earlier = target.bundle() or b""
     record(store, statement, str(order.report), signed, now)
-    target.write(predicate, earlier + sidecar.line_of(signed))
+    target.write(predicate, earlier + line_of(signed))
     return Attached(statement, order.report, order.report)

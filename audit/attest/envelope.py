@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from audit.attest import statement as statements
 from audit.attest.statement import PAYLOAD_TYPE, InToto
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.store.base.keys import PrivateKey, PublicKey
 from audit.text.documents import parse_json
-from audit.text.extras import needs
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope

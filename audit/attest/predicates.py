@@ -16,7 +16,7 @@ from audit.attest.facts import AttestedRun, governance_of, subjects_of, tool
 from audit.attest.statement import EVAL_RESULT, SPECULATION, TEST_RESULT, InToto
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
-from audit.store.base.canonical import jsonable
+from audit.store.base.canonical import jsonable, named
 
 VERSION: Final = 1
 METRIC: Final = "specaudit.checks_not_certified"
@@ -61,26 +61,18 @@ def speculation(facts: AttestedRun) -> dict[str, Any]:
     return {
         "version": VERSION,
         "run": {
-            "ulid": run.ulid,
-            "started_at": jsonable(run.started_at),
-            "finished_at": jsonable(run.finished_at),
-            "exit_code": run.exit_code,
-            "tokens": run.tokens,
-            "actor": run.actor,
-            "code_commit": run.code_commit,
-            "record_root": run.record_root,
-            "content_root": run.content_root,
+            **named(run, "ulid", "started_at", "finished_at", "exit_code", "tokens", "actor", "code_commit"),
+            **named(run, "record_root", "content_root"),
             "environment_sha256": run.environment.sha256,
         },
         "suite": {"name": run.suite_name, "sha256": run.suite_sha256},
         "registered_first": facts.registered_first,
         "registrations": [_registration(item) for item in facts.registrations],
-        "models": [
-            {"kind": used.kind, "role": used.role, "name": used.name, "revision": used.revision, "sha256": used.sha256}
-            for used in run.artifacts
-        ],
+        "models": [named(used, "kind", "role", "name", "revision", "sha256") for used in run.artifacts],
         "arms": [_arm(facts, arm) for arm in run.arms],
-        "checks": [_check(check) for check in facts.checks],
+        "checks": [
+            named(check, "arm", "check", "claim", "verdict", "level", "n", "bound", "margin") for check in facts.checks
+        ],
         "log": facts.proof,
         "tool": tool(),
     }
@@ -89,9 +81,7 @@ def speculation(facts: AttestedRun) -> dict[str, Any]:
 def _registration(item: Any) -> dict[str, Any]:
     registration = item.registration
     return {
-        "suite_sha256": registration.suite_sha256,
-        "policy_name": registration.policy_name,
-        "policy_sha256": registration.policy_sha256,
+        **named(registration, "suite_sha256", "policy_name", "policy_sha256"),
         "at": jsonable(registration.created_at),
         "log_entry": item.entry,
         "before_run": item.precedes,
@@ -104,9 +94,7 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> dict[str, Any]:
         "name": arm.name,
         "kind": arm.kind.value,
         "evidence_level": arm.level.name,
-        "lossless": arm.lossless,
-        "fault": arm.fault,
-        "configuration_sha256": arm.configuration_sha256,
+        **named(arm, "lossless", "fault", "configuration_sha256"),
         **settings.columns(),
         "requests": counts.requests,
         "output_tokens": counts.output,
@@ -114,19 +102,6 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> dict[str, Any]:
         "drafted": counts.drafted,
         "accepted": counts.accepted,
         "counted_from": counts.source.value,
-    }
-
-
-def _check(check: StoredCheck) -> dict[str, Any]:
-    return {
-        "arm": check.arm,
-        "check": check.check,
-        "claim": check.claim,
-        "verdict": check.verdict.value,
-        "level": check.level.name,
-        "n": check.n,
-        "bound": jsonable(check.bound),
-        "margin": jsonable(check.margin),
     }
 
 

@@ -15,10 +15,9 @@ from typing import Any, Final
 import schemas
 from audit.attest.envelope import opened, unverified
 from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.store.base.keys import PublicKey, parse_public
 from audit.store.reading.attestations import StoredAttestation
-from audit.text.extras import needs
 from audit.text.schema_errors import first_problem
 
 VERSION: Final = 1
@@ -187,10 +186,8 @@ def stated(rows: Iterable[StoredAttestation]) -> Stated:
 
 
 def _verified(row: StoredAttestation) -> Waiver | SignedReview:
-    """The value of a stored statement, signed by the key that it names.
-
-    Raises:
-        UserError: it is not signed by that key, or malformed.
+    """The value of a stored statement, signed by the key that it names; raises UserError: it is not signed by that key,
+    or malformed.
     """
     place, raw = f"attestation {row.payload_sha256[:SHORT]}", row.envelope.encode()
     claimed = unverified(raw, place).statement

@@ -22,7 +22,8 @@ from audit.runs.runner import Progress, RunOutcome
 from audit.runs.shard import SHARD, Shard, shard_of
 from audit.runs.surroundings import differences
 from audit.store import NewArm, NewRun, RequestKey, RunStatus, Store, StoredArm, StoredRun
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
+from audit.store.tables.lookup import value_of
 
 PIECE: Final = 64
 """Requests that are copied in one transaction."""
@@ -151,10 +152,8 @@ def _elsewhere(shards: Sequence[StoredShard], *, accepted: bool) -> Iterator[str
 
 
 def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
-    """The number of requests of each shard by arm, after a count: every request of the run is there, and once.
-
-    Raises:
-        UserError: two shards have the same request, or a request is missing.
+    """The number of requests of each shard by arm, after a count: every request of the run is there, and once; raises
+    UserError: two shards have the same request, or a request is missing.
     """
     result = [shard.store.finished(shard.run.ulid) for shard in shards]
     owners: dict[RequestKey, StoredShard] = {}
@@ -171,28 +170,9 @@ def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
 
 
 def _start(run: StoredRun) -> NewRun:
-    arms = (
-        NewArm(
-            name=arm.name,
-            kind=arm.kind,
-            level=arm.level,
-            spec={name: value for name, value in arm.spec.items() if name != SHARD},
-            effective=arm.effective,
-            lossless=arm.lossless,
-        )
-        for arm in run.arms
-    )
-    return NewRun(
-        suite_name=run.suite_name,
-        suite_sha256=run.suite_sha256,
-        suite_document=run.suite_document,
-        artifacts=run.artifacts,
-        environment=run.environment,
-        actor=actor(),
-        code_commit=run.code_commit,
-        arms=tuple(arms),
-        reason=run.reason,
-    )
+    whole = ({name: value for name, value in arm.spec.items() if name != SHARD} for arm in run.arms)
+    arms = tuple(value_of(NewArm, arm, spec=spec) for arm, spec in zip(run.arms, whole, strict=True))
+    return value_of(NewRun, run, actor=actor(), arms=arms)
 
 
 def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:

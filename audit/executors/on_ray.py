@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
 from audit.executors.worker import SuiteWorker, prepared_or_failed
-from audit.text.extras import needs
 
 PAUSE_S: Final = 5.0
 """Seconds between two looks at the cluster while no answer comes."""

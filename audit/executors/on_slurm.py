@@ -9,16 +9,16 @@ from __future__ import annotations
 import io
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from audit.errors import needs
 from audit.executors.job import Job, PartDone, PartFailed, PartLost, PartOutcome, WorkPart
 from audit.executors.slurm_jobs import ENDED, NoAnswer, SlurmOptions, SlurmQueue, job_folder, require_commands
 from audit.executors.worker import SuiteWorker, prepared_or_failed
-from audit.text.extras import needs
 from engine.core.errors import EngineError
 
 NAME: Final = "specaudit"
@@ -47,18 +47,6 @@ class Pauses:
     silence: float = 1800.0
 
 
-class JobQueue(Protocol):
-    """Tells the states of jobs and cancels them: `SlurmQueue`."""
-
-    def states(self, jobs: Collection[str]) -> Mapping[str, str]:
-        """States of the jobs that are known."""
-        ...
-
-    def cancel(self, jobs: Collection[str]) -> None:
-        """End jobs."""
-        ...
-
-
 @dataclass(slots=True)
 class SubmittedJob:
     """submitit's handle of a job, its part, and since when it has ended without an answer."""
@@ -72,7 +60,7 @@ class SubmittedJob:
 class SlurmPool:
     """Jobs in flight, one for each part."""
 
-    def __init__(self, submitter: Any, queue: JobQueue, job: Job, workers: int, pauses: Pauses) -> None:
+    def __init__(self, submitter: Any, queue: SlurmQueue, job: Job, workers: int, pauses: Pauses) -> None:
         self._submitter = submitter
         self._queue = queue
         self._job = job
@@ -205,7 +193,7 @@ class SlurmExecutor:
             finally:
                 pool.close()
 
-    def queue(self) -> JobQueue:
+    def queue(self) -> SlurmQueue:
         """The queue of these jobs."""
         return SlurmQueue()
 

@@ -102,11 +102,7 @@ def _places(prepared: PreparedRun, of: int) -> Mapping[RequestKey, int]:
         least = loads.index(min(loads))
         loads[least] += _cost(prepared, whole[name])
         places |= dict.fromkeys(whole[name].requests, least + 1)
-    return places | _followers(prepared, places)
-
-
-def _followers(prepared: PreparedRun, places: Mapping[RequestKey, int]) -> dict[RequestKey, int]:
-    return {
+    return places | {
         key: places[replace(key, arm=arm.planned.along or "")]
         for arm in prepared.arms
         if arm.planned.kind.reads

@@ -168,11 +168,7 @@ def _outcomes(pool: WorkerPool, parts: Iterable[WorkPart], resume: str) -> Itera
 
 
 def _require_whole_part(prepared: PreparedRun, done: PartDone) -> None:
-    """Require every request of the part once, as it was asked.
-
-    Raises:
-        CannotDecide: the answer is another one.
-    """
+    """Require every request of the part once, as it was asked; raises CannotDecide: the answer is another one."""
     asked = [(key.arm, key.case_id, key.sample) for piece in done.part.pieces for key in piece.keys]
     result = [(new.arm, new.case_id, new.sample) for new in done.requests]
     if not _fits(prepared, asked, result):

@@ -1,26 +1,51 @@
-"""Reads the facts of a decision: hashes and log checked, verdicts computed from the record.
+"""Reads the facts of a decision: hashes and log checked, verdicts computed from the record, signatures, live servers.
 
 The verdicts are computed at every decision and kept nowhere: whoever can write to the store could write a cache too.
-A stored fault of a check that this version lacks still counts.
+A stored fault of a check that this version lacks still counts. An alarm of a watch counts if the watch stored it, or if
+the detectors raise it over the stored series: an edited column of alarms hides nothing, even where nobody checks the
+log.
+
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 from audit.attest.statement import REVIEW, WAIVER
 from audit.attest.waivers import stated
 from audit.checks import load
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
-from audit.gate.facts import UNSIGNED, CheckParameters, RunFacts, SignedEnding
-from audit.gate.workload import ArmWorkload, workload_of
+from audit.gate.facts import (
+    UNSIGNED,
+    ArmWorkload,
+    CheckParameters,
+    RunFacts,
+    SeriesAlarm,
+    SignedEnding,
+    WatchedSeries,
+    WatchFacts,
+    workload_of,
+)
+from audit.gate.policy_parts import TrustedKeys, WatchRule
+from audit.gate.rules.run import used_artifacts
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.runs.rejudge import Recomputed, recomputed
-from audit.store import NewCheck, RunStatus, Store, StoredCheck, StoredCoverage, StoredRun
+from audit.store import NewCheck, RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
+from audit.store.base.keys import PublicKey
 from audit.store.base.ulid import time_of
+from audit.store.ledger import notes, proof
+from audit.store.ledger.proof import ProvenRun
+from audit.store.reading.watches import StoredWatch
+from audit.text.documents import decode_text, parse_json, read_bytes
+from audit.watch.detect import Detectors
+from audit.watch.reference import lower_bound
 
 TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"
 
@@ -44,60 +69,41 @@ def read_facts(
         ending: what a signature says about the run's end.
         announce: is called with each arm that is judged.
     """
-    rows = store.attestations.of_run(run, (WAIVER, REVIEW))
-    facts = _read(store, run, trust_verdicts=trust_verdicts, broken=broken, ending=ending, announce=announce)
-    return replace(facts, stated=stated(rows))
-
-
-def _read(
-    store: Store,
-    run: str,
-    *,
-    trust_verdicts: bool,
-    broken: tuple[str, ...],
-    ending: SignedEnding,
-    announce: Callable[[str], None],
-) -> RunFacts:
-    """The facts without what people signed."""
-    stored, begun = store.load_run(run), _begun(run)
+    said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
+    stored = store.load_run(run)
+    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said)
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
-        return _of_stored(store, stored, broken, ending, trusted=trust_verdicts)
+        return _of_stored(store, stored, broken, known, trusted=trust_verdicts)
     try:
         done = recomputed(store, run, announce)
         workloads = _workloads(store, stored)
     except (CannotDecide, UserError) as error:
-        return RunFacts(stored, store.checks(run), (str(error),), begun=begun, ending=ending)
+        return known(store.checks(run), (str(error),))
     checks = (*map(_as_stored, done.results), *_unknown_faults(store.checks(run), done.results))
-    return RunFacts(
-        stored,
+    return known(
         checks,
         broken,
         certified_coverage(checks, _coverage(done.results)),
         workloads,
         parameters_of(done.arms),
-        begun,
-        ending,
-        _remarks(done),
+        remarks=_remarks(done),
     )
 
 
 def _of_stored(
-    store: Store, run: StoredRun, broken: tuple[str, ...], ending: SignedEnding, *, trusted: bool
+    store: Store, run: StoredRun, broken: tuple[str, ...], known: Callable[..., RunFacts], *, trusted: bool
 ) -> RunFacts:
     """The facts as the store states them: of a damaged or unfinished run, or if the caller trusts them."""
     checks, coverage = store.checks(run.ulid), store.coverage(run.ulid)
     whole = not broken and run.status is RunStatus.FINISHED
     arms = recorded_arms(run, checks, counted=bool(coverage))
-    return RunFacts(
-        run,
+    return known(
         checks,
         broken,
         certified_coverage(checks, coverage),
         _workloads(store, run) if whole else {},
         parameters_of(arms),
-        _begun(run.ulid),
-        ending,
-        (TRUSTED,) if trusted else (),
+        remarks=(TRUSTED,) if trusted else (),
     )
 
 
@@ -169,3 +175,131 @@ def certified_coverage(
             counts = least.setdefault(row.arm, {})
             counts[row.situation] = min(row.examined, counts.get(row.situation, row.examined))
     return least
+
+
+MOST_BYTES: Final = 2**24
+
+
+def by_checkpoint(store: Store, run: str, path: Path, keys: TrustedKeys) -> SignedEnding:
+    """The run's end in the log of the store, by a signed checkpoint."""
+    raw = read_bytes(path, MOST_BYTES)
+    text = decode_text(str(path), raw)
+    ending = _signed(keys, lambda key: _checkpoint_problem(store, run, text, str(path), key))
+    return replace(ending, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _checkpoint_problem(store: Store, run: str, text: str, place: str, key: PublicKey) -> str | None:
+    head = notes.opened(text, key, place)
+    for problem in store.check_checkpoints((head,)):
+        return f"{place}: {problem}"
+    entry = store.ending_entry(run)
+    if entry is None or entry >= head.size:
+        return f"{place}: the run ended after this checkpoint; sign a new one: audit db checkpoint"
+    return None
+
+
+def by_proof(run: StoredRun, path: Path, keys: TrustedKeys) -> SignedEnding:
+    """The run's end by a proof of `audit db prove`, without the store that it is from."""
+    raw = read_bytes(path, MOST_BYTES)
+    try:
+        document = parse_json(decode_text(str(path), raw))
+    except ValueError as error:
+        return SignedEnding(problem=f"{path}: {error}")
+    ending = _signed(keys, lambda key: _proof_problem(run, proof.verify(document, key, str(path)), str(path)))
+    return replace(ending, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _proof_problem(run: StoredRun, proven: ProvenRun, place: str) -> str | None:
+    rows = {row.kind: row.values for row in proven.rows}
+    if rows["run"]["ulid"] != run.ulid:
+        return f"{place}: it is of run {rows['run']['ulid']}"
+    if rows["state"]["record_root"] != run.record_root:
+        return f"{place}: the signed log has record root {rows['state']['record_root']}, the run {run.record_root}"
+    return None
+
+
+def _signed(keys: TrustedKeys, problem_of: Callable[[PublicKey], str | None]) -> SignedEnding:
+    """The verdict of the first trusted key that signed; a revoked key's signature is named as such."""
+    refused = "the policy trusts no key; name public keys under keys.trusted"
+    for holder, key in keys.trusted.items():
+        try:
+            problem = problem_of(key)
+        except (UserError, CannotDecide) as error:
+            refused = str(error)
+            continue
+        if keys.is_revoked(key):
+            return SignedEnding(problem=f"signed by the key of {holder}, which the policy revokes")
+        return SignedEnding(by=holder) if problem is None else SignedEnding(problem=problem)
+    for key in keys.revoked:
+        if _signs(key, problem_of):
+            return SignedEnding(problem=f"signed by the key {key.name}, which the policy revokes")
+    return SignedEnding(problem=refused)
+
+
+def _signs(key: PublicKey, problem_of: Callable[[PublicKey], str | None]) -> bool:
+    try:
+        problem_of(key)
+    except (UserError, CannotDecide):
+        return False
+    return True
+
+
+NO_MODELS: Final = ("suite", "policy")
+"""Kinds of artifacts that are no models."""
+
+
+def read_watches(store: Store, facts: RunFacts, wanted: WatchRule, now: datetime) -> WatchFacts:
+    """The watches that may count for a run: those of the named servers, else those compared with the run's models."""
+    since, watches = now - timedelta(days=wanted.days), store.watches.all()
+    models = _models(facts)
+
+    def counts(watch: StoredWatch) -> bool:
+        if wanted.urls:
+            return watch.settings.url in wanted.urls
+        return watch.settings.run is not None and _same(store, watch.settings.run, facts, models)
+
+    counting = [watch for watch in watches if counts(watch)]
+    series = tuple(_series(store, watch, since) for watch in counting)
+    return WatchFacts(_bounds(store, facts), series, len(watches) - len(counting))
+
+
+def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, str]]) -> bool:
+    """True for the run itself and for another one of the same models."""
+    if run == facts.run.ulid:
+        return True
+    return bool(models) and _models(RunFacts(store.load_run(run), ())) == models
+
+
+def _models(facts: RunFacts) -> frozenset[tuple[str, str]]:
+    """Role and digest of every model."""
+    return frozenset((ref.role, ref.sha256) for ref in used_artifacts(facts) if ref.kind not in NO_MODELS)
+
+
+def _bounds(store: Store, facts: RunFacts) -> dict[str, float]:
+    return {arm.name: _bound(store, facts, arm) for arm in facts.candidates if arm.counts.drafted}
+
+
+def _bound(store: Store, facts: RunFacts, arm: StoredArm) -> float:
+    """The lower bound that `audit watch --run` takes; the plain rate, which is higher, where there is none."""
+    try:
+        return lower_bound(store, facts.run.ulid, arm, facts.checks).rate
+    except UserError:
+        return (arm.counts.accepted or 0) / (arm.counts.drafted or 1)
+
+
+def _series(store: Store, watch: StoredWatch, since: datetime) -> WatchedSeries:
+    readings, detectors = store.watches.readings(watch.id), Detectors(watch.settings)
+    detectors.replay(readings)
+    again = {SeriesAlarm(alarm.reading.model, alarm.direction.value, alarm.reading.at) for alarm in detectors.alarms}
+    stored = {
+        SeriesAlarm(reading.model, reading.alarm, reading.at) for reading in readings if reading.alarm is not None
+    }
+
+    def recent(at: datetime) -> bool:
+        return at >= since
+
+    return WatchedSeries(
+        watch,
+        tuple(reading for reading in readings if recent(reading.at)),
+        tuple(sorted((item for item in again | stored if recent(item.at)), key=lambda item: item.at)),
+    )

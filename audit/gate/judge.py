@@ -13,13 +13,11 @@ from pathlib import Path
 from audit.errors import CannotDecide, UserError
 from audit.gate.decide import decide
 from audit.gate.decision import Decision, GateOutcome, outcome_of, undecided
-from audit.gate.evidence import read_facts
+from audit.gate.evidence import by_checkpoint, by_proof, read_facts, read_watches
 from audit.gate.facts import RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
-from audit.gate.rego.reasons import rego_reasons
-from audit.gate.signature import by_checkpoint, by_proof
-from audit.gate.watches import read_watches
+from audit.gate.rego import rego_reasons
 from audit.store import Store
 
 

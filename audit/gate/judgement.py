@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from audit.attest.envelope import SignedStatement
+from audit.errors import needs
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
-from audit.gate.rego_modules import RegoModule
 from audit.gate.subjects import Subject
 from audit.store import StoredDecision, StoredRun
 from audit.store.base.keys import PrivateKey
+from audit.text.documents import decode_text, read_bytes
 
 BUNDLE = "bundle "
 """Beginning of the text that names where the record of a decision on a bundle came from."""
@@ -108,3 +112,36 @@ def stored_decision(judgement: GateJudgement, *, known: bool = True) -> StoredDe
         actor=request.actor,
         created_at=request.now,
     )
+
+
+MOST_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class RegoModule:
+    """The text of a Rego module as it was given, its file's name, and its digest.
+
+    The engine, regopy, comes with the extra `specaudit[rego]`.
+    """
+
+    name: str
+    text: str
+    sha256: str
+
+
+def read_modules(paths: Sequence[Path]) -> tuple[RegoModule, ...]:
+    """The modules of files; nothing is compiled here.
+
+    Raises:
+        UserError: a file that cannot be read, or no engine.
+    """
+    if paths:
+        with needs("rego"):
+            if find_spec("regopy") is None:
+                raise ImportError(name="regopy")
+    return tuple(map(_read, paths))
+
+
+def _read(path: Path) -> RegoModule:
+    raw = read_bytes(path, MOST_BYTES)
+    return RegoModule(path.name, decode_text(str(path), raw), hashlib.sha256(raw).hexdigest())

@@ -15,15 +15,14 @@ from audit.attest.envelope import sign
 from audit.attest.facts import artifact_name
 from audit.attest.signing import stored
 from audit.attest.statement import SHORT, StatementSubject
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision
 from audit.gate.rules.reviews import REVIEWS
-from audit.gate.rules.subjects import engines, used_artifacts
+from audit.gate.rules.run import engines, used_artifacts
 from audit.gate.subjects import DIGEST
 from audit.store import Store, StoredDecision
 from audit.store.base import keys
-from audit.text.extras import needs
 from audit.text.staged_files import require_new, staged
 
 RECOMPUTED: Final = "VERDICTS_RECOMPUTED"

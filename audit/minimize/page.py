@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.minimize.sampling import set_names
 from audit.minimize.search import SearchResult
+from audit.minimize.shrink import set_names
 from audit.minimize.start import MinimizeStart
 from audit.minimize.steps import MOST_PROMPTS, keys_of
 from audit.runs.prepare import PreparedRun

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from audit.minimize.sampling import plainer, set_names
-from audit.minimize.shrink import fewest, smallest
+from audit.minimize.shrink import fewest, plainer, set_names, smallest
 from audit.minimize.trial import Trials
 from audit.store import RequestKey
 from audit.suite.spec import CandidateSpec, Case, Suite

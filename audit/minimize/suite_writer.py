@@ -14,7 +14,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
-from audit.minimize.sampling import DEFAULTS
+from audit.minimize.shrink import DEFAULTS
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
 from engine.core.structured import ConstraintSpec

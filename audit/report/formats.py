@@ -12,13 +12,11 @@ from audit.evidence.verdicts import Verdict
 from audit.report.tables.results import Results
 from audit.report.tables.verdicts import conclusion
 from audit.store import StoredCheck
-from audit.text.junit import CaseTag, JunitCase, JunitSuite
-from audit.text.junit import junit as junit_xml
+from audit.text.ci_formats import MOST_ANNOTATIONS, CaseTag, JunitCase, JunitSuite, SarifResult, annotation
+from audit.text.ci_formats import junit as junit_xml
+from audit.text.ci_formats import sarif as sarif_log
 from audit.text.markdown import as_it_is, table_lines
-from audit.text.sarif import SarifResult
-from audit.text.sarif import sarif as sarif_log
 from audit.text.unsafe import visible
-from audit.text.workflow_commands import MOST, annotation
 
 LEVELS: Final = {Verdict.FAULT: "error", Verdict.INCONCLUSIVE: "warning"}
 TAGS: Final[Mapping[Verdict, CaseTag]] = {
@@ -56,10 +54,10 @@ def _case(suite: str, check: StoredCheck) -> JunitCase:
 def github(shown: Results) -> str:
     """Workflow commands of GitHub Actions, faults first and at most ten, and the run's conclusion as a last line."""
     unmet = [check for verdict in LEVELS for check in shown.checks if check.verdict is verdict]
-    hidden = max(0, len(unmet) - MOST)
+    hidden = max(0, len(unmet) - MOST_ANNOTATIONS)
     more = f"; {hidden} more claims not shown" if hidden else ""
     last = f"{conclusion(shown.run.exit_code)} (run {shown.run.ulid} of {visible(shown.run.suite_name)}){more}"
-    return "\n".join([*map(_annotation, unmet[:MOST]), last])
+    return "\n".join([*map(_annotation, unmet[:MOST_ANNOTATIONS]), last])
 
 
 def _annotation(check: StoredCheck) -> str:

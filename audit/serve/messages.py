@@ -8,7 +8,7 @@ null counts as absent, as at OpenAI.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from audit.serve.refusals import ApiRefusal, invalid
@@ -29,39 +29,34 @@ class BodyFields:
         self._left.discard(name)
         return self._body.get(name)
 
+    def _fitting(self, name: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
+        """The value, which must fit unless it is absent; `wanted` says in words what does."""
+        value = self.raw(name)
+        if value is not None and not fits(value):
+            raise _wrong(name, wanted)
+        return value
+
     def text(self, name: str) -> str | None:
         """A text."""
-        value = self.raw(name)
-        if value is not None and not isinstance(value, str):
-            raise _wrong(name, "a text")
+        value: str | None = self._fitting(name, "a text", lambda given: isinstance(given, str))
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
-        value = self.raw(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise _wrong(name, "true or false")
-        return value
+        value = self._fitting(name, "true or false", lambda given: isinstance(given, bool))
+        return default if value is None else bool(value)
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """A whole number in [low, high]; None if absent."""
-        value = self.raw(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise _wrong(name, f"a whole number from {low} to {high}")
+        wanted = f"a whole number from {low} to {high}"
+        value: int | None = self._fitting(name, wanted, lambda given: type(given) is int and low <= given <= high)
         return value
 
     def number(self, name: str, low: float, high: float, default: float) -> float:
         """A number in [low, high]."""
-        value = self.raw(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise _wrong(name, f"a number from {low:g} to {high:g}")
-        return float(value)
+        wanted = f"a number from {low:g} to {high:g}"
+        value = self._fitting(name, wanted, lambda given: type(given) in (int, float) and low <= given <= high)
+        return default if value is None else float(value)
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
         """A text or a list of texts, none of them empty."""
@@ -75,18 +70,11 @@ class BodyFields:
 
     def ids(self, name: str) -> tuple[int, ...]:
         """A list of token ids."""
-        value = self.raw(name)
-        if value is None:
-            return ()
-        if not token_ids(value):
-            raise _wrong(name, "a list of token ids")
-        return tuple(value)
+        return tuple(self._fitting(name, "a list of token ids", token_ids) or ())
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
         """A JSON object."""
-        value = self.raw(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise _wrong(name, "an object")
+        value: Mapping[str, Any] | None = self._fitting(name, "an object", lambda given: isinstance(given, Mapping))
         return value
 
     def fixed(self, allowed: Mapping[str, Collection[Any]]) -> None:

@@ -16,8 +16,7 @@ from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from audit.store.base.values import RunStatus
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation, RunStatus
 from audit.store.ledger import log_check, log_scan
 from audit.store.ledger.coverage import COVERED
 from audit.store.sums import sums

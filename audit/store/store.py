@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -22,27 +21,13 @@ from audit.evidence.verdicts import CheckResult
 from audit.store import health, migrate
 from audit.store.base import failures, run_lock
 from audit.store.base.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
-from audit.store.base.values import (
-    Attachment,
-    DraftCounts,
-    NewCheck,
-    NewJudgement,
-    NewRun,
-    RequestKey,
-    RunStatus,
-    RunSummary,
-    SituationCount,
-    StoredCheck,
-    StoredCoverage,
-    StoredDecision,
-    StoredJudgement,
-    StoredRun,
-)
-from audit.store.base.violations import IntegrityViolation
-from audit.store.ledger import checkpoints, log, proof
-from audit.store.ledger.checkpoints import TreeHead
+from audit.store.base.transactions import reads, writes
+from audit.store.base.values import IntegrityViolation, NewCheck, RequestKey, RunStatus, SituationCount
+from audit.store.ledger import log, notes, proof
+from audit.store.ledger.notes import TreeHead
 from audit.store.reading import arm_reader, outcomes, reader
-from audit.store.reading.attestations import Attestations, StoredAttestation, add_decision
+from audit.store.reading.attestations import Attestations
+from audit.store.reading.attestations import add_decision as record_decision
 from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
@@ -50,7 +35,7 @@ from audit.store.tables import foreign_values
 from audit.store.tables.lookup import find_run
 from audit.store.writing import contents, erasure, integrity, request_writer, writer
 from audit.store.writing.contents import WithheldContent, withholds
-from audit.store.writing.erasure import ErasurePlan, StoredErasure
+from audit.store.writing.erasure import ErasurePlan
 from audit.store.writing.request_writer import NewRequest
 
 if TYPE_CHECKING:
@@ -62,9 +47,34 @@ T = TypeVar("T")
 class Store:
     """An open provenance store. Use `Store.open`, as a context manager.
 
-    Every method is one transaction. Methods that name a run raise `UserError`
+    Every method is one transaction; most are functions of a session. Methods that name a run raise `UserError`
     if the store does not have it.
     """
+
+    begin_run = writes(writer.begin_run)
+    add_pieces = writes(contents.add_pieces)
+    finished = reads(reader.finished)
+    run_status = reads(reader.run_status)
+    set_status = writes(writer.set_status)
+    add_judgement = writes(writer.add_judgement)
+    judgements = reads(outcomes.judgements)
+    coverage = reads(outcomes.coverage)
+    checks = reads(outcomes.checks)
+    copies = reads(arm_reader.copies)
+    load_run = reads(reader.load_run)
+    draft_versions = reads(drafts.draft_versions)
+    resolve = reads(reader.resolve)
+    list_runs = reads(reader.list_runs)
+    plan_erasure = reads(erasure.plan)
+    older_than = reads(erasure.older_than)
+    erasures = reads(erasure.erasures)
+    erased_requests = reads(erasure.count)
+    add_decision = writes(record_decision)
+    decisions = reads(outcomes.decisions)
+    add_checkpoint = writes(notes.add)
+    checkpoints = reads(notes.known)
+    add_attachment = writes(writer.add_attachment)
+    attachments = reads(outcomes.attachments)
 
     def __init__(self, engine: Engine, url: URL) -> None:
         self._engine = engine
@@ -116,10 +126,6 @@ class Store:
                 stack.enter_context(run_lock.held(self._engine, run))
             yield
 
-    def begin_run(self, start: NewRun) -> str:
-        """Record the start of a run; returns its ULID."""
-        return self._write(lambda session: writer.begin_run(session, start))
-
     def add_request(self, run: str, arm: str, domain: str, case_id: str, sample: int, generation: Generation) -> None:
         """Record one finished request atomically.
 
@@ -131,28 +137,12 @@ class Store:
 
     def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
         """Record finished requests in one transaction; raises as `add_request`."""
-        self._withheld |= self._write(lambda session: request_writer.add_requests(session, run, requests))
-
-    def add_pieces(self, run: str, text: Callable[[int], str]) -> int:
-        """Record the texts of a run's tokens that are not on record yet; returns their number."""
-        return self._write(lambda session: contents.add_pieces(session, run, text))
-
-    def finished(self, run: str) -> frozenset[RequestKey]:
-        """The finished requests of a run, for resuming it."""
-        return self._read(lambda session: reader.finished(session, run))
-
-    def run_status(self, run: str) -> RunStatus:
-        """The status of a run."""
-        return self._read(lambda session: reader.run_status(session, run))
-
-    def set_status(self, run: str, status: RunStatus, detail: str = "") -> None:
-        """Change a run's status; `detail` says why, for the record."""
-        self._write(lambda session: writer.set_status(session, run, status, detail))
+        self._withheld |= self.write(lambda session: request_writer.add_requests(session, run, requests))
 
     def finish_run(self, run: str, status: RunStatus, exit_code: int) -> None:
         """Close a run: status, end, number of tokens, exit code, record root, content root."""
         root = self.content_root(run)
-        self._write(lambda session: writer.finish_run(session, run, status, exit_code, root))
+        self.write(lambda session: writer.finish_run(session, run, status, exit_code, root))
         self._withheld.clear()
 
     def content_root(self, run: str) -> str | None:
@@ -165,7 +155,7 @@ class Store:
         if any(withholds(arm.spec) for arm in self.load_run(run).arms):
             return None
         try:
-            return self._read(lambda session: content_root(arm_reader.requests(session, run)))
+            return self.read(lambda session: content_root(arm_reader.requests(session, run)))
         except failures.StoreFailure:
             raise
         except CannotDecide:
@@ -183,23 +173,7 @@ class Store:
     ) -> None:
         """Record a check's result and what it examined; it supersedes an earlier one of the same arm and check."""
         outcome = NewCheck(arm, check, claim, level, result, tuple(coverage))
-        self._write(lambda session: writer.add_check(session, run, outcome))
-
-    def add_judgement(self, run: str, judgement: NewJudgement) -> None:
-        """Record a later judgement in one transaction; its results supersede those before it, which stay on record."""
-        self._write(lambda session: writer.add_judgement(session, run, judgement))
-
-    def judgements(self, run: str) -> tuple[StoredJudgement, ...]:
-        """The later judgements of a run, oldest first."""
-        return self._read(lambda session: outcomes.judgements(session, run))
-
-    def coverage(self, run: str) -> tuple[StoredCoverage, ...]:
-        """Coverage of each arm's and check's last result, arms in the suite's order, checks by name."""
-        return self._read(lambda session: outcomes.coverage(session, run))
-
-    def checks(self, run: str) -> tuple[StoredCheck, ...]:
-        """The last result of each arm and check, arms in the suite's order, checks by name."""
-        return self._read(lambda session: outcomes.checks(session, run))
+        self.write(lambda session: writer.add_check(session, run, outcome))
 
     def load_arm(self, run: str, arm: str, keys: Collection[RequestKey] | None = None) -> ArmRecord:
         """The requests of an arm, all or the named ones, ordered by case and sample; their traces are read on access.
@@ -207,36 +181,16 @@ class Store:
         Raises:
             CannotDecide: a trace is missing or cannot be decoded.
         """
-        return self._read(lambda session: arm_reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
-
-    def copies(self, run: str, arm: str, part: range) -> tuple[NewRequest, ...]:
-        """Part of an arm's requests, as another run can record them; raises as `arm_reader.copies`."""
-        return self._read(lambda session: arm_reader.copies(session, run, arm, part))
+        return self.read(lambda session: arm_reader.load_arm(session, run, arm, self._payload, self._withheld, keys))
 
     def _payload(self, row: int) -> bytes:
         if row in self._withheld:
             return self._withheld[row].payload
         try:
-            return self._read(lambda session: arm_reader.payload(session, row))
+            return self.read(lambda session: arm_reader.payload(session, row))
         finally:
             if self._closed:
                 self._engine.dispose()
-
-    def load_run(self, run: str) -> StoredRun:
-        """A run without its requests."""
-        return self._read(lambda session: reader.load_run(session, run))
-
-    def draft_versions(self, run: str) -> tuple[DraftCounts, ...]:
-        """Counts of each version of a draft that learns, by arm."""
-        return self._read(lambda session: drafts.draft_versions(session, run))
-
-    def resolve(self, name: str) -> str:
-        """A run's ULID from `latest` or a unique prefix; raises `UserError` with suggestions for none or several."""
-        return self._read(lambda session: reader.resolve(session, name))
-
-    def list_runs(self, limit: int) -> tuple[RunSummary, ...]:
-        """The runs, newest first."""
-        return self._read(lambda session: reader.list_runs(session, limit))
 
     def verify_root(self, run: str) -> bool:
         """True if every recomputed hash of the run agrees with its record root; False for an unfinished run."""
@@ -244,24 +198,16 @@ class Store:
 
     def broken_places(self, run: str) -> tuple[IntegrityViolation, ...]:
         """Places where a run changed after it finished; empty if none."""
-        return self._read(lambda session: tuple(integrity.broken_places(session, find_run(session, run))))
+        return self.read(lambda session: tuple(integrity.broken_places(session, find_run(session, run))))
 
     def damage(self, runs: Sequence[str] = ()) -> tuple[IntegrityViolation, ...]:
         """Damage of the store: triggers, references, the log, and the named or all runs."""
-        return self._read(lambda session: tuple(health.damage(session, runs)), steady=True)
+        return self.read(lambda session: tuple(health.damage(session, runs)), steady=True)
 
     def damaged_views(self) -> tuple[IntegrityViolation, ...]:
         """The store's own views that are missing or altered; no verdict reads a view."""
         with self._clear_errors():
             return tuple(health.damaged_views(self._engine))
-
-    def plan_erasure(self, run: str, requests: Sequence[str] = ()) -> ErasurePlan:
-        """Plans an erasure of a run's content, or of the named requests'; raises as `erasure.plan`."""
-        return self._read(lambda session: erasure.plan(session, run, requests))
-
-    def older_than(self, before: datetime) -> tuple[str, ...]:
-        """The ended runs that started before a moment, oldest first."""
-        return self._read(lambda session: erasure.older_than(session, before))
 
     def erase(self, plans: Sequence[ErasurePlan], reason: str, actor: str) -> None:
         """Erase the planned content in one transaction and remove its bytes from the database's files.
@@ -269,41 +215,17 @@ class Store:
         Raises:
             CannotDecide: erased, but another process keeps the SQLite file's log in use.
         """
-        self._write(lambda session: erasure.erase_all(session, plans, reason, actor))
+        self.write(lambda session: erasure.erase_all(session, plans, reason, actor))
         with self._clear_errors():
             erasure.shred(self._engine)
 
-    def erasures(self, run: str) -> tuple[StoredErasure, ...]:
-        """The erasures of a run's content, oldest first."""
-        return self._read(lambda session: erasure.erasures(session, run))
-
-    def erased_requests(self, *, never_written: bool = False) -> int:
-        """The number of requests in the store whose content was erased, or was never written (`text: off`)."""
-        return self._read(lambda session: erasure.count(session, never_written=never_written))
-
-    def add_decision(self, decision: StoredDecision, statement: StoredAttestation | None = None) -> None:
-        """Record a gate's decision, with its signed statement if it has one."""
-        self._write(lambda session: add_decision(session, decision, statement))
-
-    def decisions(self, run: str) -> tuple[StoredDecision, ...]:
-        """The gate's decisions about a run, oldest first."""
-        return self._read(lambda session: outcomes.decisions(session, run))
-
-    def add_checkpoint(self, sign: Callable[[TreeHead], str]) -> TreeHead:
-        """Record a signed note of the log as it is now; `sign` gives the note and may refuse."""
-        return self._write(lambda session: checkpoints.add(session, sign))
-
-    def checkpoints(self) -> tuple[TreeHead, ...]:
-        """The checkpoints on record, oldest first."""
-        return self._read(checkpoints.known)
-
     def check_checkpoints(self, kept: Sequence[TreeHead]) -> tuple[str, ...]:
         """Why the log does not continue that of these checkpoints; empty if it continues all."""
-        return self._read(lambda session: tuple(checkpoints.compare(session, kept)), steady=True)
+        return self.read(lambda session: tuple(notes.compare(session, kept)), steady=True)
 
     def ending_entry(self, run: str) -> int | None:
         """The place in the log of the run's last state; None if the log has none."""
-        return self._read(lambda session: log.last_state(session, find_run(session, run).id))
+        return self.read(lambda session: log.last_state(session, find_run(session, run).id))
 
     def prove(self, run: str) -> dict[str, Any]:
         """The proof that a run's ending and results are in the log of the newest checkpoint.
@@ -312,30 +234,22 @@ class Store:
             UserError: no checkpoint covers them.
             CannotDecide: they are not as they were logged.
         """
-        return self._read(lambda session: proof.prove(session, find_run(session, run)), steady=True)
+        return self.read(lambda session: proof.prove(session, find_run(session, run)), steady=True)
 
     @property
     def attestations(self) -> Attestations:
         """The signed statements, and the suites and policies that were registered."""
-        return Attestations(self._read, self._write)
+        return Attestations(self.read, self.write)
 
     @property
     def watches(self) -> Watches:
         """Watches of live servers, with their readings."""
-        return Watches(self._read, self._write)
+        return Watches(self.read, self.write)
 
     @property
     def figures(self) -> Figures:
         """Sums over a run's requests and steps, made by the database."""
-        return Figures(self._read)
-
-    def add_attachment(self, attachment: Attachment) -> None:
-        """Record that a run's evidence was bound to a report."""
-        self._write(lambda session: writer.add_attachment(session, attachment))
-
-    def attachments(self, run: str) -> tuple[Attachment, ...]:
-        """The reports that a run's evidence is bound to, oldest first."""
-        return self._read(lambda session: outcomes.attachments(session, run))
+        return Figures(self.read)
 
     def export_bundle(self, run: str, path: Path) -> None:
         """Write a finished run to a bundle (`audit.store.bundle`).
@@ -347,7 +261,7 @@ class Store:
         # imported late, as below: few commands need bundles
         from audit.store.bundle.transfer import write_bundle
 
-        self._read(lambda session: write_bundle(session, find_run(session, run), path))
+        self.read(lambda session: write_bundle(session, find_run(session, run), path))
 
     def import_run(self, source: Store, run: str, digest: str) -> bool:
         """Copy a run from the verified store of a bundle, in one transaction; `digest` is the bundle's SHA-256.
@@ -359,9 +273,10 @@ class Store:
         """
         from audit.store.bundle.transfer import copy_run
 
-        return source._read(lambda given: self._write(lambda session: copy_run(given, session, run, digest)))
+        return source.read(lambda given: self.write(lambda session: copy_run(given, session, run, digest)))
 
-    def _write(self, work: Callable[[Session], T]) -> T:
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Write in one transaction, and log what was written."""
         if self._file is not None and failures.identity(sqlite_path(self._url)) != self._file:
             raise failures.StoreFailure(self.url, failures.REPLACED)
         with self._clear_errors(), log.LoggedSession(self._engine) as session, session.begin():
@@ -369,7 +284,7 @@ class Store:
             log.seal(session)
             return done
 
-    def _read(self, work: Callable[[Session], T], *, steady: bool = False) -> T:
+    def read(self, work: Callable[[Session], T], *, steady: bool = False) -> T:
         """Read in one transaction; with `steady` every query sees the same state, as SQLite's do always."""
         options: dict[str, Any] = {READING: True}
         if steady and not is_sqlite(self._url):

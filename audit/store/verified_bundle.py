@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from audit.store import migrate
 from audit.store.base.connection import open_engine, open_readonly, parse_url
 from audit.store.base.keys import PublicKey
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
 from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.inclusion import BundleInclusion, compared
 from audit.store.bundle.tables import RUN, Row, decoded, travelling

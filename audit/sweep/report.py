@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from audit.report.tables.verdicts import marked_name
-from audit.store.base.canonical import jsonable
+from audit.store.base.canonical import jsonable, named
 from audit.sweep.choice import Advice, MedianInterval, Recommendation
 from audit.sweep.sweep import RECORD, ArmSweep, Sweep, SweepPoint
 
@@ -139,9 +139,7 @@ def _point(point: SweepPoint) -> dict[str, Any]:
     counts = point.acceptance
     return {
         "gamma": point.gamma,
-        "acceptance_length": counts.acceptance_length,
-        "draft_acceptance_rate": counts.draft_acceptance_rate,
-        "tokens_per_forward": counts.tokens_per_forward,
+        **named(counts, "acceptance_length", "draft_acceptance_rate", "tokens_per_forward"),
         "tokens_per_second": point.rate,
         "speedup": point.speedup,
         "modelled_speedup": point.modelled,

@@ -1,13 +1,10 @@
-"""Options that several commands share.
-
-When something that a person signs expires, as `--expires` gives it.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,6 +13,9 @@ from audit.store.base.connection import default_url
 from audit.terminal.tables import WIDE
 from audit.text.durations import parse_duration
 from audit.text.unsafe import quoted
+
+if TYPE_CHECKING:
+    from audit.suite.allowances import Allowances
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +41,6 @@ def policy_digest(text: str | None) -> str | None:
     """
     # imported here: most commands that have options of this file read no document
     from audit.gate.subjects import DIGEST
-    from audit.text.unsafe import quoted
 
     if text is not None and not DIGEST.fullmatch(text):
         raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
@@ -84,3 +83,54 @@ def deadline(text: str, now: datetime) -> datetime:
     if end <= now:
         raise UserError(f"--expires {quoted(text)}: that is over; name a later moment")
     return end
+
+
+ALLOWED: Final = "specaudit_allowed"
+
+
+OPTIONS: Final = (
+    ("--allow-env", "env", "NAME", "A variable of the environment that the suite may send as API key."),
+    ("--allow-host", "hosts", "HOST[:PORT]", "A host that the suite may send requests to."),
+    ("--allow-engine-python", "engine_python", "PATH", "An interpreter that the suite may start an engine with."),
+    ("--allow-engine-code", "engine_code", "NAME", "Code that the suite may have its engine load."),
+)
+
+
+def allow_options(function: F) -> F:
+    """`--allow-env`, `--allow-host`, `--allow-engine-python`, `--allow-engine-code`: what a suite may touch."""
+    for option, key, metavar, text in reversed(OPTIONS):
+        function = click.option(
+            option,
+            key,
+            metavar=metavar,
+            multiple=True,
+            expose_value=False,
+            callback=_keep_allowed,
+            help=f"{text} Repeat for more.",
+        )(function)
+    return function
+
+
+def _keep_allowed(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    context.meta.setdefault(ALLOWED, {})[str(parameter.name)] = values
+
+
+def given_options(context: click.Context) -> list[str]:
+    """The options as they were given, for a process that runs the same suite."""
+    given = context.meta[ALLOWED]
+    return [part for option, key, *_ in OPTIONS for value in given.get(key, ()) for part in (option, value)]
+
+
+def allowed(context: click.Context) -> Allowances:
+    """Allowances of the command line and the user's configuration.
+
+    Raises:
+        UserError: a host that is none, or a mistake in the configuration.
+    """
+    # imported late: parsing a command line reads no configuration
+    from audit.suite.allowances import Allowances, configured, require_host
+
+    given = Allowances(**context.meta[ALLOWED])
+    for host in given.hosts:
+        require_host(host)
+    return given + configured()

@@ -14,8 +14,7 @@ from audit.evidence.verdicts import Verdict
 from audit.report.requests.pieces import pieces_of
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
-from audit.report.tables.looks import look_lines
-from audit.report.tables.next_step import next_step
+from audit.report.tables.looks import look_lines, next_step
 from audit.report.tables.results import Results, results, write_results
 from audit.report.tables.verdicts import (
     ARMS,

@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from audit.errors import UserError
-from audit.text.extras import needs
+from audit.errors import UserError, needs
 
 INT64: Final = range(-(2**63), 2**63)
 STORED_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")

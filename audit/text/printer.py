@@ -88,6 +88,11 @@ def note(*lines: str) -> None:
         _write_line(visible(shortened(line, LONGEST_NOTE)), err=True)
 
 
+def report(line: str) -> None:
+    """Print what a long-running command says of itself, on stderr."""
+    note(f"audit: {line}")
+
+
 def colours(stream: TextIO) -> bool:
     """True if a stream is a terminal that shows colours, and the user wants them (no-color.org)."""
     return live(stream) and not os.environ.get("NO_COLOR")

@@ -12,15 +12,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from audit.errors import UserError
-from audit.report.html.registry import sections
+from audit.report.html.registry import ReportSection, ReportSource, sections
 from audit.report.html.render import render_section
-from audit.report.html.section import ReportSection, ReportSource
 from audit.report.tables.results import Results, results
 from audit.store import Store
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestPlaces
 from audit.store.browse.trends import ArmSums
-from audit.view.cache import Kept
+from audit.view.templates_of import Kept
 
 RUNS: Final = 32
 """Runs whose results, which may be large, a server keeps."""

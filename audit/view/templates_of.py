@@ -5,12 +5,14 @@ Drawings of a page are made at the same time, and equal charts are drawn once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from functools import cache, partial
 from importlib.resources import files
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader
@@ -20,7 +22,49 @@ from audit.report.html.charts import Chart, svg
 from audit.report.html.registry import sections
 from audit.report.html.render import Links, environment, stylesheet
 from audit.store.base.canonical import sha256_json
-from audit.view.cache import Kept
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """At most `most` results by key, the least recently used one given up first; several threads may ask at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of a key, made on the first call; another thread that asks meanwhile waits for it.
+
+        A call that fails keeps nothing: the next one tries again.
+        """
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+            turn = self._making.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._known:
+                    return self._known[key]
+            try:
+                made = make()
+                with self._lock:
+                    self._known[key] = made
+                    while len(self._known) > self._most:
+                        self._known.popitem(last=False)
+                return made
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+
+    def forget(self, key: Hashable) -> None:
+        """Let the next call make the result of a key anew."""
+        with self._lock:
+            self._known.pop(key, None)
+
 
 LINKS: Final = Links(
     section=lambda name: name,

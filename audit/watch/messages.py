@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
@@ -175,12 +174,8 @@ def _gauges(watch: StoredWatch, reading: WatchReading, detectors: Detectors) -> 
         "log_evidence": reading.fall,
         "log_limit": detectors.log_limit(reading.model),
         "gap": float(reading.gap is not None),
-        "last_reading_timestamp_seconds": _seconds(reading.at),
+        "last_reading_timestamp_seconds": reading.at.timestamp(),
     }
-
-
-def _seconds(at: datetime) -> float:
-    return at.timestamp()
 
 
 def _labels(watch: StoredWatch, model: str, label: str | None = None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from audit.report.html.printing import BROWSERS
+from audit.report.html.render import BROWSERS
 from docs.tools.dashboard_history import answers, history, prometheus_of
 
 DASHBOARD: Final = Path(__file__).parents[2] / "docs" / "deploy" / "watch-dashboard.json"

@@ -14,9 +14,8 @@ from typing import Final
 
 import click
 
-from audit.report.html.printing import BROWSERS
-from audit.report.html.render import render_page
-from audit.report.html.section import source_of
+from audit.report.html.registry import source_of
+from audit.report.html.render import BROWSERS, render_page
 from audit.store import Store
 
 WIDTH: Final = 1200

@@ -102,7 +102,7 @@ HEAD_FORMATS: Final[Mapping[str, str]] = {
     "eagle3": "engine.heads.formats.eagle3:LAYOUT",
     "eagle3_speculators": "engine.heads.formats.eagle3:SPECULATORS",
     "medusa": "engine.heads.formats.medusa:LAYOUT",
-    "mimo_mtp": "engine.heads.formats.mimo:LAYOUT",
+    "mimo_mtp": "engine.heads.formats.mtp:LAYOUT",
     "mlp_speculator": "engine.heads.formats.mlp_speculator:LAYOUT",
     "qwen3_next_mtp": "engine.heads.formats.mtp:QWEN3_NEXT_LAYOUT",
     "deepseek_mtp": "engine.heads.formats.mtp:DEEPSEEK",

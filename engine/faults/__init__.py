@@ -6,6 +6,7 @@ fault is a constant in the file of its theme and one line in `engine.core.regist
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from engine.core.errors import InvalidRequest
@@ -26,7 +27,7 @@ def load(name: str) -> Fault:
         InvalidRequest: unknown fault.
     """
     fault: Fault = resolve(REGISTRY, name, "fault")
-    return fault
+    return replace(fault, name=name)
 
 
 def break_parts(name: str, parts: EngineParts) -> EngineParts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,11 +16,14 @@ from torch import Tensor
 
 from engine.core.types import Floats, Proposal, Protocol, SamplingParams, Tree
 from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, Fault, Scenario, Suits
-from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, with_inputs_by_step
+from engine.faults.interface import COUPLED, SEVERAL, ChangeParts, Fault, Scenario, Suits
 from engine.faults.wrappers import (
     BatchView,
+    ChangeInputs,
+    RowInputs,
+    Step,
     WrappedModel,
+    with_inputs_by_step,
     with_logits,
     with_placement,
     with_proposals,
@@ -30,7 +34,6 @@ from engine.models.interface import Forward, Placement, SlotCache, TargetModel, 
 from engine.proposers.interface import Context
 from engine.sampling.rng import Purpose, Randomness
 
-SEVERAL: Final = Suits(temperature="both", needs=("several requests",))
 SAMPLED_SEVERAL: Final = Suits(needs=("several requests",))
 UNLIKE: Final = Scenario(
     sampling=SamplingParams(temperature=1.0), beside=SamplingParams(temperature=0.7, top_k=8, top_p=0.9)
@@ -42,27 +45,26 @@ UNLIKE: Final = Scenario(
 OfRow = Callable[[Context, BatchView], SamplingParams]
 
 
-def _parameters_fault(name: str, upstream: str, params: OfRow, suits: Suits, scenario: Scenario) -> Fault:
+def with_parameters(params: OfRow) -> ChangeParts:
+    """Transform the rows of each request with other parameters than its own."""
+
     def change(parts: EngineParts, view: BatchView) -> EngineParts:
         def of_step(step: Step) -> ChangeInputs:
             context = view.of(step.history)
             own = None if context is None else params(context, view)
             return lambda inputs: inputs if own is None else replace(inputs, params=own)
 
-        return with_inputs_by_step(parts, of_step)
+        return with_inputs_by_step(of_step)(parts)
 
-    def apply(parts: EngineParts) -> EngineParts:
-        return with_view(parts, change)
-
-    return Fault(name, upstream, ("rows", "proposer"), apply, suits, scenario, situation="mixed_parameters")
+    return with_view(change)
 
 
-def _of_first_row(_context: Context, view: BatchView) -> SamplingParams:
-    return next(iter(view.active.values())).request.sampling
-
-
-PARAMETERS_OF_FIRST_ROW = _parameters_fault(
-    "parameters_of_first_row", "Blaizzy/mlx-vlm#1647", _of_first_row, SAMPLED_SEVERAL, UNLIKE
+PARAMETERS_OF_FIRST_ROW = Fault(
+    "Blaizzy/mlx-vlm#1647",
+    with_parameters(lambda _context, view: next(iter(view.active.values())).request.sampling),
+    SAMPLED_SEVERAL,
+    UNLIKE,
+    situation="mixed_parameters",
 )
 """The sampling parameters of the first request of the batch hold for all its requests.
 
@@ -76,8 +78,8 @@ def _top_k_of_others(context: Context, view: BatchView) -> SamplingParams:
     return own if own.top_k else replace(own, top_k=next((top_k for top_k in others if top_k), 0))
 
 
-TOP_K_OF_NEIGHBOUR = _parameters_fault(
-    "top_k_of_neighbour", "vllm-project/vllm#14301", _top_k_of_others, SAMPLED_SEVERAL, UNLIKE
+TOP_K_OF_NEIGHBOUR = Fault(
+    "vllm-project/vllm#14301", with_parameters(_top_k_of_others), SAMPLED_SEVERAL, UNLIKE, situation="mixed_parameters"
 )
 """A request without top-k gets the top-k of another request of its batch.
 
@@ -92,15 +94,15 @@ def _bad_words_by_rank(context: Context, view: BatchView) -> SamplingParams:
     return replace(context.request.sampling, bad_words=banned[rank] if rank < len(banned) else ())
 
 
-BAD_WORDS_OF_FIRST_ROWS = _parameters_fault(
-    "bad_words_of_first_rows",
+BAD_WORDS_OF_FIRST_ROWS = Fault(
     "vllm-project/vllm#31908",
-    _bad_words_by_rank,
+    with_parameters(_bad_words_by_rank),
     Suits(temperature="both", needs=("masks", "several requests")),
     Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,))),
         beside=SamplingParams(temperature=1.0),
     ),
+    situation="mixed_parameters",
 )
 """The bad words of a batch are applied to its first rows, as many as there are requests with bad words.
 
@@ -118,16 +120,14 @@ def _padding_counted(parts: EngineParts, view: BatchView) -> EngineParts:
 
         return change
 
-    return with_inputs_by_step(parts, of_step)
+    return with_inputs_by_step(of_step)(parts)
 
 
 PADDING_PENALISED = Fault(
-    name="padding_penalised",
-    upstream="huggingface/text-generation-inference#1765",
-    parts=("rows", "proposer"),
-    apply=lambda parts: with_view(parts, _padding_counted),
-    suits=Suits(temperature="both", needs=("penalties", "several requests")),
-    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
+    "huggingface/text-generation-inference#1765",
+    with_view(_padding_counted),
+    Suits(temperature="both", needs=("penalties", "several requests")),
+    Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
     situation="mixed_lengths",
 )
 """The padding of the shorter requests of a batch counts as output of token 0, which is then penalised.
@@ -146,12 +146,10 @@ def _with_longest_positions(placement: Placement) -> Placement:
 
 
 POSITIONS_OF_LONGEST_ROW = Fault(
-    name="positions_of_longest_row",
-    upstream="unslothai/unsloth#4078, #3795",
-    parts=("target",),
-    apply=lambda parts: with_placement(parts, _with_longest_positions),
-    suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
-    scenario=COUPLED,
+    "unslothai/unsloth#4078, #3795",
+    with_placement(_with_longest_positions),
+    Suits(shape="chain", temperature="both", needs=("several requests",)),
+    COUPLED,
     situation="mixed_lengths",
 )
 """All requests of a batch get the position ids of the longest one.
@@ -183,12 +181,10 @@ def _padded(proposal: Proposal, count: int) -> Proposal:
 
 
 DRAFTS_PADDED_TO_LONGEST = Fault(
-    name="drafts_padded_to_longest",
-    upstream="vllm-project/vllm#46533",
-    parts=("proposer",),
-    apply=lambda parts: with_proposals(parts, _pad_to_longest),
-    suits=Suits(shape="chain", needs=("several requests",)),
-    scenario=Scenario(options={"stop_below": 0.4}),
+    "vllm-project/vllm#46533",
+    with_proposals(_pad_to_longest),
+    Suits(shape="chain", needs=("several requests",)),
+    Scenario(options={"stop_below": 0.4}),
     situation="mixed_drafts",
 )
 """Drafts are padded with token 0 to the longest draft of the batch, and the padding is verified like a draft.
@@ -220,12 +216,10 @@ class _StaleRoot(WrappedModel):
 
 
 LAST_TOKEN_OF_PREVIOUS_REQUEST = Fault(
-    name="last_token_of_previous_request",
-    upstream="vllm-project/vllm#39833",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _StaleRoot),
-    suits=SEVERAL,
-    scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+    "vllm-project/vllm#39833",
+    with_target(_StaleRoot),
+    SEVERAL,
+    Scenario(protocol=Protocol.GUMBEL, rows=2),
     situation="row_reused",
 )
 """The first step of a request reads the last token of the request that held its row before, not that of its prompt.
@@ -246,19 +240,13 @@ class _NumbersOfRow(Randomness):
         return Randomness.uniforms(first, position, purpose, count, index)
 
 
-def _with_numbers_of_row(parts: EngineParts, view: BatchView) -> EngineParts:
-    return replace(parts, numbers=lambda seed, stream: _NumbersOfRow(seed, stream, view))
-
-
 NUMBERS_OF_THE_ROW = Fault(
-    name="numbers_of_the_row",
+    "tenstorrent/vllm-tt-plugin#33",
+    with_view(lambda parts, view: replace(parts, numbers=partial(_NumbersOfRow, view=view))),
+    Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
+    Scenario(rows=2),
     breaks="replay",
-    upstream="tenstorrent/vllm-tt-plugin#33",
     seen_from="engine evidence",
-    parts=("numbers", "proposer"),
-    apply=lambda parts: with_view(parts, _with_numbers_of_row),
-    suits=Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
-    scenario=Scenario(rows=2),
     situation="row_reused",
 )
 """The generator of random numbers belongs to the row: later requests draw the numbers of the row's first request.
@@ -292,13 +280,11 @@ def _with_last_seed(parts: EngineParts, view: BatchView) -> EngineParts:
 
 
 LAST_SEED_WINS = Fault(
-    name="last_seed_wins",
+    "lablup/mlxcel#347",
+    with_view(_with_last_seed),
+    Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
     breaks="replay",
-    upstream="lablup/mlxcel#347",
     seen_from="engine evidence",
-    parts=("numbers", "proposer"),
-    apply=lambda parts: with_view(parts, _with_last_seed),
-    suits=Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
     situation="neighbour_joins",
 )
 """The first token of requests that begin together is drawn with the seed of the last of them.
@@ -318,16 +304,14 @@ def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
         changed[torch.tensor(active)] = logits[torch.tensor([*active[1:], active[0]])]
         return changed
 
-    return with_logits(parts, shift)
+    return with_logits(shift)(parts)
 
 
 ROWS_SHIFTED_AFTER_FINISH = Fault(
-    name="rows_shifted_after_finish",
-    upstream="tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
-    parts=("target", "proposer"),
-    apply=lambda parts: with_view(parts, _shifted_after_finish),
-    suits=SEVERAL,
-    scenario=Scenario(
+    "tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
+    with_view(_shifted_after_finish),
+    SEVERAL,
+    Scenario(
         protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)), rows=16
     ),
     situation="rows_finish_together",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from torch import Tensor
 
 from engine.core.types import Protocol
-from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, COUPLED_TREE, Fault, PromptLength, Scenario, Situation, Suits
+from engine.faults.interface import (
+    CHAINS,
+    COUPLED,
+    COUPLED_TREE,
+    SEVERAL,
+    TREES,
+    ChangeParts,
+    Fault,
+    PromptLength,
+    Scenario,
+)
 from engine.faults.wrappers import WrappedModel, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
@@ -59,16 +68,13 @@ class StaleColumns(WrappedModel):
                 stale[t] = first.setdefault(slot, int(stale[t]))
 
 
-def _stale_fault(name: str, upstream: str, every: int, situation: Situation) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return with_target(parts, lambda model: StaleColumns(model, every))
-
-    suits = Suits(shape="chain", temperature="both")
-    return Fault(name, upstream, ("target",), apply, suits, COUPLED, situation=situation)
+def with_stale_columns(every: int) -> ChangeParts:
+    """Give the target's cache stale columns."""
+    return with_target(lambda model: StaleColumns(model, every))
 
 
-KV_NOT_ROLLED_BACK = _stale_fault(
-    "kv_not_rolled_back", "ml-explore/mlx-lm#1109, #1423, #1470", every=1, situation="after_rejection"
+KV_NOT_ROLLED_BACK = Fault(
+    "ml-explore/mlx-lm#1109, #1423, #1470", with_stale_columns(1), CHAINS, COUPLED, situation="after_rejection"
 )
 """Keys and values of rejected drafts stay in the cache, and those of the right tokens are lost.
 
@@ -76,8 +82,8 @@ A rollback does nothing. Every decision is right for the rows that it sees, and 
 after a rejection on.
 """
 
-KV_RESIDUE = _stale_fault(
-    "kv_residue", "vllm-project/vllm#55894, #52942", every=RESIDUE_PERIOD, situation="after_rejection"
+KV_RESIDUE = Fault(
+    "vllm-project/vllm#55894, #52942", with_stale_columns(RESIDUE_PERIOD), CHAINS, COUPLED, situation="after_rejection"
 )
 """Every twentieth column of the cache keeps what a rejected draft left there.
 
@@ -88,17 +94,11 @@ read like another sample.
 # the accepted path of a tree
 
 
-def _move_nothing(_cache: SlotCache, _row: int, _committed: int, _path: Sequence[int]) -> None:
-    return
-
-
 PATH_NOT_GATHERED = Fault(
-    name="path_not_gathered",
-    upstream="none known: an engine for chains that is given trees",
-    parts=("keep",),
-    apply=lambda parts: replace(parts, keep=_move_nothing),
-    suits=Suits(shape="tree", temperature="both"),
-    scenario=COUPLED_TREE,
+    "none known: an engine for chains that is given trees",
+    lambda parts: replace(parts, keep=lambda _cache, _row, _committed, _path: None),
+    TREES,
+    COUPLED_TREE,
     situation="tree_branch",
 )
 """After a tree step the columns of the accepted nodes stay where they are.
@@ -108,20 +108,18 @@ branch most often accepted.
 """
 
 
-def _keep_predecessors(parts: EngineParts) -> EngineParts:
-    def keep(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
-        parts.keep(cache, row, committed, [max(0, node - 1) for node in path])
-
-    return replace(parts, keep=keep)
+def _with_path(change: Callable[[Sequence[int]], Sequence[int]]) -> ChangeParts:
+    """Keep another path of a tree than the accepted one."""
+    return lambda parts: replace(
+        parts, keep=lambda cache, row, committed, path: parts.keep(cache, row, committed, change(path))
+    )
 
 
 WRONG_PATH_GATHERED = Fault(
-    name="wrong_path_gathered",
-    upstream="none known: an index that is off by one in the gather after a tree step",
-    parts=("keep",),
-    apply=_keep_predecessors,
-    suits=Suits(shape="tree", temperature="both"),
-    scenario=COUPLED_TREE,
+    "none known: an index that is off by one in the gather after a tree step",
+    _with_path(lambda path: [max(0, node - 1) for node in path]),
+    TREES,
+    COUPLED_TREE,
     situation="tree_deep",
 )
 """After a tree step the columns of the nodes before the accepted ones are kept.
@@ -130,21 +128,8 @@ Tokens and decisions are right in that step; the next ones are computed after a 
 """
 
 
-def _keep_first_of_path(parts: EngineParts) -> EngineParts:
-    def keep(cache: SlotCache, row: int, committed: int, path: Sequence[int]) -> None:
-        parts.keep(cache, row, committed, path[:1])
-
-    return replace(parts, keep=keep)
-
-
 DEEP_PATH_NOT_GATHERED = Fault(
-    name="deep_path_not_gathered",
-    upstream="sgl-project/sglang#15360",
-    parts=("keep",),
-    apply=_keep_first_of_path,
-    suits=Suits(shape="tree", temperature="both"),
-    scenario=COUPLED_TREE,
-    situation="tree_deep",
+    "sgl-project/sglang#15360", _with_path(lambda path: path[:1]), TREES, COUPLED_TREE, situation="tree_deep"
 )
 """After a tree step the column of the first accepted node is moved, and those of the deeper ones stay where they are.
 
@@ -175,12 +160,10 @@ class _StalePrefix(WrappedModel):
 
 
 STALE_PREFIX_BLOCK = Fault(
-    name="stale_prefix_block",
-    upstream="vllm-project/vllm#57128, #53912, sgl-project/sglang#19897",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _StalePrefix),
-    suits=Suits(temperature="both", needs=("several requests",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, rows=2),
+    "vllm-project/vllm#57128, #53912, sgl-project/sglang#19897",
+    with_target(_StalePrefix),
+    SEVERAL,
+    Scenario(protocol=Protocol.GUMBEL, rows=2),
     situation="row_reused",
 )
 """The last block of a prompt comes from a cache that another request filled.
@@ -206,12 +189,10 @@ class _PartialPrefix(WrappedModel):
 
 
 PARTIAL_PREFIX_TAKEN_WHOLE = Fault(
-    name="partial_prefix_taken_whole",
-    upstream="mratsim/tattletale#93",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _PartialPrefix),
-    suits=Suits(temperature="both", needs=("several requests",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(20, 21), shared=16),
+    "mratsim/tattletale#93",
+    with_target(_PartialPrefix),
+    SEVERAL,
+    Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(20, 21), shared=16),
     situation="shared_prefix",
 )
 """A prompt that shares its first token with an earlier prompt takes over the whole first block of that prompt.

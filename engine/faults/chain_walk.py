@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.core.types import Emitted, Examined, Floats, Proposal, Role, StepOutcome
-from engine.decode.seams import EngineParts
-from engine.faults.interface import CHAIN_ONLY, SAMPLED_SCENARIO, Fault, Origin, Scenario
+from engine.faults.interface import ChangeParts
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf
@@ -123,22 +122,6 @@ class ChainWalk:
         return StepOutcome((*emitted, *self.last(ending)), tuple(examined))
 
 
-def chain_fault(
-    name: str, origin: Origin, walk: Callable[[VerifierFacts], ChainWalk], scenario: Scenario = SAMPLED_SCENARIO
-) -> Fault:
-    """A fault of the chain rule: `walk` builds the broken rule from the facts that the intact rule declares."""
-
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, verifier=walk(parts.verifier.facts))
-
-    return Fault(
-        name=name,
-        breaks=origin.breaks,
-        upstream=origin.upstream,
-        seen_from=origin.seen_from,
-        parts=("verifier",),
-        apply=apply,
-        suits=CHAIN_ONLY,
-        scenario=scenario,
-        situation=origin.situation,
-    )
+def with_walk(walk: Callable[[VerifierFacts], ChainWalk]) -> ChangeParts:
+    """Replace the chain rule; `walk` builds the broken rule from the facts that the intact rule declares."""
+    return lambda parts: replace(parts, verifier=walk(parts.verifier.facts))

@@ -47,13 +47,13 @@ class _ChangedMasks(WrappedRows):
 
 
 def _mask_fault(
-    name: str, upstream: str, make: Callable[[], ChangeMask], suits: Suits = MASKED, *, situation: Situation = "grammar"
+    upstream: str, make: Callable[[], ChangeMask], suits: Suits = MASKED, *, situation: Situation = "grammar"
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         change = make()
-        return with_rows(parts, lambda rows: _ChangedMasks(rows, change))
+        return with_rows(lambda rows: _ChangedMasks(rows, change))(parts)
 
-    return Fault(name, upstream, ("rows",), apply, suits, SENTENCES, situation=situation)
+    return Fault(upstream, apply, suits, SENTENCES, situation=situation)
 
 
 def _nothing_masked(_rows: TargetRows, _row: int, sound: Mask) -> Mask:
@@ -61,9 +61,7 @@ def _nothing_masked(_rows: TargetRows, _row: int, sound: Mask) -> Mask:
 
 
 MASK_ON_DRAFT_ONLY = _mask_fault(
-    "mask_on_draft_only",
-    "none known: an engine that constrains its draft model and samples the target freely",
-    lambda: _nothing_masked,
+    "none known: an engine that constrains its draft model and samples the target freely", lambda: _nothing_masked
 )
 """The draft is drawn inside the grammar; the target's rows are not masked at all."""
 
@@ -74,7 +72,6 @@ def _bonus_free(rows: TargetRows, row: int, sound: Mask) -> Mask:
 
 
 MASK_MISSING_ON_BONUS_TOKEN = _mask_fault(
-    "mask_missing_on_bonus_token",
     "none known: the other half of engines that mask drafted and bonus rows in two places",
     lambda: _bonus_free,
     situation="bonus_token",
@@ -133,7 +130,6 @@ def _without_rollback(matcher: _Matcher, masks: MaskOf, committed: Sequence[int]
 
 
 MATCHER_NOT_ROLLED_BACK = _mask_fault(
-    "matcher_not_rolled_back",
     "openvinotoolkit/openvino.genai#4081, sgl-project/sglang#15373",
     _stateful(_without_rollback),
     MASKED_CHAIN,
@@ -149,11 +145,7 @@ def _by_rejected_tokens(matcher: _Matcher, masks: MaskOf, committed: Sequence[in
 
 
 MATCHER_ADVANCED_BY_REJECTED_TOKENS = _mask_fault(
-    "matcher_advanced_by_rejected_tokens",
-    "vllm-project/vllm#31955",
-    _stateful(_by_rejected_tokens),
-    MASKED_CHAIN,
-    situation="after_rejection",
+    "vllm-project/vllm#31955", _stateful(_by_rejected_tokens), MASKED_CHAIN, situation="after_rejection"
 )
 """The matcher goes on with the token that was rejected instead of the one that was emitted in its place."""
 
@@ -172,7 +164,6 @@ def _of_row_before() -> ChangeMask:
 
 
 MASK_OF_ANOTHER_ROW = _mask_fault(
-    "mask_of_another_row",
     "none known: masks packed in the order of the requests and applied in that of the batch",
     _of_row_before,
     replace(MASKED, needs=("grammar", "several requests")),
@@ -188,5 +179,5 @@ def _end_allowed(rows: TargetRows, row: int, sound: Mask) -> Mask:
     return mask
 
 
-END_ALLOWED_INSIDE_ANSWER = _mask_fault("end_allowed_inside_answer", "sgl-project/sglang#21723", lambda: _end_allowed)
+END_ALLOWED_INSIDE_ANSWER = _mask_fault("sgl-project/sglang#21723", lambda: _end_allowed)
 """Inside a draft an end token is always allowed, so an answer may end where it is not whole."""

@@ -14,34 +14,28 @@ from torch import Tensor
 
 from engine.core.types import Proposal, SamplingParams
 from engine.decode.seams import EngineParts, WrapModel
-from engine.faults.interface import SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
+from engine.faults.interface import CHAINS, SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, overwrite, with_view
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
 
+CLAIM: Final = "acceptance"
 TRAINED_LENGTH: Final = 64
 """Positions of the rotary table that `DRAFT_POSITIONS_CLAMPED` does not extend."""
 PRUNED: Final = 16
 """Tokens from this id on are mapped wrongly by `DRAFT_VOCABULARY_SHIFTED`."""
 BRIEF: Final = Scenario(sampling=SamplingParams(max_new_tokens=24), rows=2, models="bundled")
 """Short responses at temperature 0: the prompt matters for all of them, and acceptance varies less over prompts."""
-DRAFTING: Final = Suits(shape="chain", temperature="both")
 
 
 def _draft_fault(
-    name: str,
-    upstream: str,
-    wrap: WrapModel,
-    situation: Situation,
-    suits: Suits = DRAFTING,
-    scenario: Scenario = SAMPLED_SCENARIO,
+    upstream: str, wrap: WrapModel, situation: Situation, suits: Suits = CHAINS, scenario: Scenario = SAMPLED_SCENARIO
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, draft=lambda model: wrap(parts.draft(model)))
 
-    claim, parts = "acceptance", ("draft",)
     return Fault(
-        name, upstream, parts, apply, suits, scenario, breaks=claim, seen_from="engine evidence", situation=situation
+        upstream, apply, suits, scenario, breaks="acceptance", seen_from="engine evidence", situation=situation
     )
 
 
@@ -65,7 +59,7 @@ class _OneBehind(WrappedModel):
         return self.inner.forward(cache, replace(placement, tokens=tokens), want)
 
 
-DRAFT_ONE_BEHIND = _draft_fault("draft_one_behind", "vllm-project/vllm#14649", _OneBehind, "after_kept_whole")
+DRAFT_ONE_BEHIND = _draft_fault("vllm-project/vllm#14649", _OneBehind, "after_kept_whole")
 """The draft model never reads the last token of a fully accepted draft.
 
 One column back, its cache has a hole or an older token. The output is right to the last bit, because the tokens were
@@ -89,9 +83,7 @@ class _RewoundTooFar(WrappedModel):
         return self.inner.forward(cache, placement, want)
 
 
-DRAFT_REWOUND_TOO_FAR = _draft_fault(
-    "draft_rewound_too_far", "lablup/mlxcel#994, #1002", _RewoundTooFar, "after_rejection"
-)
+DRAFT_REWOUND_TOO_FAR = _draft_fault("lablup/mlxcel#994, #1002", _RewoundTooFar, "after_rejection")
 """After each rejection the cache of the draft is rewound by two entries too many, which are never read again.
 
 The draft falls behind the text. Steps after a draft that was kept whole are right.
@@ -112,7 +104,6 @@ class _PromptOfBefore(WrappedModel):
 
 
 DRAFT_CACHE_OF_PREVIOUS_REQUEST = _draft_fault(
-    "draft_cache_of_previous_request",
     "none known: the draft's half of vllm-project/vllm#32118, where a slot kept recurrent state of the request before",
     _PromptOfBefore,
     "row_reused",
@@ -170,14 +161,12 @@ def _unfilled(parts: EngineParts) -> EngineParts:
 
 
 DRAFT_CACHE_NOT_FILLED = Fault(
-    name="draft_cache_not_filled",
+    "vllm-project/vllm-metal#716",
+    _unfilled,
+    CHAINS,
+    Scenario(options={"stop_below": 0.3}),
     breaks="acceptance",
-    upstream="vllm-project/vllm-metal#716",
     seen_from="engine evidence",
-    parts=("draft", "proposer"),
-    apply=_unfilled,
-    suits=DRAFTING,
-    scenario=Scenario(options={"stop_below": 0.3}),
     situation="after_nothing_drafted",
 )
 """A step without a draft leaves a hole in the cache of the draft model, where its committed tokens belong.
@@ -195,7 +184,6 @@ class _Clamped(WrappedModel):
 
 
 DRAFT_POSITIONS_CLAMPED = _draft_fault(
-    "draft_positions_clamped",
     "kekzl/imp#913, sgl-project/sglang#10787",
     _Clamped,
     "context_medium",
@@ -218,7 +206,7 @@ class _WrongMap(WrappedModel):
 
 
 DRAFT_VOCABULARY_SHIFTED = _draft_fault(
-    "draft_vocabulary_shifted", "NVIDIA-NeMo/Automodel#2447, verl-project/verl-SpeCo#67", _WrongMap, "rejected_first"
+    "NVIDIA-NeMo/Automodel#2447, verl-project/verl-SpeCo#67", _WrongMap, "rejected_first"
 )
 """The table from the draft's pruned vocabulary to the target's is wrong for half of the tokens.
 
@@ -237,14 +225,12 @@ def _copy_from_before(parts: EngineParts, view: BatchView) -> EngineParts:
 
 
 COPIES_FROM_PREVIOUS_REQUEST = Fault(
-    name="copies_from_previous_request",
+    "ggml-org/llama.cpp#27852",
+    with_view(_copy_from_before),
+    Suits(shape="chain", temperature="both", needs=("several requests",)),
+    Scenario(proposer="ngram", drafts=0, rows=2),
     breaks="safety",
-    upstream="ggml-org/llama.cpp#27852",
     seen_from="engine evidence",
-    parts=("proposer",),
-    apply=lambda parts: with_view(parts, _copy_from_before),
-    suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
-    scenario=Scenario(proposer="ngram", drafts=0, rows=2),
     situation="row_reused",
 )
 """A proposer that copies from the text also copies from that of the request that held its row before.

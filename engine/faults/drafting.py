@@ -14,17 +14,7 @@ from numpy.typing import NDArray
 from engine.core.types import DraftRule, Emitted, Floats, Protocol, Role, SamplingParams
 from engine.decode.seams import EngineParts, as_it_is
 from engine.faults.chain_walk import ChainWalk, Trial
-from engine.faults.interface import (
-    CHAIN_ONLY,
-    CHAIN_SHAPED,
-    SAMPLED_SCENARIO,
-    WARPED,
-    Fault,
-    Origin,
-    Scenario,
-    Situation,
-    Suits,
-)
+from engine.faults.interface import CHAIN_ONLY, CHAIN_SHAPED, WARPED, ChangeParts, Fault, Scenario, Suits
 from engine.sampling.draw import DraftContext, Draw, DrawRule, SiblingSpec
 from engine.sampling.transforms import gumbel_argmax, inverse_cdf
 
@@ -73,30 +63,9 @@ def split_draw(draw: DrawRule, token_from: ChangeInputs, q_from: ChangeInputs) -
     return split
 
 
-def draw_fault(
-    name: str,
-    origin: Origin,
-    token_from: ChangeInputs = as_it_is,
-    q_from: ChangeInputs = as_it_is,
-    suits: Suits = CHAIN_SHAPED,
-    scenario: Scenario = SAMPLED_SCENARIO,
-) -> Fault:
-    """A fault of every draw of a draft: its token and its q come from different views of the row."""
-
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, draw=split_draw(parts.draw, token_from, q_from))
-
-    return Fault(
-        name,
-        origin.upstream,
-        ("draw",),
-        apply,
-        suits,
-        scenario,
-        breaks=origin.breaks,
-        seen_from=origin.seen_from,
-        situation=origin.situation,
-    )
+def with_views(token_from: ChangeInputs = as_it_is, q_from: ChangeInputs = as_it_is) -> ChangeParts:
+    """Take the token and the q of every draw of a draft from different views of the row."""
+    return lambda parts: replace(parts, draw=split_draw(parts.draw, token_from, q_from))
 
 
 def _with_params(inputs: DrawInputs, params: SamplingParams) -> DrawInputs:
@@ -107,11 +76,8 @@ def _unwarped(inputs: DrawInputs) -> DrawInputs:
     return _with_params(inputs, replace(inputs.context.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
 
 
-RAW_Q_WARPED_DRAFT = draw_fault(
-    "raw_q_warped_draft",
-    Origin("huggingface/transformers#47932", situation="rejected_first"),
-    q_from=_unwarped,
-    scenario=WARPED,
+RAW_Q_WARPED_DRAFT = Fault(
+    "huggingface/transformers#47932", with_views(q_from=_unwarped), CHAIN_SHAPED, WARPED, situation="rejected_first"
 )
 """The draft is drawn with temperature and truncation, and q is reported without them: it is too flat."""
 
@@ -120,18 +86,16 @@ def _truncated(inputs: DrawInputs) -> DrawInputs:
     return _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))
 
 
-DRAFT_TOP_10_RAW_Q = draw_fault(
-    "draft_top_10_raw_q", Origin("huggingface/transformers#47932", situation="unlikely_token"), token_from=_truncated
+DRAFT_TOP_10_RAW_Q = Fault(
+    "huggingface/transformers#47932", with_views(token_from=_truncated), CHAIN_SHAPED, situation="unlikely_token"
 )
 """The draft is drawn from its ten most likely tokens, and q is reported without truncation."""
 
-DRAFT_TEMPERATURE_UNDECLARED = draw_fault(
-    "draft_temperature_undeclared",
-    Origin(
-        "none known: z-lab/dflash#74 drafts at a temperature of its own, under a rule that does not ask for q",
-        situation="rejected_first",
-    ),
-    token_from=lambda inputs: replace(inputs, logits=inputs.logits / UNDECLARED_TEMPERATURE),
+DRAFT_TEMPERATURE_UNDECLARED = Fault(
+    "none known: z-lab/dflash#74 drafts at a temperature of its own, under a rule that does not ask for q",
+    with_views(token_from=lambda inputs: replace(inputs, logits=inputs.logits / UNDECLARED_TEMPERATURE)),
+    CHAIN_SHAPED,
+    situation="rejected_first",
 )
 """The draft is drawn at 0.7 of the request's temperature, and q is reported at the request's temperature."""
 
@@ -141,12 +105,12 @@ def _at_temperature_one(inputs: DrawInputs) -> DrawInputs:
     return inputs if params.greedy else _with_params(inputs, replace(params, temperature=1.0))
 
 
-DRAFT_TEMPERATURE_IGNORED = draw_fault(
-    "draft_temperature_ignored",
-    Origin("none known: a draft's sampler that is called with its default", situation="rejected_first"),
-    token_from=_at_temperature_one,
-    suits=Suits(shape="chain", needs=("temperature",)),
-    scenario=Scenario(sampling=SamplingParams(temperature=0.6)),
+DRAFT_TEMPERATURE_IGNORED = Fault(
+    "none known: a draft's sampler that is called with its default",
+    with_views(token_from=_at_temperature_one),
+    Suits(shape="chain", needs=("temperature",)),
+    Scenario(sampling=SamplingParams(temperature=0.6)),
+    situation="rejected_first",
 )
 """The draft is drawn at temperature 1, and verified with q at the request's temperature.
 
@@ -158,21 +122,21 @@ def _in_bfloat16(inputs: DrawInputs) -> DrawInputs:
     return replace(inputs, logits=torch.tensor(inputs.logits).bfloat16().float().numpy())
 
 
-DRAFT_FROM_BF16_LOGITS = draw_fault(
-    "draft_from_bf16_logits",
-    Origin("deepseek-ai/DeepSpec#31", "engine evidence", situation="near_tie"),
-    token_from=_in_bfloat16,
+DRAFT_FROM_BF16_LOGITS = Fault(
+    "deepseek-ai/DeepSpec#31",
+    with_views(token_from=_in_bfloat16),
+    CHAIN_SHAPED,
+    seen_from="engine evidence",
+    situation="near_tie",
 )
 """The draft is drawn from logits rounded to bfloat16, and q is computed from the unrounded logits."""
 
-Q_ROUNDED = draw_fault(
-    "q_rounded",
-    Origin(
-        "none known: drafts kept in half precision between the draft and the test",
-        "engine evidence",
-        situation="rejected_first",
-    ),
-    q_from=_in_bfloat16,
+Q_ROUNDED = Fault(
+    "none known: drafts kept in half precision between the draft and the test",
+    with_views(q_from=_in_bfloat16),
+    CHAIN_SHAPED,
+    seen_from="engine evidence",
+    situation="rejected_first",
 )
 """The draft is drawn from q in full precision, and verified with the q of logits in bfloat16.
 
@@ -194,10 +158,8 @@ def changed_draw(draw: DrawRule, change: ChangeDraw) -> DrawRule:
 
 
 ARGMAX_DRAFT_SOFT_Q = Fault(
-    name="argmax_draft_soft_q",
-    upstream="huggingface/transformers#32867, #47932",
-    parts=("draw",),
-    apply=lambda parts: replace(
+    "huggingface/transformers#32867, #47932",
+    lambda parts: replace(
         parts, draw=changed_draw(parts.draw, lambda drawn, q, _context: replace(drawn, token=int(np.argmax(q))))
     ),
     situation="rejected_first",
@@ -220,13 +182,11 @@ def _unseeded(parts: EngineParts) -> EngineParts:
 
 
 UNSEEDED_DRAFT = Fault(
-    name="unseeded_draft",
+    "none known: the first runner of vllm-project/vllm drafts so, with a note in its source, by reading",
+    _unseeded,
+    CHAIN_SHAPED,
     breaks="replay",
-    upstream="none known: the first runner of vllm-project/vllm drafts so, with a note in its source, by reading",
     seen_from="engine evidence",
-    parts=("draw",),
-    apply=_unseeded,
-    suits=CHAIN_SHAPED,
     situation="rejected_first",
 )
 """The draft draws its tokens with numbers from the operating system: the law holds, but no run can be repeated."""
@@ -243,15 +203,13 @@ def _recovered_by_noise(trial: Trial, left: Floats) -> Emitted:
 
 
 SHARED_GUMBEL_NOISE = Fault(
-    name="shared_gumbel_noise",
-    upstream="vllm-project/vllm#47386, #54282",
-    parts=("verifier", "draw"),
-    apply=lambda parts: replace(
+    "vllm-project/vllm#47386, #54282",
+    lambda parts: replace(
         parts,
         draw=changed_draw(parts.draw, _redrawn_by_noise),
         verifier=ChainWalk(parts.verifier.facts, recover=_recovered_by_noise),
     ),
-    suits=CHAIN_ONLY,
+    CHAIN_ONLY,
     situation="recovered_token",
 )
 """The Gumbel noise that drew a rejected token draws its replacement too.
@@ -263,7 +221,7 @@ the draft passed over. The acceptance rate is right.
 # the children of a node
 
 
-def sibling_fault(name: str, upstream: str, change: ChangeSiblings, situation: Situation) -> Fault:
+def sibling_fault(upstream: str, change: ChangeSiblings) -> Fault:
     """A fault that changes the draws of all children of a node."""
 
     def apply(parts: EngineParts) -> EngineParts:
@@ -272,15 +230,12 @@ def sibling_fault(name: str, upstream: str, change: ChangeSiblings, situation: S
 
         return replace(parts, draw_siblings=draw_siblings)
 
-    suits = Suits((Protocol.TREE,), "tree")
-    return Fault(name, upstream, ("draw_siblings",), apply, suits, BUSHY, situation=situation)
+    return Fault(upstream, apply, Suits((Protocol.TREE,), "tree"), BUSHY, situation="tree_branch")
 
 
 SIBLINGS_SHARE_FULL_Q = sibling_fault(
-    "siblings_share_full_q",
     "none known: the slip that drawing without replacement invites",
     lambda draws: [replace(drawn, q=draws[0].q) for drawn in draws],
-    situation="tree_branch",
 )
 """Siblings are drawn without replacement and verified with the whole q, as if they had been drawn with replacement."""
 
@@ -292,7 +247,5 @@ def _beam(draws: list[Draw]) -> list[Draw]:
     return [replace(drawn, token=int(token)) for drawn, token in zip(draws, likeliest, strict=False)]
 
 
-BEAM_DRAFTS_AS_SAMPLES = sibling_fault(
-    "beam_drafts_as_samples", "apple/ml-recurrent-drafter#6", _beam, situation="tree_branch"
-)
+BEAM_DRAFTS_AS_SAMPLES = sibling_fault("apple/ml-recurrent-drafter#6", _beam)
 """The most likely children are drafted, as a beam search finds them, and reported as draws from q."""

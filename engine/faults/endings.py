@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from engine.core.types import FinishReason, Protocol, Role, SamplingParams, StepOutcome
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Scenario, Situation, Suits
+from engine.faults.interface import ANY_ARM, ChangeParts, Fault, Scenario, Situation, Suits
 from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome, trim
 
 Kind = Literal["end tokens", "stop strings"]
@@ -39,23 +40,17 @@ class LateStops(StopRule):
         return replace(cut, verdict=verdict) if kind == self.late else cut
 
 
-def with_late_stops(parts: EngineParts, kind: Kind) -> EngineParts:
-    """Parts that keep the tokens after ends of a kind."""
-
-    def stops(params: SamplingParams, eos_ids: tuple[int, ...], decode: Decode) -> StopRule:
-        return LateStops(params, eos_ids, decode, kind)
-
-    return replace(parts, stops=stops)
+def with_late_stops(kind: Kind) -> ChangeParts:
+    """Keep the tokens after ends of a kind."""
+    return lambda parts: replace(parts, stops=partial(LateStops, late=kind))
 
 
 TOKENS_AFTER_END_TOKEN = Fault(
-    name="tokens_after_end_token",
+    "vllm-project/vllm#56101, #56137, sgl-project/sglang#39826",
+    with_late_stops("end tokens"),
+    ENDING,
+    END_TOKENS,
     breaks="structure",
-    upstream="vllm-project/vllm#56101, #56137, sgl-project/sglang#39826",
-    parts=("stops",),
-    apply=lambda parts: with_late_stops(parts, "end tokens"),
-    suits=ENDING,
-    scenario=END_TOKENS,
     situation="end_in_draft",
 )
 """The tokens that a step decided after an end token are emitted and counted.
@@ -64,13 +59,11 @@ The end is found only when the step is over. The excess is the rest of the step,
 """
 
 TOKENS_AFTER_STOP_STRING = Fault(
-    name="tokens_after_stop_string",
+    "vllm-project/vllm#47616, snowflakedb/ArcticInference#161",
+    with_late_stops("stop strings"),
+    STOPPING,
+    STOP_LETTERS,
     breaks="structure",
-    upstream="vllm-project/vllm#47616, snowflakedb/ArcticInference#161",
-    parts=("stops",),
-    apply=lambda parts: with_late_stops(parts, "stop strings"),
-    suits=STOPPING,
-    scenario=STOP_LETTERS,
     situation="stop_string_in_draft",
 )
 """The tokens that a step decided after a stop string stay in the response.
@@ -87,13 +80,7 @@ def _one_token_more(parts: EngineParts) -> EngineParts:
 
 
 LENGTH_OVERRUN = Fault(
-    name="length_overrun",
-    breaks="structure",
-    upstream="ohdearquant/lattice#242",
-    parts=("stops",),
-    apply=_one_token_more,
-    suits=Suits(temperature="both"),
-    situation="length_in_draft",
+    "ohdearquant/lattice#242", _one_token_more, ANY_ARM, breaks="structure", situation="length_in_draft"
 )
 """A response is one token longer than its limit.
 
@@ -110,14 +97,12 @@ class _LengthOnly(StopRule):
 
 
 FINISH_REASON_WRONG = Fault(
-    name="finish_reason_wrong",
+    "sgl-project/sglang#31599",
+    lambda parts: replace(parts, stops=_LengthOnly),
+    ENDING,
+    END_TOKENS,
     breaks="structure",
-    upstream="sgl-project/sglang#31599",
     seen_from="engine evidence",
-    parts=("stops",),
-    apply=lambda parts: replace(parts, stops=_LengthOnly),
-    suits=ENDING,
-    scenario=END_TOKENS,
     situation="end_in_draft",
 )
 """Responses that reached an end of their own report that they ran out of tokens.
@@ -168,20 +153,14 @@ class _MissedEnds(StopRule):
         return TruncatedOutcome(verdict, None)
 
 
-def _missed_fault(
-    name: str, upstream: str, misses: Misses, suits: Suits, scenario: Scenario, situation: Situation
-) -> Fault:
+def _missed_fault(upstream: str, misses: Misses, suits: Suits, scenario: Scenario, situation: Situation) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
-        def stops(params: SamplingParams, eos_ids: tuple[int, ...], decode: Decode) -> StopRule:
-            return _MissedEnds(params, eos_ids, decode, misses)
+        return replace(parts, stops=partial(_MissedEnds, misses=misses))
 
-        return replace(parts, stops=stops)
-
-    return Fault(name, upstream, ("stops",), apply, suits, scenario, breaks="structure", situation=situation)
+    return Fault(upstream, apply, suits, scenario, breaks="structure", situation=situation)
 
 
 DRAFTED_END_IGNORED = _missed_fault(
-    "drafted_end_ignored",
     "microsoft/onnxruntime-genai#2491",
     lambda end: end.kind == "end tokens" and end.role is Role.ACCEPTED,
     ENDING,
@@ -194,7 +173,6 @@ Accepted drafts take the path of prompt tokens, which resets the end.
 """
 
 BONUS_END_IGNORED = _missed_fault(
-    "bonus_end_ignored",
     "none known: engines that look for ends among the drafted tokens and those that replace them",
     lambda end: end.kind == "end tokens" and end.role is Role.BONUS,
     ENDING,
@@ -204,7 +182,6 @@ BONUS_END_IGNORED = _missed_fault(
 """An end token that is the bonus token of a draft that was kept whole does not end the response."""
 
 STOP_STRING_OUT_OF_WINDOW = _missed_fault(
-    "stop_string_out_of_window",
     "sgl-project/sglang#23802, #27637",
     lambda end: end.kind == "stop strings" and end.left > max(map(len, end.stop)),
     STOPPING,
@@ -217,7 +194,6 @@ A stop string that is followed by more accepted tokens lies outside this window,
 """
 
 STOP_STRING_ACROSS_STEPS_MISSED = _missed_fault(
-    "stop_string_across_steps_missed",
     "none known: engines that search the text of each step by itself; PaddlePaddle/FastDeploy#7166 is near",
     lambda end: end.kind == "stop strings" and end.place < min(map(len, end.stop)),
     STOPPING,
@@ -244,13 +220,11 @@ class _BonusAfterEnd(StopRule):
 
 
 BONUS_AFTER_END = Fault(
-    name="bonus_after_end",
+    "sgl-project/sglang#33758, #30291",
+    lambda parts: replace(parts, stops=_BonusAfterEnd),
+    ENDING,
+    replace(END_TOKENS, gamma=1),
     breaks="structure",
-    upstream="sgl-project/sglang#33758, #30291",
-    parts=("stops",),
-    apply=lambda parts: replace(parts, stops=_BonusAfterEnd),
-    suits=ENDING,
-    scenario=replace(END_TOKENS, gamma=1),
     situation="end_at_last_draft",
 )
 """The bonus token is emitted although the last token of the draft, which was kept, ended the response.
@@ -270,12 +244,10 @@ class _CutShort(StopRule):
 
 
 LENGTH_CUT_SHORT = Fault(
-    name="length_cut_short",
+    "ikawrakow/ik_llama.cpp#2358",
+    lambda parts: replace(parts, stops=_CutShort),
+    ANY_ARM,
     breaks="structure",
-    upstream="ikawrakow/ik_llama.cpp#2358",
-    parts=("stops",),
-    apply=lambda parts: replace(parts, stops=_CutShort),
-    suits=Suits(temperature="both"),
     situation="length_in_draft",
 )
 """A response whose last step has several tokens ends before its limit, and says that the limit was reached.
@@ -294,12 +266,10 @@ class _OutOfOrder(StopRule):
 
 
 TEXT_OUT_OF_ORDER = Fault(
-    name="text_out_of_order",
+    "ikawrakow/ik_llama.cpp#1274",
+    lambda parts: replace(parts, stops=_OutOfOrder),
+    ANY_ARM,
     breaks="structure",
-    upstream="ikawrakow/ik_llama.cpp#1274",
-    parts=("stops",),
-    apply=lambda parts: replace(parts, stops=_OutOfOrder),
-    suits=Suits(temperature="both"),
     situation="kept_whole",
 )
 """The text has tokens in another order than the response: accepted drafts overtake a token that is held back.

@@ -169,7 +169,11 @@ class Scenario:
 CHAIN_ONLY: Final = Suits((Protocol.CHAIN,), "chain")
 """The chain rule with chain proposals."""
 CHAIN_SHAPED: Final = Suits(shape="chain")
-"""Any rule with chain proposals."""
+"""Any rule with chain proposals, when sampling."""
+ANY_ARM: Final = Suits(temperature="both")
+CHAINS: Final = Suits(shape="chain", temperature="both")
+TREES: Final = Suits(shape="tree", temperature="both")
+SEVERAL: Final = Suits(temperature="both", needs=("several requests",))
 
 SAMPLED_SCENARIO: Final = Scenario()
 WARPED: Final = Scenario(sampling=SamplingParams(temperature=0.6, top_p=0.95))
@@ -187,33 +191,26 @@ COUPLED_TREE: Final = Scenario(protocol=Protocol.GUMBEL, proposer="specinfer", g
 """The same rule with branching drafts."""
 
 
+ChangeParts = Callable[[EngineParts], EngineParts]
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One bug: what it breaks, where it was seen, and how it is re-created.
 
     upstream: repository and number of the bug that the fault re-creates, or `none known:` and the reason to include it.
-    parts: the fields of `engine.decode.seams.EngineParts` that the fault replaces.
+    apply: the engine's parts with the bug built in.
     breaks: the claim that no longer holds.
     seen_from: the least evidence that can show the fault: the emitted text, or how the engine arrived at it.
     situation: what has to happen before the fault can show; the one that happens least often if there are several.
+    name: as registered; `engine.faults.load` fills it in.
     """
 
-    name: str
     upstream: str
-    parts: tuple[str, ...]
-    apply: Callable[[EngineParts], EngineParts]
+    apply: ChangeParts
     suits: Suits = Suits()
     scenario: Scenario = Scenario()
     breaks: str = field(default="law", kw_only=True)
     seen_from: Literal["text", "engine evidence"] = field(default="text", kw_only=True)
     situation: Situation = field(kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a bug was seen, the least evidence that shows it, the claim and the situation; see `Fault`."""
-
-    upstream: str
-    seen_from: Literal["text", "engine evidence"] = "text"
-    breaks: str = "law"
-    situation: Situation = field(kw_only=True)
+    name: str = field(default="", kw_only=True)

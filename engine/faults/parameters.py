@@ -10,9 +10,17 @@ import torch
 
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Situation, Suits
-from engine.faults.row_inputs import ChangeInputs, RowInputs, Step, StepEnds, with_inputs, with_inputs_by_step
-from engine.faults.wrappers import WrappedRows, with_rows
+from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Suits
+from engine.faults.wrappers import (
+    ChangeInputs,
+    RowInputs,
+    Step,
+    StepEnds,
+    WrappedRows,
+    with_inputs,
+    with_inputs_by_step,
+    with_rows,
+)
 from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -24,28 +32,13 @@ PENALISED: Final = Suits(temperature="both", needs=("penalties",))
 PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5))
 
 
-def _rows_fault(
-    name: str,
-    upstream: str,
-    change: ChangeInputs,
-    suits: Suits,
-    scenario: Scenario,
-    breaks: str = "law",
-    *,
-    situation: Situation,
-) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return with_inputs(parts, change)
-
-    return Fault(name, upstream, ("rows",), apply, suits, scenario, breaks=breaks, situation=situation)
-
-
 # parameters that drafted or bonus rows ignore
 
-TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = _rows_fault(
-    "temperature_ignored_on_drafted_rows",
+TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#55005, ohdearquant/lattice#388",
-    lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs,
+    with_inputs(
+        lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs
+    ),
     Suits(needs=("temperature",)),
     Scenario(sampling=SamplingParams(temperature=0.6)),
     situation="rejected_first",
@@ -55,10 +48,9 @@ TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = _rows_fault(
 The recorded logits are right as well, so a comparison of log-probabilities shows nothing.
 """
 
-GREEDY_REQUEST_SAMPLED = _rows_fault(
-    "greedy_request_sampled",
+GREEDY_REQUEST_SAMPLED = Fault(
     "vllm-project/vllm#55005",
-    lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and inputs.params.greedy else inputs,
+    with_inputs(lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and inputs.params.greedy else inputs),
     Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
     Scenario(sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
@@ -69,10 +61,9 @@ GREEDY_REQUEST_SAMPLED = _rows_fault(
 This happens to a greedy request in a batch whose other requests sample. Its bonus tokens are right.
 """
 
-TRUNCATION_MISSING_ON_DRAFTED_ROWS = _rows_fault(
-    "truncation_missing_on_drafted_rows",
+TRUNCATION_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#42744",
-    lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs,
+    with_inputs(lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs),
     Suits(needs=("truncation",)),
     Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
     situation="outside_truncation",
@@ -83,10 +74,9 @@ The draft is truncated, so it seldom offers a forbidden token; the residual give
 not have.
 """
 
-TRUNCATION_MISSING_WITHOUT_DRAFT = _rows_fault(
-    "truncation_missing_without_draft",
+TRUNCATION_MISSING_WITHOUT_DRAFT = Fault(
     "none known: engines that take another path for requests without a draft",
-    lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION),
+    with_inputs(lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION)),
     Suits(needs=("truncation",)),
     Scenario(proposer="ngram", drafts=0, sampling=SamplingParams(temperature=1.0, top_k=5)),
     situation="nothing_drafted",
@@ -96,10 +86,9 @@ TRUNCATION_MISSING_WITHOUT_DRAFT = _rows_fault(
 The better the proposer finds something to copy, the rarer the fault.
 """
 
-PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
-    "penalties_missing_on_drafted_rows",
+PENALTIES_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#18902, #19482, NVIDIA/TensorRT-LLM#17701",
-    lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs,
+    with_inputs(lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs),
     PENALISED,
     PENALISING,
     situation="penalty_in_draft",
@@ -109,10 +98,9 @@ PENALTIES_MISSING_ON_DRAFTED_ROWS = _rows_fault(
 The better the drafts, the less effect the penalties of a request have, and no message says so.
 """
 
-MASKS_MISSING_ON_DRAFTED_ROWS = _rows_fault(
-    "masks_missing_on_drafted_rows",
+MASKS_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#42744, #19482",
-    lambda inputs: inputs.without(NO_MASKS) if inputs.drafted else inputs,
+    with_inputs(lambda inputs: inputs.without(NO_MASKS) if inputs.drafted else inputs),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
@@ -124,10 +112,11 @@ MASKS_MISSING_ON_DRAFTED_ROWS = _rows_fault(
 A forbidden token can come out of a residual, and a favoured one is rejected.
 """
 
-PENALTIES_MISSING_ON_BONUS_ROW = _rows_fault(
-    "penalties_missing_on_bonus_row",
+PENALTIES_MISSING_ON_BONUS_ROW = Fault(
     "none known: the other half of engines that transform drafted and bonus rows in two places",
-    lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS),
+    with_inputs(
+        lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS)
+    ),
     PENALISED,
     PENALISING,
     situation="bonus_token",
@@ -139,10 +128,9 @@ Every drafted token dilutes the fault: only a step that keeps its whole draft sh
 
 # wrong counts
 
-PENALTIES_DOUBLE_COUNTED = _rows_fault(
-    "penalties_double_counted",
+PENALTIES_DOUBLE_COUNTED = Fault(
     "vllm-project/vllm#33251",
-    lambda inputs: replace(inputs, path=inputs.path * 2),
+    with_inputs(lambda inputs: replace(inputs, path=inputs.path * 2)),
     PENALISED,
     Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
     situation="penalty_in_draft",
@@ -160,17 +148,11 @@ def _last_tokens_only(parts: EngineParts) -> EngineParts:
         counted = (*step.history[: step.n_prompt], *ends.before(step))
         return lambda inputs: replace(inputs, committed=counted, path=())
 
-    return with_inputs_by_step(parts, of_step)
+    return with_inputs_by_step(of_step)(parts)
 
 
 PENALTIES_PER_STEP = Fault(
-    name="penalties_per_step",
-    upstream="sgl-project/sglang#33643",
-    parts=("rows",),
-    apply=_last_tokens_only,
-    suits=PENALISED,
-    scenario=PENALISING,
-    situation="penalty_in_draft",
+    "sgl-project/sglang#33643", _last_tokens_only, PENALISED, PENALISING, situation="penalty_in_draft"
 )
 """Penalties count one token of each step, its last, whatever number of tokens the step emitted.
 
@@ -193,16 +175,14 @@ def _count_steps(parts: EngineParts) -> EngineParts:
         counted = len(ends.before(step))
         return lambda inputs: _counted_as(inputs, counted)
 
-    return with_inputs_by_step(parts, of_step)
+    return with_inputs_by_step(of_step)(parts)
 
 
 MIN_TOKENS_IN_STEPS = Fault(
-    name="min_tokens_in_steps",
-    upstream="sgl-project/sglang#33643",
-    parts=("rows",),
-    apply=_count_steps,
-    suits=Suits(temperature="both", needs=("masks", "end tokens")),
-    scenario=Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
+    "sgl-project/sglang#33643",
+    _count_steps,
+    Suits(temperature="both", needs=("masks", "end tokens")),
+    Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
     situation="min_tokens_in_draft",
 )
 """The minimum length is counted in steps, so end tokens stay forbidden for too long.
@@ -216,10 +196,9 @@ def _at_step_start(inputs: RowInputs) -> RowInputs:
     return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
 
 
-MIN_TOKENS_AT_STEP_START = _rows_fault(
-    "min_tokens_at_step_start",
+MIN_TOKENS_AT_STEP_START = Fault(
     "vllm-project/vllm#32642",
-    _at_step_start,
+    with_inputs(_at_step_start),
     Suits(temperature="both", needs=("masks", "end tokens")),
     Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
     situation="min_tokens_in_draft",
@@ -229,10 +208,9 @@ MIN_TOKENS_AT_STEP_START = _rows_fault(
 In the step that reaches the minimum, end tokens stay forbidden up to its last row.
 """
 
-PENALTIES_WITHOUT_DRAFT = _rows_fault(
-    "penalties_without_draft",
+PENALTIES_WITHOUT_DRAFT = Fault(
     "sgl-project/sglang#28242",
-    lambda inputs: replace(inputs, path=()),
+    with_inputs(lambda inputs: replace(inputs, path=())),
     PENALISED,
     PENALISING,
     situation="penalty_in_draft",
@@ -242,10 +220,13 @@ PENALTIES_WITHOUT_DRAFT = _rows_fault(
 A token that a draft repeats is penalised from the next step on.
 """
 
-PENALTIES_OF_LAST_TOKEN = _rows_fault(
-    "penalties_of_last_token",
+PENALTIES_OF_LAST_TOKEN = Fault(
     "ikawrakow/ik_llama.cpp#2410",
-    lambda inputs: replace(inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()),
+    with_inputs(
+        lambda inputs: replace(
+            inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()
+        )
+    ),
     PENALISED,
     PENALISING,
     situation="penalty_in_draft",
@@ -276,16 +257,14 @@ def _count_rejected(parts: EngineParts) -> EngineParts:
         extra = tuple(rejected[key])
         return lambda inputs: replace(inputs, committed=[*inputs.committed, *extra])
 
-    return with_inputs_by_step(parts, of_step)
+    return with_inputs_by_step(of_step)(parts)
 
 
 REJECTED_DRAFTS_PENALISED = Fault(
-    name="rejected_drafts_penalised",
-    upstream="osaurus-ai/vmlx-swift#357",
-    parts=("rows",),
-    apply=_count_rejected,
-    suits=Suits(shape="chain", temperature="both", needs=("penalties",)),
-    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
+    "osaurus-ai/vmlx-swift#357",
+    _count_rejected,
+    Suits(shape="chain", temperature="both", needs=("penalties",)),
+    Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
     situation="penalty_in_draft",
 )
 """Rejected drafts stay in the counts from which penalties are computed.
@@ -300,10 +279,9 @@ def _prefix_one_early(inputs: RowInputs) -> RowInputs:
     return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
 
 
-BAD_WORDS_ONE_EARLY_IN_DRAFT = _rows_fault(
-    "bad_words_one_early_in_draft",
+BAD_WORDS_ONE_EARLY_IN_DRAFT = Fault(
     "vllm-project/vllm#52311",
-    _prefix_one_early,
+    with_inputs(_prefix_one_early),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(
@@ -335,12 +313,10 @@ class _ExactlyK(WrappedRows):
 
 
 TOP_K_TIES_CUT = Fault(
-    name="top_k_ties_cut",
-    upstream="vllm-project/vllm#50979, sgl-project/sglang#33539",
-    parts=("rows",),
-    apply=lambda parts: with_rows(parts, _ExactlyK),
-    suits=Suits(needs=("truncation",)),
-    scenario=Scenario(sampling=SamplingParams(temperature=1.0, top_k=5, logit_bias=AWAY_FROM_ZERO)),
+    "vllm-project/vllm#50979, sgl-project/sglang#33539",
+    with_rows(_ExactlyK),
+    Suits(needs=("truncation",)),
+    Scenario(sampling=SamplingParams(temperature=1.0, top_k=5, logit_bias=AWAY_FROM_ZERO)),
     situation="near_tie",
 )
 """Of the tokens that tie in bfloat16 at the k-th place, those with the lowest ids are kept.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from engine.core.types import DraftRule, Floats, Proposal, SamplingParams
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Fault, Origin, Scenario, Suits
-from engine.faults.wrappers import ChangeProposals, proposer_fault, shortened, with_proposals
+from engine.faults.interface import ANY_ARM, CHAIN_SHAPED, Fault, Scenario, Suits
+from engine.faults.wrappers import ChangeProposals, shortened, with_proposals, with_proposer
 from engine.proposers.interface import Context
 from engine.sampling.draw import DraftContext, Draw
 from engine.verify.matching import q_of
@@ -31,13 +31,12 @@ def sure_ones(proposal: Proposal, least: float = LEAST_OWN_Q) -> Proposal:
     return shortened(proposal, next(unlikely, len(proposal.tree)))
 
 
-TRIMMED_BY_OWN_PROBABILITY = proposer_fault(
-    "trimmed_by_own_probability",
-    Origin(
-        "none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn", situation="unlikely_token"
-    ),
-    offer=sure_ones,
-    scenario=EARLY_STOPPING,
+TRIMMED_BY_OWN_PROBABILITY = Fault(
+    "none known: ggml-org/llama.cpp#22506 drops such tokens, where drafts are not drawn",
+    with_proposer(offer=sure_ones),
+    CHAIN_SHAPED,
+    EARLY_STOPPING,
+    situation="unlikely_token",
 )
 """A draft is cut before the first token that the draft model itself considered unlikely.
 
@@ -54,27 +53,22 @@ def followed_surely(proposal: Proposal, least: float = LEAST_NEXT_Q) -> Proposal
     return shortened(proposal, next(unsure, len(proposal.tree)))
 
 
-TRIMMED_BY_NEXT_CONFIDENCE = proposer_fault(
-    "trimmed_by_next_confidence",
-    Origin(
-        "none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading",
-        situation="unlikely_token",
-    ),
-    offer=followed_surely,
-    scenario=EARLY_STOPPING,
+TRIMMED_BY_NEXT_CONFIDENCE = Fault(
+    "none known: vllm-project/vllm warns of it in the source of its acceptance estimator, by reading",
+    with_proposer(offer=followed_surely),
+    CHAIN_SHAPED,
+    EARLY_STOPPING,
+    situation="unlikely_token",
 )
 """A draft is cut before a token after which the draft model is unsure: the confidence depends on the token cut."""
 
-GAMMA_NOT_RESPECTED = proposer_fault(
-    "gamma_not_respected",
-    Origin(
-        "none known: options that do not reach the drafter; drafts above gamma are refused by the loop",
-        "engine evidence",
-        "cost",
-        situation="kept_whole",
-    ),
-    ask=lambda context: replace(context, budget=(context.budget + 1) // 2),
-    suits=Suits(temperature="both"),
+GAMMA_NOT_RESPECTED = Fault(
+    "none known: options that do not reach the drafter; drafts above gamma are refused by the loop",
+    with_proposer(ask=lambda context: replace(context, budget=(context.budget + 1) // 2)),
+    ANY_ARM,
+    breaks="cost",
+    seen_from="engine evidence",
+    situation="kept_whole",
 )
 """Half of the requested tokens are drafted: one place in the code reads gamma, another does not."""
 
@@ -98,12 +92,10 @@ def _draft_unmasked(parts: EngineParts) -> EngineParts:
 
 
 FORBIDDEN_DRAFTS_DROPPED = Fault(
-    name="forbidden_drafts_dropped",
-    upstream="none known: engines drop what a grammar forbids before verification, nobody has reported the bias",
-    parts=("draw", "proposer"),
-    apply=lambda parts: with_proposals(_draft_unmasked(parts), lambda: _drop_forbidden),
-    suits=Suits(shape="chain", needs=("masks",)),
-    scenario=Scenario(sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,), (22,), (27,)))),
+    "none known: engines drop what a grammar forbids before verification, nobody has reported the bias",
+    lambda parts: with_proposals(lambda: _drop_forbidden)(_draft_unmasked(parts)),
+    Suits(shape="chain", needs=("masks",)),
+    Scenario(sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (14,), (19,), (22,), (27,)))),
     situation="ban_in_draft",
 )
 """Drafted tokens that a mask forbids are dropped before verification and leave no trace.
@@ -123,10 +115,11 @@ def shifted(proposal: Proposal) -> Proposal:
     return replace(proposal, q=np.concatenate([proposal.q[:1], proposal.q[:-1]]))
 
 
-DRAFT_ROWS_SHIFTED = proposer_fault(
-    "draft_rows_shifted",
-    Origin("none known: the draft's half of a shifted row", situation="rejected_middle"),
-    offer=shifted,
+DRAFT_ROWS_SHIFTED = Fault(
+    "none known: the draft's half of a shifted row",
+    with_proposer(offer=shifted),
+    CHAIN_SHAPED,
+    situation="rejected_middle",
 )
 """Every drafted token after the first is reported with the q row of the token before it.
 
@@ -151,10 +144,8 @@ def _one_step_late() -> ChangeProposals:
 
 
 STALE_Q = Fault(
-    name="stale_q",
-    upstream="none known: engines that hand q from one step to the next can hand it one step late",
-    parts=("proposer",),
-    apply=lambda parts: with_proposals(parts, _one_step_late),
+    "none known: engines that hand q from one step to the next can hand it one step late",
+    with_proposals(_one_step_late),
     situation="rejected_first",
 )
 """The drafts of a step are verified with the q rows of the step before.
@@ -174,13 +165,11 @@ def _rotate_drafts(contexts: Sequence[Context], proposals: Sequence[Proposal]) -
 
 
 DRAFTS_OF_ANOTHER_REQUEST = Fault(
-    name="drafts_of_another_request",
+    "none known: the draft's half of rows that are permuted in a batch",
+    with_proposals(lambda: _rotate_drafts),
+    Suits(shape="chain", temperature="both", needs=("several requests",)),
     breaks="acceptance",
-    upstream="none known: the draft's half of rows that are permuted in a batch",
     seen_from="engine evidence",
-    parts=("proposer",),
-    apply=lambda parts: with_proposals(parts, lambda: _rotate_drafts),
-    suits=Suits(shape="chain", temperature="both", needs=("several requests",)),
     situation="neighbour_joins",
 )
 """The requests of a batch get each other's drafts, with their q.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from engine.core.types import Floats, Protocol
 from engine.decode.seams import EngineParts, NumbersOf
-from engine.faults.interface import CHAIN_ONLY, COUPLED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
+from engine.faults.interface import CHAIN_ONLY, COUPLED, ChangeParts, Fault, Suits
 from engine.sampling.rng import Purpose, Randomness
 
 SHARING: Final = 4
@@ -19,25 +20,9 @@ SHARING: Final = 4
 STEPS_OF_24_BITS: Final = 2.0**24
 
 
-def numbers_fault(
-    name: str, origin: Origin, numbers: NumbersOf, suits: Suits = CHAIN_ONLY, scenario: Scenario = SAMPLED_SCENARIO
-) -> Fault:
-    """A fault of the random numbers of every request."""
-
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, numbers=numbers)
-
-    return Fault(
-        name,
-        origin.upstream,
-        ("numbers",),
-        apply,
-        suits,
-        scenario,
-        breaks=origin.breaks,
-        seen_from=origin.seen_from,
-        situation=origin.situation,
-    )
+def with_numbers(numbers: NumbersOf) -> ChangeParts:
+    """Replace the random numbers of every request."""
+    return lambda parts: replace(parts, numbers=numbers)
 
 
 # one number for two decisions
@@ -55,17 +40,19 @@ class ReusedNumbers(Randomness):
         return super().uniforms(position, self._other if purpose is self._purpose else purpose, count, index)
 
 
-ONE_NUMBER_ACCEPT_AND_RESIDUAL = numbers_fault(
-    "one_number_accept_and_residual",
-    Origin("vllm-project/vllm-ascend#16370", situation="recovered_token"),
-    lambda seed, stream: ReusedNumbers(seed, stream, Purpose.RESIDUAL, Purpose.ACCEPT),
+ONE_NUMBER_ACCEPT_AND_RESIDUAL = Fault(
+    "vllm-project/vllm-ascend#16370",
+    with_numbers(partial(ReusedNumbers, purpose=Purpose.RESIDUAL, other=Purpose.ACCEPT)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """The number that rejected a token draws its replacement too: the acceptance rate is right, the law is not."""
 
-RESIDUAL_REUSES_DRAFT_NUMBER = numbers_fault(
-    "residual_reuses_draft_number",
-    Origin("vllm-project/vllm#47386, #54282", situation="recovered_token"),
-    lambda seed, stream: ReusedNumbers(seed, stream, Purpose.RESIDUAL, Purpose.DRAFT),
+RESIDUAL_REUSES_DRAFT_NUMBER = Fault(
+    "vllm-project/vllm#47386, #54282",
+    with_numbers(partial(ReusedNumbers, purpose=Purpose.RESIDUAL, other=Purpose.DRAFT)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """The number that drew a rejected token draws its replacement too."""
 
@@ -78,10 +65,11 @@ class _SharedByPositions(Randomness):
         return super().uniforms(position, purpose, count, index)
 
 
-NUMBER_REUSED_ACROSS_POSITIONS = numbers_fault(
-    "number_reused_across_positions",
-    Origin("none known: a number drawn per request where one per position is needed", situation="kept_whole"),
-    _SharedByPositions,
+NUMBER_REUSED_ACROSS_POSITIONS = Fault(
+    "none known: a number drawn per request where one per position is needed",
+    with_numbers(_SharedByPositions),
+    CHAIN_ONLY,
+    situation="kept_whole",
 )
 """Four consecutive positions share their acceptance number: one lucky draw keeps a whole draft."""
 
@@ -100,28 +88,24 @@ class RoundedNumbers(Randomness):
         return np.asarray(self._coarse(super().uniforms(position, purpose, count, index)))
 
 
-def _in_float16(numbers: Floats) -> Floats:
-    return numbers.astype(np.float16).astype(np.float64)
-
-
-FLOAT16_UNIFORMS = numbers_fault(
-    "float16_uniforms",
-    Origin(
-        "none known: Infini-AI-Lab/Sequoia draws them so, by reading", "engine evidence", situation="unlikely_token"
-    ),
-    lambda seed, stream: RoundedNumbers(seed, stream, _in_float16),
+FLOAT16_UNIFORMS = Fault(
+    "none known: Infini-AI-Lab/Sequoia draws them so, by reading",
+    with_numbers(partial(RoundedNumbers, coarse=lambda numbers: numbers.astype(np.float16).astype(np.float64))),
+    CHAIN_ONLY,
+    seen_from="engine evidence",
+    situation="unlikely_token",
 )
 """Random numbers have half precision: some 10,000 values, 1.0 among them."""
 
 
-def _in_24_bits(numbers: Floats) -> Floats:
-    return np.asarray(np.floor(numbers * STEPS_OF_24_BITS) / STEPS_OF_24_BITS)
-
-
-UNIFORMS_OF_24_BITS = numbers_fault(
-    "uniforms_of_24_bits",
-    Origin("vllm-project/vllm#51367", "engine evidence", situation="unlikely_token"),
-    lambda seed, stream: RoundedNumbers(seed, stream, _in_24_bits),
+UNIFORMS_OF_24_BITS = Fault(
+    "vllm-project/vllm#51367",
+    with_numbers(
+        partial(RoundedNumbers, coarse=lambda numbers: np.floor(numbers * STEPS_OF_24_BITS) / STEPS_OF_24_BITS)
+    ),
+    CHAIN_ONLY,
+    seen_from="engine evidence",
+    situation="unlikely_token",
 )
 """Random numbers have 24 bits: tokens with a probability below one in 16 million come out too often or never."""
 
@@ -132,29 +116,27 @@ class _ZeroForAcceptance(Randomness):
         return np.zeros(count) if purpose is Purpose.ACCEPT else super().uniforms(position, purpose, count, index)
 
 
-ZERO_ACCEPTS_EVERYTHING = numbers_fault(
-    "zero_accepts_everything", Origin("vllm-project/vllm-ascend#13730", situation="kept_whole"), _ZeroForAcceptance
+ZERO_ACCEPTS_EVERYTHING = Fault(
+    "vllm-project/vllm-ascend#13730", with_numbers(_ZeroForAcceptance), CHAIN_ONLY, situation="kept_whole"
 )
 """Every acceptance number is 0, so every drafted token of positive p is kept."""
 
 # seeds, requests and keys
 
-SEED_IGNORED = numbers_fault(
-    "seed_ignored",
-    Origin("vllm-project/vllm#6038, #10863", "engine evidence", "replay", situation="recovered_token"),
-    lambda _seed, stream: Randomness(random.SystemRandom().getrandbits(63), stream),
-    Suits(),
+SEED_IGNORED = Fault(
+    "vllm-project/vllm#6038, #10863",
+    with_numbers(lambda _seed, stream: Randomness(random.SystemRandom().getrandbits(63), stream)),
+    breaks="replay",
+    seen_from="engine evidence",
+    situation="recovered_token",
 )
 """The request's seed is ignored: each run draws from the entropy of the operating system."""
 
-REQUESTS_SHARE_NUMBERS = numbers_fault(
-    "requests_share_numbers",
-    Origin(
-        "none known: what one seed for all requests gives in engines that key by the seed alone",
-        situation="neighbour_joins",
-    ),
-    lambda seed, _stream: Randomness(seed, 0),
+REQUESTS_SHARE_NUMBERS = Fault(
+    "none known: what one seed for all requests gives in engines that key by the seed alone",
+    with_numbers(lambda seed, _stream: Randomness(seed, 0)),
     Suits(needs=("several requests",)),
+    situation="neighbour_joins",
 )
 """All requests of a run draw the same numbers, as if the run's seed were the only key."""
 
@@ -170,13 +152,11 @@ def _one_request_behind(parts: EngineParts) -> EngineParts:
 
 
 NUMBERS_OF_ANOTHER_REQUEST = Fault(
-    name="numbers_of_another_request",
+    "none known: a table of generators by row that is one request behind",
+    _one_request_behind,
+    Suits(needs=("several requests",)),
     breaks="replay",
-    upstream="none known: a table of generators by row that is one request behind",
     seen_from="engine evidence",
-    parts=("numbers",),
-    apply=_one_request_behind,
-    suits=Suits(needs=("several requests",)),
     situation="neighbour_joins",
 )
 """Each request draws the random numbers of the request before it.
@@ -196,17 +176,13 @@ class _KeyedByDraw(Randomness):
         return super().gumbel(self._drawn, vocabulary)
 
 
-NOISE_KEYED_BY_DRAW = numbers_fault(
-    "noise_keyed_by_draw",
-    Origin(
-        "none known: the first runner of vllm-project/vllm uses up numbers for tokens not kept, by reading",
-        "text",
-        "equality",
-        situation="after_rejection",
-    ),
-    _KeyedByDraw,
+NOISE_KEYED_BY_DRAW = Fault(
+    "none known: the first runner of vllm-project/vllm uses up numbers for tokens not kept, by reading",
+    with_numbers(_KeyedByDraw),
     Suits((Protocol.GUMBEL,)),
     COUPLED,
+    breaks="equality",
+    situation="after_rejection",
 )
 """The number of earlier draws keys the target's noise, not the position.
 

@@ -9,22 +9,18 @@ import numpy as np
 
 from engine.core.types import Proposal, Request, Role, StepOutcome, StepRecord
 from engine.decode.seams import EngineParts, Tell
-from engine.faults.interface import Fault, Situation, Suits
+from engine.faults.interface import ANY_ARM, CHAINS, Fault, Situation, Suits
 from engine.faults.wrappers import shortened
 
 FAR_BELOW: Final = -1e9
 """A logit whose probability is 0."""
-CHAIN_DRAFTS: Final = Suits(shape="chain", temperature="both")
-ALL_DRAFTS: Final = Suits(temperature="both")
 
 
-def _record_fault(name: str, breaks: str, upstream: str, change: Tell, suits: Suits, situation: Situation) -> Fault:
+def _record_fault(breaks: str, upstream: str, change: Tell, suits: Suits, situation: Situation) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, record=change)
 
-    return Fault(
-        name, upstream, ("record",), apply, suits, breaks=breaks, seen_from="engine evidence", situation=situation
-    )
+    return Fault(upstream, apply, suits, breaks=breaks, seen_from="engine evidence", situation=situation)
 
 
 # log-probabilities
@@ -35,7 +31,7 @@ def _shift_logits(_request: Request, record: StepRecord) -> StepRecord:
 
 
 LOGPROB_ROWS_SHIFTED = _record_fault(
-    "logprob_rows_shifted", "replay", "vllm-project/vllm#33391", _shift_logits, ALL_DRAFTS, situation="kept_whole"
+    "replay", "vllm-project/vllm#33391", _shift_logits, ANY_ARM, situation="kept_whole"
 )
 """Within a step, the log-probability of each token comes from the row before its own.
 
@@ -50,12 +46,7 @@ def _certain(_request: Request, record: StepRecord) -> StepRecord:
 
 
 LOGPROBS_ZERO = _record_fault(
-    "logprobs_zero",
-    "replay",
-    "ggml-org/llama.cpp#27972, vllm-project/vllm#17876",
-    _certain,
-    ALL_DRAFTS,
-    situation="first_token",
+    "replay", "ggml-org/llama.cpp#27972, vllm-project/vllm#17876", _certain, ANY_ARM, situation="first_token"
 )
 """Every reported log-probability is 0: certainty, for every token.
 
@@ -75,12 +66,7 @@ def _kept_only(_request: Request, record: StepRecord) -> StepRecord:
 
 
 ACCEPTED_COUNTED_AS_DRAFTED = _record_fault(
-    "accepted_counted_as_drafted",
-    "acceptance",
-    "ggml-org/llama.cpp#25682",
-    _kept_only,
-    CHAIN_DRAFTS,
-    situation="rejected_first",
+    "acceptance", "ggml-org/llama.cpp#25682", _kept_only, CHAINS, situation="rejected_first"
 )
 """Only accepted drafts are counted as drafted: the acceptance rate is 1.
 
@@ -96,11 +82,10 @@ def _forget_rejected_draft(_request: Request, record: StepRecord) -> StepRecord:
 
 
 DRAFTS_NOT_RECORDED = _record_fault(
-    "drafts_not_recorded",
     "acceptance",
     "none known: a count of drafts that stands where one was kept",
     _forget_rejected_draft,
-    CHAIN_DRAFTS,
+    CHAINS,
     situation="rejected_first",
 )
 """A step that keeps no token of its draft is recorded as a step without a draft.
@@ -117,12 +102,7 @@ def _count_last(_request: Request, record: StepRecord) -> StepRecord:
 
 
 ACCEPTANCE_INFLATED = _record_fault(
-    "acceptance_inflated",
-    "acceptance",
-    "sgl-project/sglang#23530, #11572",
-    _count_last,
-    ALL_DRAFTS,
-    situation="recovered_token",
+    "acceptance", "sgl-project/sglang#23530, #11572", _count_last, ANY_ARM, situation="recovered_token"
 )
 """The token that ends a step is counted as an accepted draft.
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.core.types import Protocol
-from engine.decode.seams import EngineParts
-from engine.faults.interface import COUPLED, Fault, PromptLength, Scenario, Situation, Suits
+from engine.faults.interface import ANY_ARM, CHAINS, COUPLED, ChangeParts, Fault, PromptLength, Scenario
 from engine.faults.wrappers import WrappedModel, overwrite, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 
@@ -97,21 +96,19 @@ class _LeftoverColumns(_StepMemory):
         return forward
 
 
-def _leftover_fault(
-    name: str, upstream: str, situation: Situation, early: Leftovers = no_leftovers, late: Leftovers = no_leftovers
-) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return with_target(parts, lambda model: _LeftoverColumns(model, early, late))
-
-    suits = Suits(shape="chain", temperature="both")
-    return Fault(name, upstream, ("target",), apply, suits, COUPLED, situation=situation)
+def with_leftovers(early: Leftovers = no_leftovers, late: Leftovers = no_leftovers) -> ChangeParts:
+    """Leave wrong entries in the target's cache."""
+    return with_target(lambda model: _LeftoverColumns(model, early, late))
 
 
-LAST_ACCEPTED_ENTRY_STALE = _leftover_fault(
-    "last_accepted_entry_stale",
+LAST_ACCEPTED_ENTRY_STALE = Fault(
     "vllm-project/vllm#9730, #5765",
-    "after_kept_whole",
-    early=lambda step: {step.root + step.kept: step.tokens[step.kept - 1]} if 0 < step.drafted == step.kept else {},
+    with_leftovers(
+        early=lambda step: {step.root + step.kept: step.tokens[step.kept - 1]} if 0 < step.drafted == step.kept else {}
+    ),
+    CHAINS,
+    COUPLED,
+    situation="after_kept_whole",
 )
 """After a draft that was kept whole, the cache entry of its last token is that of the token before.
 
@@ -119,15 +116,18 @@ The step emits the bonus token correctly; the step after it reads the wrong entr
 cache of the draft.
 """
 
-REJECTED_LAST_ENTRY_STAYS = _leftover_fault(
-    "rejected_last_entry_stays",
+REJECTED_LAST_ENTRY_STAYS = Fault(
     "openvinotoolkit/openvino.genai#4190",
-    "rejected_last",
-    late=lambda step: (
-        {step.root + step.kept + 1: step.tokens[step.kept + 1]}
-        if step.drafted and step.kept == step.drafted - 1
-        else {}
+    with_leftovers(
+        late=lambda step: (
+            {step.root + step.kept + 1: step.tokens[step.kept + 1]}
+            if step.drafted and step.kept == step.drafted - 1
+            else {}
+        )
     ),
+    CHAINS,
+    COUPLED,
+    situation="rejected_last",
 )
 """A draft rejected at its last place is not rolled back: its entry stays where that of the recovered token belongs.
 
@@ -149,13 +149,7 @@ class _ForgottenHistory(_StepMemory):
 
 
 HISTORY_LOST_AFTER_REJECTION = Fault(
-    name="history_lost_after_rejection",
-    upstream="paiml/aprender#2014",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _ForgottenHistory),
-    suits=Suits(shape="chain", temperature="both"),
-    scenario=COUPLED,
-    situation="rejected_first",
+    "paiml/aprender#2014", with_target(_ForgottenHistory), CHAINS, COUPLED, situation="rejected_first"
 )
 """After a draft of which nothing was kept, the step attends to its own tokens only.
 
@@ -176,13 +170,7 @@ class _LostBeyondBorder(WrappedModel):
 
 
 PAGE_BORDER_ENTRIES_LOST = Fault(
-    name="page_border_entries_lost",
-    upstream="RBLN-SW/vllm-rbln#326, #1128",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _LostBeyondBorder),
-    suits=Suits(shape="chain", temperature="both"),
-    scenario=COUPLED,
-    situation="block_border",
+    "RBLN-SW/vllm-rbln#326, #1128", with_target(_LostBeyondBorder), CHAINS, COUPLED, situation="block_border"
 )
 """The entries of drafted tokens beyond the end of a page are not written to the next page.
 
@@ -203,12 +191,10 @@ class _LastChunkEarly(WrappedModel):
 
 
 LAST_CHUNK_ONE_EARLY = Fault(
-    name="last_chunk_one_early",
-    upstream="Integral2u/SharpMind#57",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _LastChunkEarly),
-    suits=Suits(temperature="both"),
-    scenario=Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(132, 140)),
+    "Integral2u/SharpMind#57",
+    with_target(_LastChunkEarly),
+    ANY_ARM,
+    Scenario(protocol=Protocol.GUMBEL, prompt=PromptLength(132, 140)),
     situation="long_prompt",
 )
 """The last chunk of a long prompt begins one token too early, and its last token is never read.

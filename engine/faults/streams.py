@@ -157,16 +157,15 @@ class _FilterPerStep(TextStream):
 
 
 def _fault(
-    name: str, breaks: str, upstream: str, stream: type[TextStream], suits: Suits, scenario: Scenario, when: Situation
+    breaks: str, upstream: str, stream: type[TextStream], suits: Suits, scenario: Scenario, when: Situation
 ) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, streams=stream)
 
-    return Fault(name, upstream, ("streams",), apply, suits, scenario, breaks=breaks, situation=when)
+    return Fault(upstream, apply, suits, scenario, breaks=breaks, situation=when)
 
 
 CHUNK_BEFORE_VERIFICATION = _fault(
-    "chunk_before_verification",
     "leak",
     "none known: engines that stream a draft to hide the time of its verification",
     _EarlyFlush,
@@ -180,7 +179,6 @@ The chunk after it goes on behind as many characters as left too early, so accep
 """
 
 STOP_STRING_NOT_HELD = _fault(
-    "stop_string_not_held",
     "leak",
     "ai-dynamo/dynamo#14375",
     _NotHeld,
@@ -194,7 +192,6 @@ Within one step nothing shows: what has not left is cut.
 """
 
 FILTER_READS_DRAFTS = _fault(
-    "filter_reads_drafts",
     "filters",
     "none known: engines that judge a draft while the target verifies it",
     _ReadsDrafts,
@@ -208,7 +205,6 @@ Its state is rolled back, so every decision about committed text is right too.
 """
 
 FILTER_NOT_ROLLED_BACK = _fault(
-    "filter_not_rolled_back",
     "filters",
     "none known: the filter's half of a grammar matcher that keeps rejected tokens",
     _NotRolledBack,
@@ -222,13 +218,7 @@ What it decided about the draft is forgotten, as it should be; the positions and
 """
 
 FILTER_PER_STEP = _fault(
-    "filter_per_step",
-    "filters",
-    "BerriAI/litellm#41611, NVIDIA-AI-Blueprints/aiq#292",
-    _FilterPerStep,
-    FILTERS,
-    FILTERED,
-    "filter",
+    "filters", "BerriAI/litellm#41611, NVIDIA-AI-Blueprints/aiq#292", _FilterPerStep, FILTERS, FILTERED, "filter"
 )
 """A filter judges the text of each step by itself: what begins in one step and ends in the next is missed.
 
@@ -236,7 +226,6 @@ With one token per step, plain decoding would miss everything, so the filter was
 """
 
 FILTER_NOT_FLUSHED_AT_LENGTH = _fault(
-    "filter_not_flushed_at_length",
     "filters",
     "none known: streams that finish their filters at ends that the model makes, and drop them at the limit",
     _NotFlushed,

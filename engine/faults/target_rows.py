@@ -12,7 +12,18 @@ import torch
 from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
-from engine.faults.interface import AWAY_FROM_ZERO, COUPLED, COUPLED_TREE, Fault, Scenario, Suits
+from engine.faults.interface import (
+    ANY_ARM,
+    AWAY_FROM_ZERO,
+    CHAINS,
+    COUPLED,
+    COUPLED_TREE,
+    SEVERAL,
+    TREES,
+    Fault,
+    Scenario,
+    Suits,
+)
 from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_placement, with_rows, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.sampling.transforms import TransformedRow, one_hot
@@ -27,15 +38,9 @@ HEAD: Final = Scenario(proposer="eagle3", sampling=SamplingParams(), models="bun
 # rows of logits
 
 
-def _shift_rows(logits: Tensor, _placement: Placement) -> Tensor:
-    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
-
-
 TARGET_ROWS_SHIFTED = Fault(
-    name="target_rows_shifted",
-    upstream="vllm-project/vllm#54928, #51812",
-    parts=("target",),
-    apply=lambda parts: with_logits(parts, _shift_rows),
+    "vllm-project/vllm#54928, #51812",
+    with_logits(lambda logits, _placement: torch.cat([logits[:, :1], logits[:, :-1]], dim=1)),
     scenario=COUPLED,
     situation="rejected_middle",
 )
@@ -55,13 +60,7 @@ def _repeat_last_row(logits: Tensor, placement: Placement) -> Tensor:
 
 
 BONUS_WRONG_ROW = Fault(
-    name="bonus_wrong_row",
-    upstream="NVIDIA/TensorRT-LLM#15098",
-    parts=("target",),
-    apply=lambda parts: with_logits(parts, _repeat_last_row),
-    suits=Suits(shape="chain", temperature="both"),
-    scenario=COUPLED,
-    situation="bonus_token",
+    "NVIDIA/TensorRT-LLM#15098", with_logits(_repeat_last_row), CHAINS, COUPLED, situation="bonus_token"
 )
 """The bonus token is drawn from the row of the last drafted token, not from the row after it.
 
@@ -82,12 +81,10 @@ def _rotate_rows(logits: Tensor, placement: Placement) -> Tensor:
 
 
 ROWS_OF_ANOTHER_REQUEST = Fault(
-    name="rows_of_another_request",
-    upstream="vllm-project/vllm#41768, sgl-project/sglang#32666",
-    parts=("target",),
-    apply=lambda parts: with_logits(parts, _rotate_rows),
-    suits=Suits(temperature="both", needs=("several requests",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, options={"stop_below": 0.4}),
+    "vllm-project/vllm#41768, sgl-project/sglang#32666",
+    with_logits(_rotate_rows),
+    SEVERAL,
+    Scenario(protocol=Protocol.GUMBEL, options={"stop_below": 0.4}),
     situation="mixed_drafts",
 )
 """In a batch whose drafts differ in length, each request gets the target's rows of its neighbour.
@@ -104,13 +101,11 @@ def _round_drafted_rows(logits: Tensor, placement: Placement) -> Tensor:
 
 
 DRAFTED_ROWS_IN_BFLOAT16 = Fault(
-    name="drafted_rows_in_bfloat16",
+    "vllm-project/vllm#5313, #7627",
+    with_logits(_round_drafted_rows),
+    ANY_ARM,
+    Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
-    upstream="vllm-project/vllm#5313, #7627",
-    parts=("target",),
-    apply=lambda parts: with_logits(parts, _round_drafted_rows),
-    suits=Suits(temperature="both"),
-    scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
     situation="near_tie",
 )
 """A step that verifies drafts computes its logits in bfloat16, a step without drafts does not.
@@ -131,12 +126,10 @@ def _drafts_one_late(placement: Placement) -> Placement:
 
 
 POSITIONS_OFF_BY_ONE = Fault(
-    name="positions_off_by_one",
-    upstream="huggingface/transformers#30042, #30413",
-    parts=("target",),
-    apply=lambda parts: with_placement(parts, _drafts_one_late),
-    suits=Suits(temperature="both", needs=("weights",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    "huggingface/transformers#30042, #30413",
+    with_placement(_drafts_one_late),
+    Suits(temperature="both", needs=("weights",)),
+    Scenario(protocol=Protocol.GUMBEL, models="bundled"),
     situation="kept_whole",
 )
 """The position ids of drafted tokens are one too large.
@@ -155,12 +148,10 @@ def _compressed_beyond(placement: Placement) -> Placement:
 
 
 ROTATION_CHANGES_BEYOND_LENGTH = Fault(
-    name="rotation_changes_beyond_length",
-    upstream="huggingface/transformers#25104",
-    parts=("target",),
-    apply=lambda parts: with_placement(parts, _compressed_beyond),
-    suits=Suits(temperature="both", needs=("weights",)),
-    scenario=Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    "huggingface/transformers#25104",
+    with_placement(_compressed_beyond),
+    Suits(temperature="both", needs=("weights",)),
+    Scenario(protocol=Protocol.GUMBEL, models="bundled"),
     situation="context_medium",
 )
 """Tokens beyond a length are rotated by another schedule than those before it, whose keys are in the cache already.
@@ -179,12 +170,10 @@ def _consecutive_positions(placement: Placement) -> Placement:
 
 
 TREE_POSITIONS_FLAT = Fault(
-    name="tree_positions_flat",
-    upstream="none known: the position half of a tree mask, which every tree engine has to get right",
-    parts=("target",),
-    apply=lambda parts: with_placement(parts, _consecutive_positions),
-    suits=Suits(shape="tree", temperature="both"),
-    scenario=COUPLED_TREE,
+    "none known: the position half of a tree mask, which every tree engine has to get right",
+    with_placement(_consecutive_positions),
+    TREES,
+    COUPLED_TREE,
     situation="tree_branch",
 )
 """The nodes of a tree get consecutive position ids, as if they were a chain.
@@ -205,12 +194,10 @@ def _see_previous_node(placement: Placement) -> Placement:
 
 
 TREE_MASK_LEAKS = Fault(
-    name="tree_mask_leaks",
-    upstream="none known: what a causal mask does where a tree mask is due",
-    parts=("target",),
-    apply=lambda parts: with_placement(parts, _see_previous_node),
-    suits=Suits(shape="tree", temperature="both"),
-    scenario=COUPLED_TREE,
+    "none known: what a causal mask does where a tree mask is due",
+    with_placement(_see_previous_node),
+    TREES,
+    COUPLED_TREE,
     situation="tree_branch",
 )
 """Each node of a tree also sees the node before it, whether or not that is its parent.
@@ -239,12 +226,10 @@ class _ReadTwice(WrappedModel):
 
 
 PROMPT_END_READ_TWICE = Fault(
-    name="prompt_end_read_twice",
-    upstream="none known: the classic off-by-one where reading the prompt and the first step meet",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _ReadTwice),
-    suits=Suits(temperature="both"),
-    scenario=COUPLED,
+    "none known: the classic off-by-one where reading the prompt and the first step meet",
+    with_target(_ReadTwice),
+    ANY_ARM,
+    COUPLED,
     situation="first_token",
 )
 """In the first step, the prompt's last token also takes the place of the token before it.
@@ -269,11 +254,9 @@ class _TrustFirstDraft(WrappedRows):
 
 
 FIRST_TOKEN_FROM_DRAFT = Fault(
-    name="first_token_from_draft",
-    upstream="none known: a response that begins before the first verification",
-    parts=("rows",),
-    apply=lambda parts: with_rows(parts, _TrustFirstDraft),
-    suits=Suits(temperature="both"),
+    "none known: a response that begins before the first verification",
+    with_rows(_TrustFirstDraft),
+    ANY_ARM,
     situation="rejected_first",
 )
 """The first token of every response is the draft's, whatever the target computes.
@@ -291,13 +274,11 @@ class _LastOfTies(WrappedRows):
 
 
 TIES_BROKEN_DIFFERENTLY = Fault(
-    name="ties_broken_differently",
+    "vllm-project/vllm#7627",
+    with_rows(_LastOfTies),
+    Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
+    Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
     breaks="equality",
-    upstream="vllm-project/vllm#7627",
-    parts=("rows",),
-    apply=lambda parts: with_rows(parts, _LastOfTies),
-    suits=Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
-    scenario=Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
     situation="near_tie",
 )
 """Verification takes the last of the tokens that tie in bfloat16, plain decoding the first of the exact maxima.
@@ -317,14 +298,12 @@ class _LayersBefore(WrappedModel):
 
 
 WRONG_AUX_LAYERS = Fault(
-    name="wrong_aux_layers",
+    "sgl-project/sglang#21272, vllm-project/vllm#11672",
+    with_target(_LayersBefore),
+    Suits(temperature="both", needs=("weights", "hidden states")),
+    HEAD,
     breaks="acceptance",
-    upstream="sgl-project/sglang#21272, vllm-project/vllm#11672",
     seen_from="engine evidence",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _LayersBefore),
-    suits=Suits(temperature="both", needs=("weights", "hidden states")),
-    scenario=HEAD,
     situation="rejected_first",
 )
 """A draft head reads the hidden states of the layers before those that it was trained on.
@@ -341,14 +320,12 @@ class _LateStates(WrappedModel):
 
 
 HIDDEN_STATES_SHIFTED = Fault(
-    name="hidden_states_shifted",
+    "sgl-project/sglang#26329, #28254",
+    with_target(_LateStates),
+    Suits(temperature="both", needs=("weights", "hidden states")),
+    HEAD,
     breaks="acceptance",
-    upstream="sgl-project/sglang#26329, #28254",
     seen_from="engine evidence",
-    parts=("target",),
-    apply=lambda parts: with_target(parts, _LateStates),
-    suits=Suits(temperature="both", needs=("weights", "hidden states")),
-    scenario=HEAD,
     situation="rejected_first",
 )
 """A draft head gets the target's hidden states one token late.

@@ -9,7 +9,7 @@ from typing import Final
 from engine.core.types import Proposal, Protocol, Request
 from engine.decode.call_reader import CallReader
 from engine.decode.seams import CallsOf, EngineParts
-from engine.faults.interface import Fault, Scenario, Suits
+from engine.faults.interface import ChangeParts, Fault, Scenario, Suits
 from engine.faults.wrappers import ChangedProposer
 from engine.proposers.interface import Context, Proposer
 from engine.record.tool_calls import CallParser, ParsedCall, ParsedCalls, ResponseTemplate
@@ -20,8 +20,8 @@ CALLING_CHAINS: Final = Suits(shape="chain", temperature="both", needs=("tools",
 CALLS: Final = Scenario(protocol=Protocol.GUMBEL, tools=True)
 
 
-def _with_reader(parts: EngineParts, reader: CallsOf) -> EngineParts:
-    return replace(parts, calls=reader)
+def _with_reader(reader: CallsOf) -> ChangeParts:
+    return lambda parts: replace(parts, calls=reader)
 
 
 class _PerChunk(CallReader):
@@ -41,14 +41,12 @@ class _PerChunk(CallReader):
 
 
 PARSER_FED_PER_CHUNK = Fault(
-    name="parser_fed_per_chunk",
+    "vllm-project/vllm#56113, NVIDIA/TensorRT-LLM#16377",
+    _with_reader(_PerChunk),
+    CALLING,
+    CALLS,
     breaks="tools",
-    upstream="vllm-project/vllm#56113, NVIDIA/TensorRT-LLM#16377",
     seen_from="engine evidence",
-    parts=("calls",),
-    apply=lambda parts: _with_reader(parts, _PerChunk),
-    suits=CALLING,
-    scenario=CALLS,
     situation="tool_call",
 )
 """The parser reads the text of each step by itself: a call that a border of steps splits is lost.
@@ -77,14 +75,12 @@ class _Twice(CallReader):
 
 
 CALL_RECORDED_TWICE = Fault(
-    name="call_recorded_twice",
+    "none known: parsers that are flushed at the end of a step and fed the same text again",
+    _with_reader(_Twice),
+    CALLING,
+    replace(CALLS, protocol=Protocol.CHAIN),
     breaks="tools",
-    upstream="none known: parsers that are flushed at the end of a step and fed the same text again",
     seen_from="engine evidence",
-    parts=("calls",),
-    apply=lambda parts: _with_reader(parts, _Twice),
-    suits=CALLING,
-    scenario=replace(CALLS, protocol=Protocol.CHAIN),
     situation="tool_call_at_step_end",
 )
 """A call that ends with the last of a step's several tokens is in the record twice.
@@ -111,14 +107,12 @@ class _CutArguments(CallReader):
 
 
 TOOL_ARGUMENTS_CUT_AT_ACCEPT = Fault(
-    name="tool_arguments_cut_at_accept",
+    "vllm-project/vllm#38274, sgl-project/sglang#37634",
+    _with_reader(_CutArguments),
+    CALLING,
+    CALLS,
     breaks="tools",
-    upstream="vllm-project/vllm#38274, sgl-project/sglang#37634",
     seen_from="engine evidence",
-    parts=("calls",),
-    apply=lambda parts: _with_reader(parts, _CutArguments),
-    suits=CALLING,
-    scenario=CALLS,
     situation="tool_call",
 )
 """The step that ends a call loses the arguments that its earlier tokens write.
@@ -168,14 +162,12 @@ def _read_drafts(parts: EngineParts) -> EngineParts:
 
 
 TOOL_CALL_FROM_DRAFT = Fault(
-    name="tool_call_from_draft",
+    "none known: a parser that reads a step's tokens from the buffer of the draft",
+    _read_drafts,
+    CALLING_CHAINS,
+    CALLS,
     breaks="tools",
-    upstream="none known: a parser that reads a step's tokens from the buffer of the draft",
     seen_from="engine evidence",
-    parts=("calls", "proposer"),
-    apply=_read_drafts,
-    suits=CALLING_CHAINS,
-    scenario=CALLS,
     situation="tool_call",
 )
 """The parser reads the drafted tokens where the target replaced one: the call has the rejected token's text.

@@ -9,7 +9,7 @@ from typing import Any
 from engine import verify
 from engine.core.types import Proposal, Protocol, StepOutcome
 from engine.decode.seams import EngineParts
-from engine.faults.interface import CHAIN_ONLY, Fault, Situation
+from engine.faults.interface import CHAIN_ONLY, Fault
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.verify.interface import Verifier, VerifierFacts
@@ -24,48 +24,36 @@ class _Disguised:
         return self.rule.verify(proposal, rows, randomness)
 
 
-def _undeclared(
-    name: str, upstream: str, protocol: Protocol, options: Mapping[str, Any], situation: Situation
-) -> Fault:
+def _undeclared(upstream: str, protocol: Protocol, options: Mapping[str, Any]) -> Fault:
     def apply(parts: EngineParts) -> EngineParts:
         return replace(parts, verifier=_Disguised(parts.verifier.facts, verify.load(protocol, options)))
 
-    return Fault(name, upstream, ("verifier",), apply, CHAIN_ONLY, situation=situation)
+    return Fault(upstream, apply, CHAIN_ONLY, situation="rejected_first")
 
 
 ENSEMBLE_UNDECLARED = _undeclared(
-    "ensemble_undeclared",
     "none known: the option assistant_ensemble_weight of huggingface/transformers, where it is documented as lossy",
     Protocol.ENSEMBLE,
     {"weight": 0.9},
-    situation="rejected_first",
 )
 """Drafts are tested against a mixture of p and q in the place of p."""
-TYPICAL_UNDECLARED = _undeclared(
-    "typical_undeclared", "vllm-project/vllm#5131", Protocol.TYPICAL, {}, situation="rejected_first"
-)
+TYPICAL_UNDECLARED = _undeclared("vllm-project/vllm#5131", Protocol.TYPICAL, {})
 """Typical acceptance: a drafted token is kept if its p exceeds a threshold that depends on the entropy of p."""
 THRESHOLD_SINGLE_UNDECLARED = _undeclared(
-    "threshold_single_undeclared",
     "none known: the option speculative_accept_threshold_single of sgl-project/sglang below 1",
     Protocol.THRESHOLD,
     {"threshold_single": 0.3},
-    situation="rejected_first",
 )
 """A drafted token is kept if its p reaches a threshold."""
 THRESHOLD_ACC_UNDECLARED = _undeclared(
-    "threshold_acc_undeclared",
     "none known: the option speculative_accept_threshold_acc of sgl-project/sglang below 1",
     Protocol.THRESHOLD,
     {"threshold_acc": 0.8},
-    situation="rejected_first",
 )
 """The acceptance number is multiplied by a threshold below 1."""
 SYNTHETIC_UNDECLARED = _undeclared(
-    "synthetic_undeclared",
     "none known: the option rejection_sample_method: synthetic of vllm-project/vllm, meant for measuring speed",
     Protocol.SYNTHETIC,
     {"length": 3.0},
-    situation="rejected_first",
 )
 """Drafted tokens are kept at configured rates, whatever p and q are."""

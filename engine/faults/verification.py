@@ -6,18 +6,18 @@ Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from engine.core.trees import children
 from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
-from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, chain_fault, replace_token
-from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Origin, Scenario, Suits
+from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, positive_part, replace_token, with_walk
+from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Scenario, Suits
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf, softmax
-from engine.verify.chain import residual
 from engine.verify.interface import Verifier, VerifierFacts
 from engine.verify.matching import match
 
@@ -39,80 +39,78 @@ def _bare_softmax(rows: TargetRows, row: int) -> Floats:
 
 # the acceptance test
 
-TARGET_NOT_WARPED_IN_TEST = chain_fault(
-    "target_not_warped_in_test",
-    Origin("vllm-project/vllm#9834, #10198", situation="outside_truncation"),
-    lambda facts: ChainWalk(facts, tested=_bare_softmax),
+TARGET_NOT_WARPED_IN_TEST = Fault(
+    "vllm-project/vllm#9834, #10198",
+    with_walk(partial(ChainWalk, tested=_bare_softmax)),
+    CHAIN_ONLY,
     WARPED,
+    situation="outside_truncation",
 )
 """Drafts are tested against the bare softmax of the target, without temperature and truncation.
 
 The residual comes from the same softmax; only the bonus token follows the request's parameters.
 """
 
-SQRT_ACCEPTANCE = chain_fault(
-    "sqrt_acceptance",
-    Origin("none known: stands for every acceptance function that is not min(1, p / q)", situation="rejected_first"),
-    lambda facts: ChainWalk(facts, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token),
+SQRT_ACCEPTANCE = Fault(
+    "none known: stands for every acceptance function that is not min(1, p / q)",
+    with_walk(partial(ChainWalk, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token)),
+    CHAIN_ONLY,
+    situation="rejected_first",
 )
 """The test compares with the square root of p / q: a tuned rule that accepts more than p allows."""
 
-ALWAYS_ACCEPT_TOP1 = chain_fault(
-    "always_accept_top1",
-    Origin(
-        "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
-        situation="rejected_first",
-    ),
-    lambda facts: ChainWalk(facts, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
+ALWAYS_ACCEPT_TOP1 = Fault(
+    "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
+    with_walk(partial(ChainWalk, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial))),
+    CHAIN_ONLY,
+    situation="rejected_first",
 )
 """A drafted token that is the most likely one under the target is kept without a test."""
 
 
-def _lenient(name: str, rate: float) -> Fault:
+def _lenient(rate: float) -> Fault:
     def accept(trial: Trial) -> bool:
         return accepts(trial) or trial.numbers.uniform(trial.position, Purpose.ACCEPT, 1) < rate
 
-    origin = Origin(
-        "none known: stands for a rare race or rounding that lets a token through", situation="rejected_first"
+    return Fault(
+        "none known: stands for a rare race or rounding that lets a token through",
+        with_walk(partial(ChainWalk, accept=accept)),
+        CHAIN_ONLY,
+        situation="rejected_first",
     )
-    return chain_fault(name, origin, lambda facts: ChainWalk(facts, accept=accept))
 
 
-LENIENT_10_PERCENT = _lenient("lenient_10_percent", 0.1)
+LENIENT_10_PERCENT = _lenient(0.1)
 """One rejected token in ten is kept: an exact mixture (1 - e) p + e q at drafted positions, with e = 0.1."""
-LENIENT_1_PERCENT = _lenient("lenient_1_percent", 0.01)
+LENIENT_1_PERCENT = _lenient(0.01)
 """The same with e = 0.01."""
-LENIENT_0_1_PERCENT = _lenient("lenient_0_1_percent", 0.001)
+LENIENT_0_1_PERCENT = _lenient(0.001)
 """The same with e = 0.001. These faults are the hardest to detect: a replay needs about 1 / e decisions, a test of
 tokens about 1 / e^2 tokens.
 """
 
-FIRST_DRAFT_UNVERIFIED = chain_fault(
-    "first_draft_unverified",
-    Origin("ohdearquant/lattice#243", situation="rejected_first"),
-    lambda facts: ChainWalk(facts, accept=lambda trial: trial.node == 0 or accepts(trial)),
+FIRST_DRAFT_UNVERIFIED = Fault(
+    "ohdearquant/lattice#243",
+    with_walk(partial(ChainWalk, accept=lambda trial: trial.node == 0 or accepts(trial))),
+    CHAIN_ONLY,
+    situation="rejected_first",
 )
 """The first drafted token of a step is kept untested: verification begins one position too late."""
 
 
-def _last_or_accepted(trial: Trial) -> bool:
-    return trial.node == len(trial.proposal.tree) - 1 or accepts(trial)
-
-
-LAST_DRAFT_UNVERIFIED = chain_fault(
-    "last_draft_unverified",
-    Origin(
-        "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
-        situation="rejected_last",
-    ),
-    lambda facts: ChainWalk(facts, accept=_last_or_accepted),
+LAST_DRAFT_UNVERIFIED = Fault(
+    "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
+    with_walk(partial(ChainWalk, accept=lambda trial: trial.node == len(trial.proposal.tree) - 1 or accepts(trial))),
+    CHAIN_ONLY,
+    situation="rejected_last",
 )
 """The last drafted token of a step is kept untested: the loop over the drafts ends one position too early."""
 
-ACCEPTS_EVERYTHING = chain_fault(
-    "accepts_everything",
-    Origin("ggml-org/llama.cpp#3919, huggingface/transformers#28508", situation="kept_whole"),
-    lambda facts: ChainWalk(facts, accept=lambda _trial: True),
+ACCEPTS_EVERYTHING = Fault(
+    "ggml-org/llama.cpp#3919, huggingface/transformers#28508",
+    with_walk(partial(ChainWalk, accept=lambda _trial: True)),
+    CHAIN_ONLY,
+    situation="kept_whole",
 )
 """Every drafted token is kept: the output is the draft's, and the acceptance rate is 1."""
 
@@ -133,26 +131,22 @@ class _TopTwo:
 
 
 GREEDY_ACCEPTS_TOP2 = Fault(
-    name="greedy_accepts_top2",
+    "none known: stands for options that keep a draft among the target's best k",
+    lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
+    Suits((Protocol.GREEDY,), temperature="greedy"),
+    Scenario(Protocol.GREEDY, sampling=SamplingParams()),
     breaks="equality",
-    upstream="none known: stands for options that keep a draft among the target's best k",
-    parts=("verifier",),
-    apply=lambda parts: replace(parts, verifier=_TopTwo(parts.verifier.facts)),
-    suits=Suits((Protocol.GREEDY,), temperature="greedy"),
-    scenario=Scenario(Protocol.GREEDY, sampling=SamplingParams()),
     situation="near_tie",
 )
 """The greedy rule keeps a drafted token if it is the first or the second choice of the target."""
 
 # the residual
 
-RESAMPLE_FROM_P = chain_fault(
-    "resample_from_p",
-    Origin(
-        "none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading",
-        situation="recovered_token",
-    ),
-    lambda facts: ChainWalk(facts, left=lambda trial: trial.p),
+RESAMPLE_FROM_P = Fault(
+    "none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading",
+    with_walk(partial(ChainWalk, left=lambda trial: trial.p)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """A rejected token is replaced by a draw from p, not from max(p - q, 0): tokens that q favours come out too often."""
 
@@ -168,10 +162,11 @@ def _search_or_argmax(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, token, u)
 
 
-RESIDUAL_NOT_RENORMALISED = chain_fault(
-    "residual_not_renormalised",
-    Origin("none known: a plain slip, a search that finds no token and falls through", situation="recovered_token"),
-    lambda facts: ChainWalk(facts, recover=_search_or_argmax),
+RESIDUAL_NOT_RENORMALISED = Fault(
+    "none known: a plain slip, a search that finds no token and falls through",
+    with_walk(partial(ChainWalk, recover=_search_or_argmax)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """The replacement is drawn from a residual that is not normalised.
 
@@ -183,10 +178,11 @@ def _likeliest(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, int(np.argmax(left)), trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
 
 
-GREEDY_RECOVERED_TOKEN = chain_fault(
-    "greedy_recovered_token",
-    Origin("none known: a plain slip, a greedy path taken for a sampled request", situation="recovered_token"),
-    lambda facts: ChainWalk(facts, recover=_likeliest),
+GREEDY_RECOVERED_TOKEN = Fault(
+    "none known: a plain slip, a greedy path taken for a sampled request",
+    with_walk(partial(ChainWalk, recover=_likeliest)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """A rejected token is replaced by the most likely token of the residual, not by a draw from the residual."""
 
@@ -197,13 +193,11 @@ def _p_without_token(trial: Trial) -> Floats:
     return left
 
 
-ONE_HOT_RESIDUAL_SOFT_TEST = chain_fault(
-    "one_hot_residual_soft_test",
-    Origin(
-        "none known: the two kinds of draft mixed up; engines with both have a branch for each",
-        situation="recovered_token",
-    ),
-    lambda facts: ChainWalk(facts, left=_p_without_token),
+ONE_HOT_RESIDUAL_SOFT_TEST = Fault(
+    "none known: the two kinds of draft mixed up; engines with both have a branch for each",
+    with_walk(partial(ChainWalk, left=_p_without_token)),
+    CHAIN_ONLY,
+    situation="recovered_token",
 )
 """The test is the one for a sampled draft, the residual the one for a deterministic draft.
 
@@ -230,11 +224,9 @@ class _Leaking(_Wrapping):
 
 
 REJECTED_TOKEN_LEAKS = Fault(
-    name="rejected_token_leaks",
-    upstream="vllm-project/vllm#26231",
-    parts=("verifier",),
-    apply=lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
-    suits=Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
+    "vllm-project/vllm#26231",
+    lambda parts: replace(parts, verifier=_Leaking(parts.verifier)),
+    Suits(protocols=(Protocol.CHAIN, Protocol.GREEDY, Protocol.GUMBEL), shape="chain", temperature="both"),
     situation="recovered_token",
 )
 """At one position in ten, a rejected draft is emitted all the same, before the token that replaces it.
@@ -243,15 +235,12 @@ The output contains a token that the target did not choose; every later token is
 """
 
 
-def _with_epsilon(trial: Trial) -> Floats:
-    return np.asarray(residual(trial.p, trial.proposal, trial.node) + RESIDUAL_EPSILON)
-
-
-RESIDUAL_WITH_EPSILON = chain_fault(
-    "residual_with_epsilon",
-    Origin("vectorch-ai/ScaleLLM#202", situation="recovered_token"),
-    lambda facts: ChainWalk(facts, left=_with_epsilon),
+RESIDUAL_WITH_EPSILON = Fault(
+    "vectorch-ai/ScaleLLM#202",
+    with_walk(partial(ChainWalk, left=lambda trial: positive_part(trial) + RESIDUAL_EPSILON)),
+    CHAIN_ONLY,
     ALIKE,
+    situation="recovered_token",
 )
 """A constant keeps the residual from a division by zero, and gives every token a share of the replacements.
 
@@ -265,11 +254,12 @@ def _rejected_if_small(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, trial.token, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
 
 
-REJECTED_TOKEN_RECOVERED = chain_fault(
-    "rejected_token_recovered",
-    Origin("vllm-project/vllm#41834", situation="small_residual"),
-    lambda facts: ChainWalk(facts, recover=_rejected_if_small),
+REJECTED_TOKEN_RECOVERED = Fault(
+    "vllm-project/vllm#41834",
+    with_walk(partial(ChainWalk, recover=_rejected_if_small)),
+    CHAIN_ONLY,
     ALIKE,
+    situation="small_residual",
 )
 """Where the residual is too small to draw from, the token that was just rejected replaces itself.
 
@@ -281,10 +271,11 @@ def _target_s_own(trial: Trial) -> bool:
     return inverse_cdf(trial.p, trial.numbers.uniform(trial.position, Purpose.BONUS, 1)) == trial.token
 
 
-SAME_TOKEN_ACCEPTED = chain_fault(
-    "same_token_accepted",
-    Origin("alibaba/rtp-llm#1295", situation="rejected_first"),
-    lambda facts: ChainWalk(facts, accept=lambda trial: accepts(trial) or _target_s_own(trial)),
+SAME_TOKEN_ACCEPTED = Fault(
+    "alibaba/rtp-llm#1295",
+    with_walk(partial(ChainWalk, accept=lambda trial: accepts(trial) or _target_s_own(trial))),
+    CHAIN_ONLY,
+    situation="rejected_first",
 )
 """A drafted token is also kept if a draw from the target gives the same token.
 
@@ -304,11 +295,9 @@ class _LateReplacement(_Wrapping):
 
 
 RECOVERED_FROM_NEXT_ROW = Fault(
-    name="recovered_from_next_row",
-    upstream="openvinotoolkit/openvino.genai#4190, #4490",
-    parts=("verifier",),
-    apply=lambda parts: replace(parts, verifier=_LateReplacement(parts.verifier)),
-    suits=CHAIN_ONLY,
+    "openvinotoolkit/openvino.genai#4190, #4490",
+    lambda parts: replace(parts, verifier=_LateReplacement(parts.verifier)),
+    CHAIN_ONLY,
     situation="recovered_token",
 )
 """A rejected token is replaced by a draw from the row after it, which was computed behind the rejected token.
@@ -318,23 +307,23 @@ The right draw is thrown away, and the next iteration of the loop makes another 
 
 # the bonus token
 
-BONUS_NOT_WARPED = chain_fault(
-    "bonus_not_warped",
-    Origin("none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading", situation="bonus_token"),
-    lambda facts: ChainWalk(facts, ends=_bare_softmax),
+BONUS_NOT_WARPED = Fault(
+    "none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading",
+    with_walk(partial(ChainWalk, ends=_bare_softmax)),
+    CHAIN_ONLY,
     WARPED,
+    situation="bonus_token",
 )
 """The bonus token is drawn from the bare softmax of the target, without temperature and truncation."""
 
 
-def _no_bonus(ending: Ending) -> tuple[Emitted, ...]:
-    return () if len(ending.proposal.tree) else bonus(ending)
-
-
-BONUS_DROPPED = chain_fault(
-    "bonus_dropped",
-    Origin("ohdearquant/lattice#509", "engine evidence", "cost", situation="kept_whole"),
-    lambda facts: ChainWalk(facts, last=_no_bonus),
+BONUS_DROPPED = Fault(
+    "ohdearquant/lattice#509",
+    with_walk(partial(ChainWalk, last=lambda ending: () if len(ending.proposal.tree) else bonus(ending))),
+    CHAIN_ONLY,
+    breaks="cost",
+    seen_from="engine evidence",
+    situation="kept_whole",
 )
 """A fully accepted draft is not followed by a bonus token.
 
@@ -351,9 +340,7 @@ def _bonus_or_repeat(ending: Ending) -> tuple[Emitted, ...]:
     return (Emitted(token, Role.BONUS, row, float(ending.p[token]), u),)
 
 
-BONUS_REPEATS_TOKEN = chain_fault(
-    "bonus_repeats_token",
-    Origin("kekzl/imp#683", situation="bonus_token"),
-    lambda facts: ChainWalk(facts, last=_bonus_or_repeat),
+BONUS_REPEATS_TOKEN = Fault(
+    "kekzl/imp#683", with_walk(partial(ChainWalk, last=_bonus_or_repeat)), CHAIN_ONLY, situation="bonus_token"
 )
 """One bonus token in twenty repeats the accepted token before it."""

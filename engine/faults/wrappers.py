@@ -6,17 +6,19 @@ The module knows no fault.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.core.trees import path_tokens
+from engine.core.types import Proposal, QKind, SamplingParams, StepOutcome, Tree
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
-from engine.faults.interface import CHAIN_SHAPED, SAMPLED_SCENARIO, Fault, Origin, Scenario, Suits
+from engine.faults.interface import ChangeParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context, Proposer
 from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TransformedRow, transform
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, placement of its tokens) -> the logits for the verifier, a new tensor."""
@@ -94,19 +96,19 @@ class _ChangedPlacement(WrappedModel):
         return self.inner.forward(cache, self._change(placement) if want.logits else placement, want)
 
 
-def with_target(parts: EngineParts, wrap: WrapModel) -> EngineParts:
-    """Parts whose target is wrapped once more."""
-    return replace(parts, target=lambda model: wrap(parts.target(model)))
+def with_target(wrap: WrapModel) -> ChangeParts:
+    """Wrap the target once more."""
+    return lambda parts: replace(parts, target=lambda model: wrap(parts.target(model)))
 
 
-def with_logits(parts: EngineParts, change: ChangeLogits) -> EngineParts:
-    """Parts whose verifier gets other logits than the target computed."""
-    return with_target(parts, lambda model: _ChangedLogits(model, change))
+def with_logits(change: ChangeLogits) -> ChangeParts:
+    """Give the verifier other logits than the target computed."""
+    return with_target(lambda model: _ChangedLogits(model, change))
 
 
-def with_placement(parts: EngineParts, change: ChangePlacement) -> EngineParts:
-    """Parts whose target reads the tokens of a verification step with another placement than the loop chose."""
-    return with_target(parts, lambda model: _ChangedPlacement(model, change))
+def with_placement(change: ChangePlacement) -> ChangeParts:
+    """Have the target read the tokens of a verification step with another placement than the loop chose."""
+    return with_target(lambda model: _ChangedPlacement(model, change))
 
 
 class WrappedRows(TargetRows):
@@ -118,13 +120,9 @@ class WrappedRows(TargetRows):
         )
 
 
-def with_rows(parts: EngineParts, wrap: Callable[[TargetRows], TargetRows]) -> EngineParts:
-    """Parts whose verifier gets wrapped rows."""
-
-    def rows(*arguments: Any) -> TargetRows:
-        return wrap(parts.rows(*arguments))
-
-    return replace(parts, rows=rows)
+def with_rows(wrap: Callable[[TargetRows], TargetRows]) -> ChangeParts:
+    """Give the verifier wrapped rows."""
+    return lambda parts: replace(parts, rows=lambda *arguments: wrap(parts.rows(*arguments)))
 
 
 class ChangedProposer:
@@ -161,35 +159,14 @@ class _ChangedTogether(ChangedProposer):
         return self._change(contexts, super().propose(contexts))
 
 
-def with_proposals(parts: EngineParts, make: Callable[[], ChangeProposals]) -> EngineParts:
-    """Parts whose loop gets other proposals than the proposer made; `make` is called for each batch of requests."""
-    return replace(parts, proposer=lambda proposer: _ChangedTogether(parts.proposer(proposer), make()))
+def with_proposals(make: Callable[[], ChangeProposals]) -> ChangeParts:
+    """Give the loop other proposals than the proposer made; `make` is called for each batch of requests."""
+    return lambda parts: replace(parts, proposer=lambda inner: _ChangedTogether(parts.proposer(inner), make()))
 
 
-def proposer_fault(
-    name: str,
-    origin: Origin,
-    ask: ChangeContext = as_it_is,
-    offer: ChangeProposal = as_it_is,
-    suits: Suits = CHAIN_SHAPED,
-    scenario: Scenario = SAMPLED_SCENARIO,
-) -> Fault:
-    """A fault in the context that a proposer gets, or in each proposal that it returns."""
-
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
-
-    return Fault(
-        name,
-        origin.upstream,
-        ("proposer",),
-        apply,
-        suits,
-        scenario,
-        breaks=origin.breaks,
-        seen_from=origin.seen_from,
-        situation=origin.situation,
-    )
+def with_proposer(ask: ChangeContext = as_it_is, offer: ChangeProposal = as_it_is) -> ChangeParts:
+    """Change the context that the proposer gets, or each proposal that it returns."""
+    return lambda parts: replace(parts, proposer=lambda inner: ChangedProposer(parts.proposer(inner), ask, offer))
 
 
 class BatchView:
@@ -255,16 +232,20 @@ class _Watched(ChangedProposer):
         super().finish(row)
 
 
-def with_view(parts: EngineParts, change: Callable[[EngineParts, BatchView], EngineParts]) -> EngineParts:
-    """Parts changed with a view of the batch; it begins anew with each wrapped proposer."""
-    view = BatchView()
-    changed = change(parts, view)
+def with_view(change: Callable[[EngineParts, BatchView], EngineParts]) -> ChangeParts:
+    """Change parts with a view of the batch; it begins anew with each wrapped proposer."""
 
-    def proposer(inner: Proposer) -> Proposer:
-        view.clear()
-        return _Watched(changed.proposer(inner), view)
+    def changed_parts(parts: EngineParts) -> EngineParts:
+        view = BatchView()
+        changed = change(parts, view)
 
-    return replace(changed, proposer=proposer)
+        def proposer(inner: Proposer) -> Proposer:
+            view.clear()
+            return _Watched(changed.proposer(inner), view)
+
+        return replace(changed, proposer=proposer)
+
+    return changed_parts
 
 
 def shortened(proposal: Proposal, count: int) -> Proposal:
@@ -276,3 +257,82 @@ def shortened(proposal: Proposal, count: int) -> Proposal:
     q = None if proposal.q is None else proposal.q[:count]
     uniforms = None if proposal.uniforms is None else proposal.uniforms[:count]
     return replace(proposal, tree=Tree.chain(proposal.tree.tokens[:count]), q=q, uniforms=uniforms)
+
+
+@dataclass(frozen=True, slots=True)
+class RowInputs:
+    """The inputs of the transform of one row; the recorded logits stay the model's.
+
+    committed: prompt and committed tokens.
+    path: the drafted tokens that lead to the row.
+    drafted: True if a drafted token is tested against the row.
+    """
+
+    committed: Sequence[int]
+    path: tuple[int, ...]
+    n_prompt: int
+    drafted: bool
+    params: SamplingParams
+
+    def without(self, off: Mapping[str, Any]) -> RowInputs:
+        """The same inputs with some parameters at their neutral values."""
+        return replace(self, params=replace(self.params, **off))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one request.
+
+    history: prompt and committed tokens; the same list throughout a request, and as long as the prompt in its first
+        step.
+    """
+
+    history: Sequence[int]
+    n_prompt: int
+    tree: Tree
+
+
+ChangeInputs = Callable[[RowInputs], RowInputs]
+OfStep = Callable[[Step], ChangeInputs]
+
+
+class _ChangedRows(WrappedRows):
+    def __init__(self, inner: TargetRows, of_step: OfStep) -> None:
+        super().__init__(inner)
+        self._change = of_step(Step(self._history, self._n_prompt, self.tree))
+
+    def __getitem__(self, row: int) -> TransformedRow:
+        """The distribution after the path to the row's node, computed from the changed inputs."""
+        if row not in self._done:
+            path = path_tokens(self.tree, row - 1)
+            drafted = row - 1 in self.tree.parents
+            inputs = self._change(RowInputs(self._history, path, self._n_prompt, drafted, self._params))
+            history = [*inputs.committed, *inputs.path]
+            self._done[row] = transform(
+                self.logits[row], history, self._n_prompt, inputs.params, self._eos_ids, self.allowed(row)
+            )
+        return self._done[row]
+
+
+def with_inputs_by_step(of_step: OfStep) -> ChangeParts:
+    """Change the inputs of rows; `of_step` is called once per step of each request."""
+    return with_rows(lambda rows: _ChangedRows(rows, of_step))
+
+
+def with_inputs(change: ChangeInputs) -> ChangeParts:
+    """Change the inputs of rows in the same way in every step."""
+    return with_inputs_by_step(lambda _step: change)
+
+
+class StepEnds:
+    """The last token of each step of every request, learned from the histories from which rows are made."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, tuple[int, ...]] = {}
+
+    def before(self, step: Step) -> tuple[int, ...]:
+        """The last tokens of the steps before this one, whose root is the newest token of the history."""
+        known = self._ends.get(id(step.history), ())
+        ends = () if len(step.history) == step.n_prompt else (*known, step.history[-1])
+        self._ends[id(step.history)] = ends
+        return ends

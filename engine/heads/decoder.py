@@ -1,4 +1,4 @@
-"""A few llama layers that read rows of numbers instead of token ids: the body of a trained head.
+"""A few llama layers that read rows of numbers instead of token ids: the body of a trained head, and an MTP module.
 
 Weights are fused and the keys and values live in a cache of its own, both as in a
 model; of a placement, only the positions, columns and visibility are used, not the tokens.
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.heads.checkpoint import TensorSpec
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
-from engine.models.decoder.layers import SeparateLayers
+from engine.models.decoder.lean import SeparateLayers
 from engine.models.interface import Placement
-from engine.models.lean_weights import LeanConfig, rope_frequencies
+from engine.models.lean_weights import LeanConfig, LeanWeights, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, ForwardContext, HeadSizes, LayerBody, Matrix, Norm
@@ -169,3 +170,51 @@ def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) 
         norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
     return [TensorSpec(f"{published}{name}", f"{ours}{name}", shape) for name, shape in shapes.items()]
+
+
+class MtpModule:
+    """One multi-token prediction (MTP) module: h' = Layer(project(cat[norm(embedding), norm(state)])), then a norm.
+
+    It runs over its own tensors and, where it has none, the target's embedding and head. The embedding comes first.
+    What a module returns is normed once: the head reads it, and so does the next module or step. Source: DeepSeek-V3,
+    arXiv 2412.19437, section 2.2; the order and the norms are those of its published weights.
+
+    Args:
+        config: of the module: sizes, rope, epsilon.
+        tensors: by the names of `engine.heads.formats.mtp`, without `modules.K.`.
+        target: whose dtype the module takes.
+    """
+
+    def __init__(self, config: LeanConfig, tensors: Mapping[str, Tensor], target: LeanWeights) -> None:
+        numerics, dtype = FastNumerics(), target.embedding.dtype
+        self._embedding = tensors.get("embedding", target.embedding).to(dtype)
+        self._embedding_norm = numerics.norm(tensors["embedding_norm"].to(dtype), config.eps, config.hidden)
+        self._hidden_norm = numerics.norm(tensors["hidden_norm"].to(dtype), config.eps, config.hidden)
+        self._project = numerics.matrix(Affine(tensors["project"].to(dtype), None))
+        self._decoder = Decoder(config, tensors, (LayerForm(),), dtype)
+        self._norm = numerics.norm(tensors["norm"].to(dtype), config.eps, config.hidden)
+        self._head = numerics.matrix(Affine(tensors.get("head", target.head).to(dtype), None))
+
+    def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
+        """An empty cache of the module's layer.
+
+        Raises:
+            CapacityError: `capacity` exceeds the module's context.
+        """
+        return self._decoder.new_cache(rows, capacity)
+
+    def forward(self, cache: TensorSlotCache, placement: Placement, states: Tensor) -> Tensor:
+        """[N, H] states with the placement's tokens -> [N, H] after the norm.
+
+        Position t holds the state after token t and token t + 1; the embedding at position 0 is zero, as in the
+        models' training.
+        """
+        device = self._embedding.device
+        embedded = F.embedding(flat(placement.tokens, placement).to(device), self._embedding)
+        first = flat(placement.positions, placement).to(device).unsqueeze(1) == 0
+        both = [self._embedding_norm(embedded.masked_fill(first, 0.0)), self._hidden_norm(states.to(embedded.dtype))]
+        return self._norm(self._decoder.forward(cache, placement, self._project(torch.cat(both, 1))))
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[N, H] from `forward` -> [N, V]."""
+        return self._head(normed)

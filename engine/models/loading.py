@@ -17,11 +17,11 @@ import torch
 from engine.core.errors import ModelError
 from engine.core.registry import LOADERS, resolve
 from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
-from engine.models.files.bundled import bundled_folder
 from engine.models.files.folder import (
     TOKENIZER_PATTERNS,
     ModelFile,
     ModelFolder,
+    bundled_folder,
     model_digest,
     open_folder,
     read_json,

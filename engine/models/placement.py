@@ -21,11 +21,15 @@ from engine.models.interface import Placement, SlotCache, chain_placement
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One row's step: `last` is the newest committed token, at position `committed - 1`."""
+    """One row's step: `last` is the newest committed token, at position `committed - 1`.
+
+    `first` is the first node that is placed; the root, which is node -1, counts. Earlier ones are in the cache.
+    """
 
     last: int
     committed: int
     tree: Tree
+    first: int = -1
 
 
 def place(steps: Sequence[Placed | None], trash: int) -> Placement:
@@ -33,13 +37,14 @@ def place(steps: Sequence[Placed | None], trash: int) -> Placement:
     if all(step is None or is_chain(step.tree) for step in steps):
         tokens = [[step.last, *step.tree.tokens] if step else [] for step in steps]
         return chain_placement(tokens, [step.committed - 1 if step else 0 for step in steps], trash)
-    return _place_trees(steps, trash)
+    return place_trees(steps, trash)
 
 
-def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
-    lengths = tuple(1 + len(step.tree) if step else 0 for step in steps)
-    width, span = max(lengths), max(step.committed + len(step.tree) for step in steps if step)
-    shape = (len(steps), width)
+def place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
+    """As `place`, of any trees, and of steps whose first nodes were placed before."""
+    lengths = tuple(len(step.tree) - step.first if step else 0 for step in steps)
+    span = max(step.committed + len(step.tree) for step in steps if step)
+    shape = (len(steps), max(1, *lengths))
     tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     slots = np.full(shape, trash, np.int64)
     visible = np.zeros((*shape, span), np.bool_)
@@ -47,12 +52,12 @@ def _place_trees(steps: Sequence[Placed | None], trash: int) -> Placement:
     for b, step in enumerate(steps):
         if step is None:
             continue
-        count, root = lengths[b], step.committed - 1
-        tokens[b, :count] = [step.last, *step.tree.tokens]
-        positions[b, :count] = root + np.array([0, *depths(step.tree)])
-        slots[b, :count] = root + np.arange(count)
+        count, new, end = lengths[b], slice(step.first + 1, None), step.committed + len(step.tree)
+        tokens[b, :count] = [step.last, *step.tree.tokens][new]
+        positions[b, :count] = step.committed - 1 + np.array([0, *depths(step.tree)])[new]
+        slots[b, :count] = np.arange(step.committed + step.first, end)
         visible[b, :count, : step.committed] = True
-        visible[b, 1:count, step.committed : step.committed + len(step.tree)] = ancestors(step.tree)
+        visible[b, :count, step.committed : end] = np.pad(ancestors(step.tree), ((1, 0), (0, 0)))[new]
     return Placement(
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(positions),

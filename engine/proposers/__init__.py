@@ -24,7 +24,10 @@ def build(kind: str, parts: ProposerParts) -> Proposer:
     """A proposer of a registered kind.
 
     Raises:
-        InvalidRequest: unknown kind, an option it does not have, or a missing draft model.
+        InvalidRequest: unknown kind, an unknown option or an invalid value, a head of another family, or a target from
+            whose states the kind cannot draft.
+        ModelNeeded: a missing draft model or head.
+        ModelError: a head that does not fit the target.
     """
     proposer: Proposer = resolve(REGISTRY, kind, "proposer").build(parts)
     if not (cost := token_cost(kind, parts.options)):

@@ -27,15 +27,15 @@ Shape = Literal["chain", "tree"]
 
 @dataclass(frozen=True, slots=True)
 class ProposerFacts:
-    """A proposer's declared properties."""
+    """A proposer's declared properties; by default it draws a chain and keeps state for each request."""
 
     name: str
-    shape: Shape
-    q_kind: QKind
+    shape: Shape = "chain"
+    q_kind: QKind = QKind.FULL
     """The kind at temperature above 0; at 0 every draft is deterministic."""
-    can_couple: bool
+    can_couple: bool = True
     """It can draw with the target's own noise."""
-    state: Literal["none", "request", "shared"]
+    state: Literal["none", "request", "shared"] = "request"
     """The scope of its state: nothing, the request, or other requests too."""
     hidden: tuple[int, ...] = ()
     """Target layers whose hidden states it needs (`engine.models.interface.WantedOutputs`)."""
@@ -120,6 +120,19 @@ class Proposer(Protocol):
         ...
 
 
+class StatelessProposer:
+    """Start, observation and end of a proposer that keeps nothing."""
+
+    def start(self, context: Context) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Nothing to learn."""
+
+    def finish(self, row: int) -> None:
+        """Nothing to forget."""
+
+
 def require_fits(proposal: Proposal, context: Context) -> None:
     """Refuse a proposal that exceeds the caches' columns or whose tree is invalid.
 
@@ -138,3 +151,13 @@ def require_fits(proposal: Proposal, context: Context) -> None:
         raise InvalidRequest(
             f"request {context.request.id}: the proposer wants {taken} tokens read, there is room for {context.room}"
         )
+
+
+class PlainProposer(StatelessProposer):
+    """The absence of speculation: plain decoding is the same loop with an empty proposal."""
+
+    facts = ProposerFacts("plain", shape="chain", q_kind=QKind.NONE, can_couple=True, state="none")
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Empty proposals."""
+        return [Proposal() for _ in contexts]

@@ -18,25 +18,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.core.errors import InvalidRequest
-from engine.core.types import Proposal, QKind, StepOutcome
+from engine.core.types import Proposal
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, ProposerFacts, StatelessProposer, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts, TargetSide
 
 
-class SelfDraftProposer:
-    """Autoregressive drafting with a part of the target."""
+class SelfDraftProposer(StatelessProposer):
+    """Autoregressive drafting with a part of the target. The loop reads the prompt, and writes what is committed."""
 
     def __init__(self, side: TargetSide, part: Sublayers, how: DrawSettings, facts: ProposerFacts) -> None:
         self._model, self._cache = side.model, side.cache
         self._want = WantedOutputs(part=part)
         self._how = how
         self.facts = facts
-
-    def start(self, context: Context) -> None:
-        """Nothing to prepare: the loop has read the prompt."""
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
@@ -55,12 +52,6 @@ class SelfDraftProposer:
         assert logits is not None
         for row, one in waiting.items():
             one.extend(to_numpy(logits[row, 0]), self._how)
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Nothing to keep: the verifying forward wrote the committed columns."""
-
-    def finish(self, row: int) -> None:
-        """Nothing to forget."""
 
 
 def require_divisible(kind: str, parts: ProposerParts) -> TargetSide:
@@ -97,9 +88,6 @@ class EarlyExitProposer(SelfDraftProposer):
         kept = tuple(range(exit_layer))
         facts = ProposerFacts(
             "early_exit",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
             state="none",
             options={**options, "exit_layer": exit_layer},
             steady=None if options["stop_below"] else SteadyDrafts(side.model.context),
@@ -152,9 +140,6 @@ class LayerSkipProposer(SelfDraftProposer):
         _require_layers(skips, layers)
         facts = ProposerFacts(
             "layer_skip",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
             state="none",
             options={**skips.options(), "stop_below": options["stop_below"]},
             steady=None if options["stop_below"] else SteadyDrafts(side.model.context),

@@ -30,8 +30,7 @@ from torch import Tensor
 from engine.core.errors import EngineError, ModelError
 from engine.heads.checkpoint import HeadCheckpoint, TensorSpec
 from engine.heads.decoder import LayerForm, layer_slots
-from engine.heads.formats.mimo import BEFORE_NORM, LAYER, WHOLE, mimo_slots, swapped
-from engine.heads.formats.mtp import COUNT, FAMILY
+from engine.heads.formats.mtp import BEFORE_NORM, COUNT, FAMILY, LAYER, WHOLE, mimo_slots, swapped
 from engine.heads.loading import load_head
 from engine.models.decoder.lean import LeanModel
 from engine.models.lean_weights import LayerWeights, LeanConfig, read_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.attach.formats import load_format
+from audit.attach.interface import load_format
 from audit.store.base import keys
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke

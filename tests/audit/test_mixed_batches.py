@@ -58,15 +58,12 @@ def _of_the_row_before(parts):
     return replace(parts, rows=rows)
 
 
-PARAMETERS_OF_THE_ROW_BEFORE = Fault(
-    *("parameters_of_the_row_before", "none known: for this test", ("rows",), _of_the_row_before),
-    situation="mixed_parameters",
-)
+PARAMETERS_OF_THE_ROW_BEFORE = Fault("none known: for this test", _of_the_row_before, situation="mixed_parameters")
 
 
 @pytest.fixture
 def broken(monkeypatch):
-    name = PARAMETERS_OF_THE_ROW_BEFORE.name
+    name = "parameters_of_the_row_before"
     known = {**FAULTS, name: f"{__name__}:PARAMETERS_OF_THE_ROW_BEFORE"}
     monkeypatch.setattr("engine.faults.REGISTRY", known)
     return [{**each, "fault": name} for each in SUITE["arms"]]

@@ -1,14 +1,14 @@
 """`python -m tests.bench.faults`: every fault of the catalogue in its arena, as the table of docs/faults.md.
 
-The first columns are what the fault declares; the last one is which checks call it a fault, over scripted models with
-a baseline and a control. `--only NAME` measures one and leaves the others' rows as they are.
+The first columns are what the fault declares and replaces; the last one is which checks call it a fault, over scripted
+models with a baseline and a control. `--only NAME` measures one and leaves the other rows as they are.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
@@ -17,7 +17,8 @@ from audit import checks
 from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
-from engine import faults
+from engine import faults, verify
+from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault
 from tests.engine.faults.arms import arm, arm_record, generate
 
@@ -30,9 +31,16 @@ ROW = r"^\| `(\w+)` \|(?:[^|\n]*\|){5}$"
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 
+def replaced(fault: Fault) -> tuple[str, ...]:
+    """The parts of an engine that are others with the fault."""
+    clean = EngineParts(verifier=verify.load(fault.scenario.protocol))
+    broken = fault.apply(clean)
+    return tuple(part.name for part in fields(clean) if getattr(broken, part.name) is not getattr(clean, part.name))
+
+
 def declared(fault: Fault) -> str:
     """The row of a fault without its last cell."""
-    cells = (f"`{fault.name}`", fault.breaks, ", ".join(fault.parts), fault.seen_from, fault.upstream)
+    cells = (f"`{fault.name}`", fault.breaks, ", ".join(replaced(fault)), fault.seen_from, fault.upstream)
     return f"| {' | '.join(cells)} |"
 
 

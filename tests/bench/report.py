@@ -22,14 +22,13 @@ from tokenizers import Tokenizer
 from audit.evidence.environment import hardware
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.report.html.registry import sections
+from audit.report.html.registry import sections, source_of
 from audit.report.html.render import environment, render_page, render_section
-from audit.report.html.section import source_of
 from audit.report.requests.pieces import TOKENIZER
 from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
 from audit.store.base.canonical import jsonable
 from engine.core.types import Generation
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.record.effective import Effective
 from tests.bench.setting import TEMPLATED, bundled_pair
 from tests.bench.store import BATCH, LENGTH, begin, generations

@@ -29,7 +29,7 @@ from audit.store.base.connection import open_readonly, parse_url
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
 from engine.sampling.draw import draw

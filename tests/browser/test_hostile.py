@@ -9,10 +9,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from audit.report.html.printing import pdf_of
-from audit.report.html.registry import sections
-from audit.report.html.render import render_page
-from audit.report.html.section import source_of
+from audit.report.html.registry import sections, source_of
+from audit.report.html.render import pdf_of, render_page
 from audit.store import Store
 from tests.browser.chrome import served, watching
 from tests.browser.stores import MARKUP

@@ -6,9 +6,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from audit.report.html.registry import sections
+from audit.report.html.registry import sections, source_of
 from audit.report.html.render import render_page
-from audit.report.html.section import source_of
 from audit.store import Store
 from tests.browser.chrome import Watched, served, watching
 from tests.browser.conftest import KINDS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import schemas
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from tests.audit.gate.attacks.honest import POLICY
 from tests.audit.gate.attacks.honest import SUITE as WHOLE
 from tests.audit.invoke import invoke

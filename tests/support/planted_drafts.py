@@ -55,11 +55,9 @@ def _one_too_many(_request, record):
     return replace(record, proposal=longer)
 
 
-def _fault(name, part, change):
+def _fault(part, change):
     return Fault(
-        name,
         "none known: planted by a test",
-        (part,),
         lambda parts: replace(parts, **{part: change}),
         Suits(shape="chain", temperature="both"),
         SAMPLED_SCENARIO,
@@ -69,9 +67,9 @@ def _fault(name, part, change):
     )
 
 
-BLIND = _fault("blind_draft", "draft", _Blind)
-LENGTHS = _fault("lengths_of_another_request", "proposer", _shared_counts)
-TOO_MANY = _fault("one_draft_too_many", "record", _one_too_many)
+BLIND = _fault("draft", _Blind)
+LENGTHS = _fault("proposer", _shared_counts)
+TOO_MANY = _fault("record", _one_too_many)
 PLANTED = {"blind_draft": "BLIND", "one_draft_too_many": "TOO_MANY", "lengths_of_another_request": "LENGTHS"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.gate.admission.decide import Rules
 from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
@@ -17,8 +17,7 @@ from audit.store.base.keys import read_public
 from audit.store.reading.decision_index import DecisionReader
 from audit.terminal.options import store_option
 from audit.text.durations import age_option
-from audit.text.extras import needs
-from audit.text.printer import note
+from audit.text.printer import note, report
 
 FILE = click.Path(path_type=Path)
 
@@ -103,7 +102,7 @@ def serve(
     reader = DecisionReader(store, None if key is None else read_public(key))
     next(reader.find(["0" * 64], rules.policies), None)
     _check_tls(cert, tls_key, client_ca)
-    webhook = Webhook(rules, reader, timeout, _report, signed)
+    webhook = Webhook(rules, reader, timeout, report, signed)
     options = uvicorn.Config(
         application(webhook),
         ssl_certfile=cert,
@@ -115,15 +114,11 @@ def serve(
         server_header=False,
     )
     if signed is None:
-        _report("no --trusted-key: the rows of the store are trusted, and no signature is required")
+        report("no --trusted-key: the rows of the store are trusted, and no signature is required")
     with _listening(host, port) as listener:
         note(f"listening on https://{host}:{listener.getsockname()[1]}{PATH}")
         uvicorn.Server(options).run(sockets=[listener])
     reader.close()
-
-
-def _report(line: str) -> None:
-    note(f"audit: {line}")
 
 
 def _signed(trusted: tuple[Path, ...]) -> SignedDecisions | None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from audit.report.statements.controls import Clause, ClauseEvidence, Controls, evidence, load_controls, words
+from audit.report.statements.controls import ClauseEvidence, Controls, evidence, load_controls, words
 from audit.report.tables.results import results
 from audit.store import Store
+from audit.store.base.canonical import named
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option
 from audit.terminal.tables import echo_json, echo_rows
@@ -63,16 +64,12 @@ def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, .
         "run": run,
         "frameworks": [
             {
-                "id": framework.id,
-                "title": framework.title,
-                "note": framework.note,
+                **named(framework, "id", "title", "note"),
                 "clauses": [
                     {
                         "clause": clause.id,
-                        "asks": clause.asks,
-                        "source": clause.source,
-                        "read": clause.read,
-                        "evidence": _evidence(by_clause.get((framework.id, clause.id))) or _mapped(clause),
+                        **named(clause, "asks", "source", "read"),
+                        "evidence": named(by_clause.get((framework.id, clause.id), clause), "records", "checks"),
                     }
                     for clause in framework.clauses
                 ],
@@ -81,11 +78,3 @@ def _document(controls: Controls, run: str | None, held: tuple[ClauseEvidence, .
         ],
         "unmapped": dict(controls.unmapped),
     }
-
-
-def _evidence(held: ClauseEvidence | None) -> dict[str, Any] | None:
-    return None if held is None else {"records": dict(held.records), "checks": dict(held.checks)}
-
-
-def _mapped(clause: Clause) -> dict[str, Any]:
-    return {"records": list(clause.records), "checks": list(clause.checks)}

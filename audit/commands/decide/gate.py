@@ -94,11 +94,10 @@ def command(
     Exit codes: 0 allow, 1 block, 2 invalid input, 3 cannot decide. Everything but 0 blocks.
     """
     # imported late: deciding needs the checks, and with them numpy and scipy
-    from audit.gate.formats import render
+    from audit.gate.formats import REGISTRY
     from audit.gate.judge import judge, judge_bundle
-    from audit.gate.judgement import GateRequest
+    from audit.gate.judgement import GateRequest, read_modules
     from audit.gate.record import signer_of
-    from audit.gate.rego_modules import read_modules
 
     if summary_file is not None:
         require_writable(summary_file)
@@ -126,8 +125,8 @@ def command(
     else:
         judgement = judge_bundle(Path(run), request)
     if summary_file is not None:
-        _append(summary_file, render("markdown", judgement))
-    echo_document(render(form, judgement))
+        _append(summary_file, REGISTRY["markdown"](judgement))
+    echo_document(REGISTRY[form](judgement))
     if judgement.signed is not None:
         kept = f"attestation sha256:{judgement.signed.payload_sha256} of the store" if stored else None
         note(f"signed: {', '.join(str(place) for place in (out, kept) if place)}")

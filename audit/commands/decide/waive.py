@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -57,15 +58,13 @@ def command(
     run: str,
     policy: str,
     requirement: str,
-    arm: str | None,
-    check: str | None,
-    about: str | None,
     reason: str,
     expires: str,
     key_file: Path,
     ticket: str | None,
     actor: str | None,
     store: str,
+    **wanted: Any,
 ) -> None:
     """Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.
 
@@ -95,7 +94,7 @@ def command(
             raise CannotDecide(f"nothing of this run can be waived: {text}")
         # without the waivers that hold already, so that one can be renewed
         outcome = decide(replace(facts, stated=NOTHING), rules, (), now, no_subject=True)
-        unmet = _one(outcome.reasons, Wanted(requirement, arm, check, about))
+        unmet = _one(outcome.reasons, Wanted(requirement, **wanted))
         waiver = Waiver(
             run=RunReference(facts.run.ulid, str(facts.run.record_root)),
             policy=PolicyReference(rules.name, rules.sha256),
@@ -118,11 +117,7 @@ def command(
 
 
 def _one(reasons: Sequence[Reason], wanted: Wanted) -> Reason:
-    """The unmet requirement that the caller names.
-
-    Raises:
-        UserError: none, or several.
-    """
+    """The unmet requirement that the caller names; raises UserError: none, or several."""
     unmet = [reason for reason in reasons if reason.answer is not Decision.ALLOW]
     named = [reason for reason in unmet if wanted.names(reason)]
     if len(named) == 1:

@@ -8,15 +8,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.terminal.allowances import allow_options, given_options
 from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import allow_options, given_options, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
 
@@ -49,16 +48,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @store_option
 @click.pass_context
 def command(
-    ctx: click.Context,
-    runs: tuple[str, ...],
-    instances: int | None,
-    alpha: float,
-    margin: float,
-    drift: float,
-    noise: float | None,
-    last: float,
-    as_json: bool,
-    store: str,
+    ctx: click.Context, /, runs: tuple[str, ...], instances: int | None, as_json: bool, store: str, **limits: Any
 ) -> None:
     """Compare instances of one engine: two or more stored RUNs, or N fresh processes of a suite.
 
@@ -80,7 +70,7 @@ def command(
 
     with Store.open(store, create=False, read_only=True) as opened:
         names = [opened.resolve(run) for run in runs]
-        parity = run_parity(opened, names, ParityLimits(alpha, margin, drift, noise, last))
+        parity = run_parity(opened, names, ParityLimits(**limits))
     if as_json:
         echo_json(parity)
     else:

@@ -58,9 +58,8 @@ def command(
         raise UserError("--html, --pdf, --markdown, --format and --badge exclude each other; give one")
     from audit.report.formats import REGISTRY
     from audit.report.html.markdown import markdown_of
-    from audit.report.html.printing import pdf_of
-    from audit.report.html.render import render_page
-    from audit.report.html.section import source_of
+    from audit.report.html.registry import source_of
+    from audit.report.html.render import pdf_of, render_page
     from audit.report.statements.badge import BadgeSubject, badge_of, svg
     from audit.report.tables.results import results
     from audit.text.staged_files import require_new

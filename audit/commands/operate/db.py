@@ -16,7 +16,7 @@ from audit.store import Store, migrate
 from audit.store.base import keys
 from audit.store.base.connection import parse_url, shown
 from audit.store.ledger import notes, proof
-from audit.store.ledger.checkpoints import TreeHead
+from audit.store.ledger.notes import TreeHead
 from audit.store.writing.erasure import ErasurePlan
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option
@@ -68,7 +68,7 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
         raise UserError("give --checkpoint and --key together: the signed note, and the public key that verifies it")
     kept = () if checkpoint is None or key is None else (_opened(checkpoint, keys.read_public(key)),)
     with Store.open(store, create=False, read_only=True) as opened:
-        damage = (*opened.damage(_resolved(opened, runs)), *opened.damaged_views())
+        damage = (*opened.damage(tuple(opened.resolve(run) for run in runs)), *opened.damaged_views())
         broken = [f"{cell(item.place)}: {cell(item.message)}" for item in damage]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
         erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
@@ -80,10 +80,6 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
     if withheld:
         echo(f"content of {withheld} requests was never written (text: off)")
     raise SystemExit(1 if broken else 0)
-
-
-def _resolved(store: Store, runs: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(store.resolve(run) for run in runs)
 
 
 def _opened(path: Path, key: keys.PublicKey) -> TreeHead:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
 from audit.terminal.options import store_option
-from audit.text.extras import needs
-from audit.text.printer import note
+from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 
 if TYPE_CHECKING:
@@ -51,13 +50,6 @@ COUNT: Final = click.IntRange(min=1)
 @store_option
 def command(
     model: str,
-    draft: str | None,
-    proposer: str | None,
-    gamma: int,
-    arm: str | None,
-    rows: int | None,
-    record: str,
-    numerics: str | None,
     no_store: bool,
     name: str | None,
     host: str,
@@ -72,6 +64,7 @@ def command(
     timeout: float,
     drain: int,
     store: str,
+    **source: Any,
 ) -> None:
     """Serve MODEL, or an arm of MODEL if it is a suite, to OpenAI clients on this machine, and record every answer.
 
@@ -91,7 +84,7 @@ def command(
     from audit.store import Store
 
     torch.set_num_threads(threads)
-    wish = opened_arm.ServedSource(model, draft, proposer, gamma, arm, rows, record, numerics).wish()
+    wish = opened_arm.ServedSource(model, **source).wish()
     opened = opened_arm.open_arm(wish)
     own = version_of((PACKAGE,))
     limits = _limits(opened, context, max_tokens, max_queue, max_body, timeout, drain)
@@ -105,10 +98,10 @@ def command(
                 note(f"token: {token}")
 
         if no_store:
-            serve(opened, options, None, listener, _report, ready)
+            serve(opened, options, None, listener, report, ready)
             return
         with Store.open(store, create=True) as place:
-            serve(opened, options, place, listener, _report, ready)
+            serve(opened, options, place, listener, report, ready)
 
 
 def _limits(
@@ -147,7 +140,3 @@ def _token(file: Path | None, *, no_token: bool) -> str | None:
             "make one: openssl rand -hex 32"
         )
     return token
-
-
-def _report(line: str) -> None:
-    note(f"audit: {line}")

@@ -10,10 +10,9 @@ from typing import Final
 
 import click
 
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.terminal.options import store_option
-from audit.text.extras import needs
-from audit.text.printer import note
+from audit.text.printer import note, report
 
 LOOPBACK: Final = "127.0.0.1"
 DRAIN_S: Final = 2
@@ -43,11 +42,11 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
         from audit.view.app import Viewer, application
         from audit.view.drawer import Drawer
         from audit.view.templates_of import compile_all, templates
-    with Browser.open(store) as browser, listening(port) as listener, Drawer(_report) as drawer:
+    with Browser.open(store) as browser, listening(port) as listener, Drawer(report) as drawer:
         first = drawer.warm_up()
         access, made = new_access(listener.getsockname()[1]), templates(drawer.begin)
         compile_all(made)
-        app = application(Viewer(browser, _report, made), access)
+        app = application(Viewer(browser, report, made), access)
         options = uvicorn.Config(
             app,
             access_log=False,
@@ -63,10 +62,6 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
         # uvicorn raises it again after it has closed every connection
         with suppress(KeyboardInterrupt):
             uvicorn.Server(options).run(sockets=[listener])
-
-
-def _report(line: str) -> None:
-    note(f"audit: {line}")
 
 
 def listening(port: int) -> socket.socket:

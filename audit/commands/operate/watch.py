@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -118,15 +118,8 @@ class WatchedParts:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     url: str,
-    run: str | None,
-    arm: str | None,
-    reference: float | None,
-    tolerance: float,
-    rise: float | None,
-    unit: float | None,
-    false_alarms: float,
-    interval: float,
     lasting: str | None,
     once: bool,
     show: bool,
@@ -140,6 +133,7 @@ def command(
     textfile: Path | None,
     as_json: bool,
     store: str,
+    **choices: Any,
 ) -> None:
     """Follow the /metrics of the live server at URL, and alarm when acceptance fell.
 
@@ -155,7 +149,6 @@ def command(
     from audit.store import Store
     from audit.watch.canary import canary_requests
 
-    choices = WatchChoices(run, arm, reference, tolerance, rise, unit, false_alarms, interval)
     until = _until(lasting, once)
     outputs = AlarmOutputs(_webhook(webhook, webhook_key_file), textfile, as_json)
     address = _address(url)
@@ -166,7 +159,7 @@ def command(
     _require_labels(by)
     requests = () if canary is None else canary_requests(canary, canary_tokens)
     with _endpoint(address, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
-        settings = _settings(opened, address, choices)
+        settings = _settings(opened, address, WatchChoices(**choices))
         parts = WatchedParts(by, requests)
         server = WatchedServer(endpoint, address, timeout)
         context.exit(_watch(opened, settings, server, parts, outputs, until))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from audit.errors import needs
 from audit.serve.limits import GAMMA
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
-from audit.text.extras import needs
 from audit.text.printer import echo, note
 
 if TYPE_CHECKING:

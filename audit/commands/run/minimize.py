@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +13,8 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.access import require_allowed
 from audit.suite.loader import load_suite
-from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option, wide_option
+from audit.terminal.options import allow_options, allowed, store_option, wide_option
 from audit.terminal.run_session import finish, stopped_by_sigterm
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
@@ -91,15 +88,18 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     import torch
 
     torch.set_num_threads(given["threads"])
-    _note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
-    with _interrupts():
-        done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
+    note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
+    try:
+        with stopped_by_sigterm():
+            done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
+    except KeyboardInterrupt as error:
+        raise CannotDecide("interrupted; nothing is written") from error
     _print(start, done, out)
     if keep:
         _keep(given["store"], out, granted)
     faults, results = done.checked.faults, done.checked.results
     if len(faults) < len(results) and start.suite.backend != "native" and not given["fresh"]:
-        _note("an engine may keep something from trial to trial: --fresh starts it anew for each")
+        note("an engine may keep something from trial to trial: --fresh starts it anew for each")
     ctx.exit(0 if len(faults) == len(results) else 3)
 
 
@@ -117,11 +117,11 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
     except EngineError as error:
         raise UserError(f"{start.suite.path}: {error}") from error
     try:
-        matched = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, _note))
+        matched = search(start, Trials(backend, Goal(load(start.fault.check), start.by_chance), limits, note))
     finally:
         # the written suite opens its own engines: two may not fit in memory together
         getattr(backend, "close", lambda: None)()
-    return _MinimizeResult(matched, write(start, matched, out, _note))
+    return _MinimizeResult(matched, write(start, matched, out, note))
 
 
 def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
@@ -147,16 +147,3 @@ def _keep(url: str, out: Path, granted: Allowances) -> None:
     echo("")
     with Store.open(url, create=False) as opened:
         finish(opened, lambda shown: run(prepared, opened, shown), None)
-
-
-def _note(line: str) -> None:
-    note(line)
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    try:
-        with stopped_by_sigterm():
-            yield
-    except KeyboardInterrupt as error:
-        raise CannotDecide("interrupted; nothing is written") from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +11,8 @@ import click
 
 from audit.errors import CannotDecide, UserError
 from audit.suite.loader import load_suite
-from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_arms, complete_suites
-from audit.terminal.options import wide_option
+from audit.terminal.options import allow_options, allowed, wide_option
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
 from audit.text.staged_files import require_writable, staged
@@ -75,8 +72,10 @@ def command(
     from audit.sweep.sweep import SweepOptions, sweep
 
     torch.set_num_threads(threads)
-    with _interrupts():
-        result = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), _note)
+    try:
+        result = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), note)
+    except KeyboardInterrupt as error:
+        raise CannotDecide("interrupted; a partial sweep gives no recommendation, run it again") from error
     _print(result)
     if out is not None:
         text = json.dumps(report.document(result), indent=2, allow_nan=False) + "\n"
@@ -92,18 +91,6 @@ def _print(sweep: Sweep) -> None:
         echo_rows(report.COLUMNS, report.table(arm))
         echo(report.recommendation(arm.choice), "")
     echo(*report.footing(sweep))
-
-
-def _note(line: str) -> None:
-    note(line)
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise CannotDecide("interrupted; a partial sweep gives no recommendation, run it again") from error
 
 
 def parse_gammas(text: str) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from audit.suite.allowances import Allowances
 from audit.suite.loader import load_suite
 from audit.suite.spec import CandidateSpec, Suite
 from audit.suite.unreachable_situations import requests_of, warnings
-from audit.terminal.allowances import allow_options, allowed
 from audit.terminal.completion import complete_suites
+from audit.terminal.options import allow_options, allowed
 from audit.text.printer import echo, echo_document, note
 from engine import verify
 from engine.backends.access import OutsideAccess

@@ -9,7 +9,7 @@ import click
 
 from audit.attach import REGISTRY, mlflow_run
 from audit.attach.bind import Attached, AttachOrder, attach
-from audit.attach.messages import evidence_lines
+from audit.attach.verify import evidence_lines
 from audit.errors import UserError
 from audit.report.tables.verdicts import faults_of, marked_name
 from audit.store import Store

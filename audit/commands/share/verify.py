@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 from audit.attach.interface import MAX_REPORT_BYTES
-from audit.attach.messages import evidence_lines
 from audit.attach.mlflow_run import SCHEME
-from audit.attach.sidecar import sidecar_path
-from audit.attach.statement import read_statement, statement_path
-from audit.attach.verify import verify
+from audit.attach.statement import read_statement, sidecar_path, statement_path
+from audit.attach.verify import evidence_lines, verify
 from audit.attest.envelope import is_envelope
 from audit.attest.verify import TrustOptions
 from audit.errors import CannotDecide, UserError
@@ -54,16 +52,13 @@ NOT_PROVED: Final = (
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     report: Path,
     statement: Path | None,
     judge: bool,
     trusted: tuple[Path, ...],
-    threshold: int,
-    max_age: str | None,
-    subjects: tuple[str, ...],
-    policy_digest: str | None,
-    log_keys: tuple[Path, ...],
     store: str,
+    **trust: Any,
 ) -> None:
     """Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.
 
@@ -75,14 +70,12 @@ def command(
     Exit codes: 0 verified, 1 something differs, 2 invalid input, 3 the statement or the run is missing.
     """
     if report.suffix == ".zip":
-        # imported late: a report needs no bundles
-
         if len(trusted) > 1:
             raise UserError(f"{report}: one key signs the log of a bundle; give --key once")
         context.exit(verify_bundle(report, trusted[0] if trusted else None, judge=judge))
     if judge:
         raise UserError(f"--judge is for bundles, FILE.zip; the verdicts of {report} are those of a run: audit judge")
-    options = TrustOptions(trusted, threshold, max_age, subjects, log_keys, policy_digest)
+    options = TrustOptions(trusted, **trust)
     named = store if context.get_parameter_source("store") is not ParameterSource.DEFAULT else None
     if str(report).startswith(SCHEME):
         from audit.commands.share.verify_signed import verify_mlflow

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from audit.attach import mlflow_run, sidecar
-from audit.attach.messages import evidence_lines
-from audit.attach.statement import Statement, digest, from_json
-from audit.attach.verify import Verification, verify, verify_digest
+from audit.attach import mlflow_run
+from audit.attach.statement import Statement, digest, envelopes, from_json
+from audit.attach.verify import Verification, evidence_lines, verify, verify_digest
 from audit.attest.statement import (
     DECISION,
     EVAL_RESULT,
@@ -67,7 +66,7 @@ def verify_signed(path: Path, raw: bytes, options: TrustOptions, store: str | No
 
 def verify_report(bundle: Path, report: Path, content: bytes, options: TrustOptions, store: str | None) -> int:
     """Verify every statement of a bundle against a report, and print the outcome; returns the exit code."""
-    return _verify_bundle(sidecar.envelopes(bundle), report, options, store, partial(verify, content))
+    return _verify_bundle(envelopes(bundle), report, options, store, partial(verify, content))
 
 
 def verify_mlflow(report: Path, options: TrustOptions, store: str | None) -> int:

@@ -144,14 +144,11 @@ def run_parity(store: Store, runs: Sequence[str], limits: ParityLimits) -> Parit
     loaded = [store.load_run(run) for run in runs]
     names = [arm.name for arm in loaded[0].candidates if all(run.arm(arm.name) for run in loaded)]
     if not names:
-        raise UserError(f"the runs share no candidate arm; {runs[0]} has: {_names(loaded[0])}")
+        own = ", ".join(arm.name for arm in loaded[0].candidates) or "none"
+        raise UserError(f"the runs share no candidate arm; {runs[0]} has: {own}")
     arms = [_instances(store, loaded, name) for name in names]
     results = [result for arm in arms for result in _arm(arm, _plain(store, loaded[0], arm.name), limits, len(arms))]
     return Parity(tuple(_runs(store, loaded)), limits, tuple(results))
-
-
-def _names(run: StoredRun) -> str:
-    return ", ".join(arm.name for arm in run.candidates) or "none"
 
 
 def _runs(store: Store, runs: Sequence[StoredRun]) -> Iterator[ParityRun]:

@@ -123,7 +123,7 @@ def run_diff(store: Store, a: str, b: str) -> RunDiff:
     compared = settings_diff(JudgedRun(first, store.checks(a)), JudgedRun(second, store.checks(b)))
     acceptance: list[AcceptanceChange] = []
     outputs: list[ArmOutputs] = []
-    for name in _shared(first, second):
+    for name in [arm.name for arm in first.arms if second.arm(arm.name) is not None]:
         ours, theirs = _Acceptance(), _Acceptance()
         outputs.append(_outputs(name, store.load_arm(a, name), store.load_arm(b, name), ours, theirs))
         acceptance += _acceptance(name, ours, theirs)
@@ -146,10 +146,6 @@ def environment_changes(then: Environment, now: Environment) -> tuple[Change, ..
     both = ({"packages": item.packages, "hardware": item.hardware, "code": item.code} for item in (then, now))
     a, b = (dict(_flat(jsonable(item), "")) for item in both)
     return tuple(_changes(a, b))
-
-
-def _shared(a: StoredRun, b: StoredRun) -> list[str]:
-    return [arm.name for arm in a.arms if b.arm(arm.name) is not None]
 
 
 def _settings(run: StoredRun) -> dict[str, Any]:

@@ -1,13 +1,67 @@
-"""The sections of the report in the page's order. A new section is a file, a template and a line here."""
+"""Sections of the report in the page's order, and the source that they read.
+
+A new section is a file, a template and a line here.
+
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from audit.errors import UserError
-from audit.report.html.section import ReportSection
+from audit.report.tables.results import Results, results
+from audit.store import Store
 from engine.core.registry import load
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSource:
+    """The run that a page is about: its ULID, the open store, and the results, which every section needs.
+
+    brief: the page must come at once, so a section leaves out what takes seconds to compute, and says so.
+    """
+
+    store: Store
+    run: str
+    results: Results
+    brief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Why a section has nothing to show for a run, as one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """One section of the page.
+
+    name: its anchor, in the viewer its address, and the name of its template, which gets what `read` returns as `it`.
+    title: its heading.
+    question: the question that it answers, as one sentence.
+    read: reads a frozen dataclass of the run, or `Nothing`.
+    """
+
+    name: str
+    title: str
+    question: str
+    read: Callable[[ReportSource], Any]
+
+    @property
+    def template(self) -> str:
+        """The file under `templates/sections`."""
+        return f"{self.name}.html"
+
+
+def source_of(store: Store, run: str, *, brief: bool = False) -> ReportSource:
+    """The source of a run's page; `run` is a whole ULID."""
+    return ReportSource(store, run, results(store, run), brief)
+
 
 SECTIONS: Final = (
     *("audit.report.html.sections.verdict_board:SECTION", "audit.report.html.sections.certificate:SECTION"),

@@ -77,7 +77,7 @@ def _folder(name: str) -> Path | None:
     """The folder of a source; None for one that is not a folder here."""
     if name.startswith(SourceKind.BUNDLED):
         from engine.core.errors import ModelError
-        from engine.models.files.bundled import bundled_folder
+        from engine.models.files.folder import bundled_folder
 
         try:
             return bundled_folder(name)

@@ -6,8 +6,8 @@ number of production: its concurrency or its longest context. Nothing is measure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -51,6 +51,15 @@ class ChecklistItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """The part of an item that a run's evidence gives."""
+
+    standing: Standing
+    answer: str
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Production:
     """The reader's statement on production: requests at once and tokens of the longest context; None if unstated."""
 
@@ -86,13 +95,10 @@ class ChecklistFacts:
         return tuple(check for check in self.checks if check.check in names and check.arm in own)
 
 
-Answer = Callable[[ChecklistFacts], ChecklistItem]
-
-
 def checklist(store: Store, run: str, production: Production = Production()) -> tuple[ChecklistItem, ...]:
     """The answers for a run, in the order of `QUESTIONS`."""
     facts = _facts(store, run, production)
-    return tuple(answer(facts) for answer in QUESTIONS)
+    return tuple(ChecklistItem(key, question, **asdict(answer(facts))) for key, (question, answer) in QUESTIONS.items())
 
 
 def _facts(store: Store, run: str, production: Production) -> ChecklistFacts:
@@ -109,44 +115,41 @@ def _facts(store: Store, run: str, production: Production) -> ChecklistFacts:
     )
 
 
-def traffic(facts: ChecklistFacts) -> ChecklistItem:
+def traffic(facts: ChecklistFacts) -> Answer:
     """Acceptance on the reader's own traffic: a watch of the server, or prompts that are not the packaged ones."""
-    key, question = "traffic", "Does it accept drafts on your own traffic?"
     used = [reading for reading in facts.readings if reading.gap is None and reading.label is None and reading.drafted]
     if used:
         drafted, accepted = (sum(getattr(item, name) or 0 for item in used) for name in ("drafted", "accepted"))
         alarms = sum(item.alarm is not None for item in used)
         words = f"a watch against this run counted {accepted} of {drafted} drafted tokens as accepted"
-        return ChecklistItem(key, question, Standing.SHOWN, f"{words} ({accepted / drafted:.3f}), alarms: {alarms}")
+        return Answer(Standing.SHOWN, f"{words} ({accepted / drafted:.3f}), alarms: {alarms}")
     hint = "run a suite on prompts of your traffic, or follow the server: audit watch URL --run RUN"
     rates = [f"{arm.arm.name} {arm.rate:.3f}" for arm in facts.acceptance.arms if arm.rate is not None]
     if not rates:
-        return ChecklistItem(key, question, Standing.MISSING, "no arm has drafts on record", hint)
+        return Answer(Standing.MISSING, "no arm has drafts on record", hint)
     names = ", ".join(str(entry["name"]) for entry in facts.run.suite_document.get("workloads", ()))
     words = f"accepted per drafted token on the suite's workloads ({names}): {', '.join(rates)}"
-    return ChecklistItem(key, question, Standing.SHORT, words, f"if these are not your traffic, {hint}")
+    return Answer(Standing.SHORT, words, f"if these are not your traffic, {hint}")
 
 
-def concurrency(facts: ChecklistFacts) -> ChecklistItem:
+def concurrency(facts: ChecklistFacts) -> Answer:
     """Requests at once in the largest batch of a candidate arm."""
-    key, question = "concurrency", "Did it run at production's concurrency?"
     sizes = [int(arm.effective.rows or arm.spec.get("rows") or 0) for arm in facts.candidates]
     most, wanted = max(sizes, default=0), facts.production.concurrency
     if not most:
         words = "no candidate arm says how many requests ran at once"
-        return ChecklistItem(key, question, Standing.MISSING, words, "set batch_size in the suite")
+        return Answer(Standing.MISSING, words, "set batch_size in the suite")
     words = f"up to {most} {'requests' if most > 1 else 'request'} at once"
     if wanted is None:
-        return ChecklistItem(key, question, Standing.SHORT, words, "state production's number: --concurrency N")
+        return Answer(Standing.SHORT, words, "state production's number: --concurrency N")
     if most < wanted:
         hint = f"run the suite with batch_size {wanted}"
-        return ChecklistItem(key, question, Standing.SHORT, f"{words}, production has {wanted}", hint)
-    return ChecklistItem(key, question, Standing.SHOWN, f"{words}, production has {wanted}")
+        return Answer(Standing.SHORT, f"{words}, production has {wanted}", hint)
+    return Answer(Standing.SHOWN, f"{words}, production has {wanted}")
 
 
-def tail_latency(facts: ChecklistFacts) -> ChecklistItem:
+def tail_latency(facts: ChecklistFacts) -> Answer:
     """The 99th percentile of candidates beside their baselines'."""
-    key, question = "p99", "Is the slowest hundredth faster too, not only the mean?"
     result, least = [], 0
     by_arm = {row.arm: row for row in facts.acceptance.latencies}
     for arm in facts.candidates:
@@ -156,17 +159,16 @@ def tail_latency(facts: ChecklistFacts) -> ChecklistItem:
             result.append(f"{arm.name} {ours.p99 / 1e3:.0f} ms, its baseline {theirs.p99 / 1e3:.0f} ms")
     hint = f"repeat the requests (samples) until each arm has {TAIL}"
     if not result:
-        return ChecklistItem(key, question, Standing.MISSING, "no arm was timed beside its baseline", hint)
+        return Answer(Standing.MISSING, "no arm was timed beside its baseline", hint)
     words = f"P99 of a request: {'; '.join(result)}"
     if least < TAIL:
         slowest = f"{words}; of {least} requests, so it is the slowest one"
-        return ChecklistItem(key, question, Standing.SHORT, slowest, hint)
-    return ChecklistItem(key, question, Standing.SHOWN, words)
+        return Answer(Standing.SHORT, slowest, hint)
+    return Answer(Standing.SHOWN, words)
 
 
-def pins(facts: ChecklistFacts) -> ChecklistItem:
+def pins(facts: ChecklistFacts) -> Answer:
     """Versions and digests that a deployment can be held to."""
-    key, question = "pins", "Are versions pinned: engine, target, draft?"
     run, models = facts.run, [artifact for artifact in facts.run.artifacts if artifact.kind in ("target", "draft")]
     loose = [model.role for model in models if not _pinned(model)]
     words = "; ".join(
@@ -178,59 +180,56 @@ def pins(facts: ChecklistFacts) -> ChecklistItem:
     )
     if loose:
         hint = "name the files' folder as the target (audited over HTTP, a server shows only a name)"
-        return ChecklistItem(key, question, Standing.SHORT, f"{words}; no digest of {', '.join(loose)}", hint)
-    return ChecklistItem(key, question, Standing.SHOWN, words)
+        return Answer(Standing.SHORT, f"{words}; no digest of {', '.join(loose)}", hint)
+    return Answer(Standing.SHOWN, words)
 
 
 def _pinned(model: ArtifactRef) -> bool:
     return bool(model.manifest.get("files"))
 
 
-def short_answers(facts: ChecklistFacts) -> ChecklistItem:
+def short_answers(facts: ChecklistFacts) -> Answer:
     """Answers that end before speculation pays."""
-    key, question = "short_answers", f"Does it hold for answers of at most {SHORT} tokens?"
     count = sum(row.short for row in facts.own_lengths)
     hint = f"add prompts with short answers, at least {ENOUGH}"
     if not count:
-        return ChecklistItem(key, question, Standing.MISSING, "no answer is that short", hint)
+        return Answer(Standing.MISSING, "no answer is that short", hint)
     drafted, accepted = (sum(getattr(row, name) or 0 for row in facts.own_lengths) for name in ("drafted", "accepted"))
     rate = f", {accepted} of {drafted} drafted tokens accepted" if drafted else ""
     words = f"{count} of {sum(row.requests for row in facts.own_lengths)} answers{rate}"
     if count < ENOUGH:
-        return ChecklistItem(key, question, Standing.SHORT, words, hint)
-    return ChecklistItem(key, question, Standing.SHOWN, words)
+        return Answer(Standing.SHORT, words, hint)
+    return Answer(Standing.SHOWN, words)
 
 
-def long_contexts(facts: ChecklistFacts) -> ChecklistItem:
+def long_contexts(facts: ChecklistFacts) -> Answer:
     """The longest prompt with its answer, and the check of long contexts."""
-    key, question = "long_contexts", "Does it hold at production's longest context?"
     longest, wanted = max((row.longest for row in facts.own_lengths), default=0), facts.production.context
     if not longest:
-        return ChecklistItem(key, question, Standing.MISSING, "no candidate arm has requests", "run the suite")
+        return Answer(Standing.MISSING, "no candidate arm has requests", "run the suite")
     checked = ", ".join(f"long_context {check.verdict.value} in {check.arm}" for check in facts.results("long_context"))
     words = f"up to {longest} tokens of prompt and answer; {checked or 'the check long_context has no result'}"
     if wanted is None:
-        return ChecklistItem(key, question, Standing.SHORT, words, "state production's longest context: --context N")
+        return Answer(Standing.SHORT, words, "state production's longest context: --context N")
     if longest < wanted or not checked:
         hint = f"add prompts of {wanted} tokens and the check long_context"
-        return ChecklistItem(key, question, Standing.SHORT, f"{words}; production has {wanted}", hint)
-    return ChecklistItem(key, question, Standing.SHOWN, f"{words}; production has {wanted}")
+        return Answer(Standing.SHORT, f"{words}; production has {wanted}", hint)
+    return Answer(Standing.SHOWN, f"{words}; production has {wanted}")
 
 
-def kind_of_target(facts: ChecklistFacts) -> ChecklistItem:
+def kind_of_target(facts: ChecklistFacts) -> Answer:
     """The audited target: quantisation rounds and experts route otherwise, so evidence holds for one target."""
-    key, question = "target", "Is the audited target the deployed one, quantised and with experts as in production?"
     target = next((artifact for artifact in facts.run.artifacts if artifact.kind == "target"), None)
     about = _described(target)
     hint = "name the deployed target's folder in the suite"
     if target is None or not about:
-        return ChecklistItem(key, question, Standing.MISSING, "the record does not describe the target", hint)
+        return Answer(Standing.MISSING, "the record does not describe the target", hint)
     text = " ".join((target.name, *about.values())).lower()
     traits = [word for word, names in (("quantised", QUANTISED), ("experts", EXPERTS)) if any(n in text for n in names)]
     words = f"{target.name}: {', '.join(f'{name} {value}' for name, value in about.items())}"
     seen = f"by name {' and '.join(traits)}" if traits else "no sign of quantisation or experts"
     wanted = f"its evidence is this target's only; if production's differs, {hint}"
-    return ChecklistItem(key, question, Standing.SHOWN, f"{words}; {seen}", "" if traits else wanted)
+    return Answer(Standing.SHOWN, f"{words}; {seen}", "" if traits else wanted)
 
 
 def _described(target: ArtifactRef | None) -> dict[str, str]:
@@ -239,12 +238,8 @@ def _described(target: ArtifactRef | None) -> dict[str, str]:
     return {name: str(facts[name]) for name in kept if facts.get(name)} if isinstance(facts, Mapping) else {}
 
 
-def fallback(facts: ChecklistFacts) -> ChecklistItem:
+def fallback(facts: ChecklistFacts) -> Answer:
     """The engine without speculation: each candidate's baseline, with its verdict."""
-    key, question = (
-        "fallback",
-        "Can speculation be switched off with the same answers, or the same distribution of them?",
-    )
     hint = "add greedy_equality, or coupled_equality or law above temperature 0,"
     alone = [arm.name for arm in facts.candidates if not _has_baseline(facts.run, arm)]
     results = facts.results(*SAME_TOKENS, *SAME_LAW)
@@ -255,11 +250,11 @@ def fallback(facts: ChecklistFacts) -> ChecklistItem:
     faults = any(check.verdict is Verdict.FAULT for check in results)
     lacking = [arm.name for arm in facts.candidates if arm.name not in certified]
     if not results:
-        return ChecklistItem(key, question, Standing.MISSING, words, f"{hint} to the suite's arms")
+        return Answer(Standing.MISSING, words, f"{hint} to the suite's arms")
     if faults or lacking:
         wanted = "the answers change" if faults else f"{hint} to {', '.join(lacking)}"
-        return ChecklistItem(key, question, Standing.SHORT, words, wanted)
-    return ChecklistItem(key, question, Standing.SHOWN, words)
+        return Answer(Standing.SHORT, words, wanted)
+    return Answer(Standing.SHOWN, words)
 
 
 def _has_baseline(run: StoredRun, arm: StoredArm) -> bool:
@@ -273,13 +268,14 @@ def _verdicts(results: Iterable[StoredCheck]) -> Iterator[str]:
         yield f"{check.check} {check.verdict.value} in {check.arm} ({kind})"
 
 
-QUESTIONS: Final[Sequence[Answer]] = (
-    traffic,
-    concurrency,
-    tail_latency,
-    pins,
-    short_answers,
-    long_contexts,
-    kind_of_target,
-    fallback,
-)
+QUESTIONS: Final[Mapping[str, tuple[str, Callable[[ChecklistFacts], Answer]]]] = {
+    "traffic": ("Does it accept drafts on your own traffic?", traffic),
+    "concurrency": ("Did it run at production's concurrency?", concurrency),
+    "p99": ("Is the slowest hundredth faster too, not only the mean?", tail_latency),
+    "pins": ("Are versions pinned: engine, target, draft?", pins),
+    "short_answers": (f"Does it hold for answers of at most {SHORT} tokens?", short_answers),
+    "long_contexts": ("Does it hold at production's longest context?", long_contexts),
+    "target": ("Is the audited target the deployed one, quantised and with experts as in production?", kind_of_target),
+    "fallback": ("Can speculation be switched off with the same answers, or the same distribution of them?", fallback),
+}
+"""By key: what production asks, and the reading of the answer."""

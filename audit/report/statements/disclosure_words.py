@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
 from audit.report.statements.disclosure import FORMAT, ArmDisclosure, AspectOutcome, AspectResult, Disclosure
 from audit.store import StoredCheck
+from audit.store.base.canonical import named
 from audit.store.base.values import CountSource, RunStatus
 
 EQUIVALENCES: Final[Mapping[str, str]] = {
@@ -33,6 +33,7 @@ SOURCES: Final[Mapping[CountSource, str]] = {
     CountSource.SERVER: "as the server states that it does not speculate",
     CountSource.UNKNOWN: "from an unknown source",
 }
+CHECK_FACTS: Final = ("check", "claim", "verdict", "level", "n", "bound", "margin", "summary")
 SCOPE: Final = "Each result holds for the prompts, lengths, batch sizes and machine of this run."
 
 
@@ -62,26 +63,15 @@ def document(statement: Disclosure) -> dict[str, Any]:
         "run": run.ulid,
         "suite": {"name": run.suite_name, "sha256": run.suite_sha256},
         "status": run.status.value,
-        "finished_at": None if run.finished_at is None else run.finished_at.isoformat(),
-        "record_root": run.record_root,
+        **named(run, "finished_at", "record_root"),
         "damage": statement.broken,
-        "models": [
-            {"kind": used.kind, "role": used.role, "name": used.name, "sha256": used.sha256}
-            for used in statement.models
-        ],
+        "models": [named(used, "kind", "role", "name", "sha256") for used in statement.models],
         "arms": [_arm_document(part) for part in statement.arms],
-        "waived": [
-            {"text": waived.text, "policy_sha256": waived.policy_sha256, "actor": waived.actor, "at": _iso(waived.at)}
-            for waived in statement.waived
-        ],
+        "waived": [named(waived, "text", "policy_sha256", "actor", "at") for waived in statement.waived],
         "statement": [
             {"title": section.title, "sentences": list(section.sentences)} for section in sections(statement)
         ],
     }
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat()
 
 
 def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
@@ -89,8 +79,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "configuration_sha256": part.configuration,
-        "lossless": arm.lossless,
-        "fault": arm.fault,
+        **named(arm, "lossless", "fault"),
         **part.settings.columns(),
         "requests": counts.requests,
         "output_tokens": counts.output,
@@ -98,7 +87,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
         "accepted_tokens": counts.accepted,
         "counts_from": counts.source.value,
         "aspects": [
-            {"aspect": aspect.aspect.value, "outcome": aspect.outcome.value, "checks": [*map(_check, aspect.checks)]}
+            {**named(aspect, "aspect", "outcome"), "checks": [named(check, *CHECK_FACTS) for check in aspect.checks]}
             for aspect in part.aspects
         ],
         "examined_too_seldom": [
@@ -106,19 +95,6 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
             for row in part.short
         ],
         "situations_never_met": None if part.absent is None else list(part.absent),
-    }
-
-
-def _check(check: StoredCheck) -> dict[str, Any]:
-    return {
-        "check": check.check,
-        "claim": check.claim,
-        "verdict": check.verdict.value,
-        "level": check.level.name,
-        "n": check.n,
-        "bound": check.bound,
-        "margin": check.margin,
-        "summary": check.summary,
     }
 
 

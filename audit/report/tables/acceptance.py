@@ -166,7 +166,7 @@ def run_acceptance(store: Store, run: StoredRun, checks: Sequence[StoredCheck]) 
             arm=arm,
             tree=_tree(arm),
             steps=arm.counts.steps,
-            drafting=_drafting(steps.get(arm.name, [])),
+            drafting=sum(one.steps for one in steps.get(arm.name, []) if one.drafted) or None,
             places=tuple(_places(steps.get(arm.name, []), tree=_tree(arm))),
             lengths=tuple(_lengths(steps.get(arm.name, []))),
             domains=tuple(domains.get(arm.name, [])),
@@ -197,10 +197,6 @@ def _why_silent(arm: StoredArm) -> str:
     if not arm.counts.requests:
         return "it has no requests"
     return "nobody counted its drafts" if arm.counts.drafted is None else "it drafted no token"
-
-
-def _drafting(steps: Iterable[StepCounts]) -> int | None:
-    return sum(one.steps for one in steps if one.drafted) or None
 
 
 def _places(steps: Sequence[StepCounts], *, tree: bool) -> Iterator[PlaceCounts]:

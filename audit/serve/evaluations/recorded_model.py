@@ -28,7 +28,7 @@ from audit.serve.refusals import ApiRefusal
 from audit.serve.request_parser import MOST_DOMAIN, read_chat, read_completion
 from audit.serve.serving_run import serving_run
 from audit.store import Store
-from audit.text.printer import note
+from audit.text.printer import report
 from engine.backends.interface import Prompt
 from engine.core.errors import EngineError
 from engine.core.types import Request, SamplingParams
@@ -122,7 +122,7 @@ class RecordedModel:
         self._limits = ServeLimits(self.context, self.context, queue=ALL, seconds=math.inf)
         with ExitStack() as stack:
             place = stack.enter_context(Store.open(store, create=True))
-            started = serving_run(opened, self.name, self._limits, place, _report, self._records)
+            started = serving_run(opened, self.name, self._limits, place, report, self._records)
             self._run = stack.enter_context(started)
             self.store = place.url
             self._stack = stack.pop_all()
@@ -224,7 +224,3 @@ class RecordedModel:
 
     def _record(self, arm: str, completion: str) -> Mapping[str, str]:
         return {"run": self._run.ulid, "arm": arm, "request": completion, "store": self.store}
-
-
-def _report(line: str) -> None:
-    note(f"audit: {line}")

@@ -122,11 +122,7 @@ def _ask_sqlite(url: URL, statement: TextClause, params: Mapping[str, Any], limi
 
 
 def _answer(job: Mapping[str, Any], limits: QueryLimits) -> dict[str, Any]:
-    """The process's answer.
-
-    Raises:
-        UserError: the time is over, or the process ended without one.
-    """
+    """The process's answer; raises UserError: the time is over, or the process ended without one."""
     script = Script(query_worker.__file__, job["seconds"] + GRACE_S, environment=os.environ)
     try:
         answer: dict[str, Any] = run_script(script, job)

@@ -55,6 +55,11 @@ def jsonable(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+def named(value: object, *names: str) -> dict[str, Any]:
+    """Attributes of a value by name, as plain JSON types."""
+    return {name: jsonable(getattr(value, name)) for name in names}
+
+
 def to_json(value: Any) -> str:
     """Canonical JSON text of a value."""
     return _encode(jsonable(value))

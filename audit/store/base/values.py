@@ -377,3 +377,11 @@ def requests_named(run: str, keys: Sequence[RequestKey], name: str) -> list[Requ
         first = keys[0].name if keys else "none"
         raise UserError(f"run {run} has no request {name!r}; write one as findings do, such as {first}")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityViolation:
+    """One place where the store changed after the run finished."""
+
+    place: str
+    message: str

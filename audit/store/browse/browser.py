@@ -13,10 +13,8 @@ from sqlalchemy.orm import Session
 from audit.store import migrate
 from audit.store.base import failures
 from audit.store.base.connection import READING, is_sqlite, open_readonly, parse_url, shown
+from audit.store.base.transactions import reads
 from audit.store.browse import request_list, run_list, trends
-from audit.store.browse.request_list import RequestFilter, RequestPage, RequestPlaces
-from audit.store.browse.run_list import RunFilter, RunPage
-from audit.store.browse.trends import ArmSums, TrendRun
 from audit.store.store import Store
 from audit.store.tables import foreign_values
 
@@ -25,6 +23,14 @@ T = TypeVar("T")
 
 class Browser:
     """An open store whose connections cannot write. Use `Browser.open`, as a context manager."""
+
+    runs = reads(run_list.page)
+    run_names = reads(run_list.names)
+    requests = reads(request_list.page)
+    request_places = reads(request_list.places)
+    version_of = reads(run_list.version_of)
+    trend_runs = reads(trends.runs)
+    arm_sums = reads(trends.arm_sums)
 
     def __init__(self, engine: Engine, url: URL) -> None:
         self._engine = engine
@@ -51,7 +57,7 @@ class Browser:
             UserError: missing, unreadable, or of another revision.
         """
         migrate.make_ready(shown(self._url), self._url, create=False)
-        migrate.require_current(self._read(_revision), self._url)
+        migrate.require_current(self.read(_revision), self._url)
         return Store(self._engine, self._url)
 
     def blame(self, store: Store, error: Exception) -> None:
@@ -72,39 +78,7 @@ class Browser:
     ) -> None:
         self._engine.dispose()
 
-    def runs(self, wanted: RunFilter, cursor: str, *, newer: bool, limit: int) -> RunPage:
-        """A page of runs, newest first (`run_list.page`)."""
-        return self._read(lambda session: run_list.page(session, wanted, cursor, newer=newer, limit=limit))
-
-    def run_names(self, limit: int) -> run_list.RunNames:
-        """Names of suites, models and actors to choose from, at most `limit` each."""
-        return self._read(lambda session: run_list.names(session, limit))
-
-    def requests(self, run: str, wanted: RequestFilter, cursor: int, *, back: bool, limit: int) -> RequestPage:
-        """A page of a run's requests (`request_list.page`)."""
-        return self._read(lambda session: request_list.page(session, run, wanted, cursor, back=back, limit=limit))
-
-    def request_places(self, run: str) -> RequestPlaces:
-        """The arms, domains and checks by which a run's requests can be filtered."""
-        return self._read(lambda session: request_list.places(session, run))
-
-    def version_of(self, run: str) -> str:
-        """A text that changes whenever something of a run is added or erased.
-
-        Raises:
-            UserError: no such run.
-        """
-        return self._read(lambda session: run_list.version_of(session, run))
-
-    def trend_runs(self, wanted: RunFilter, limit: int) -> tuple[TrendRun, ...]:
-        """The newest runs, oldest first, with their verdicts."""
-        return self._read(lambda session: trends.runs(session, wanted, limit))
-
-    def arm_sums(self, run: str) -> tuple[ArmSums, ...]:
-        """Drafted and accepted tokens of the candidate arms of a run whose engines report steps."""
-        return self._read(lambda session: trends.arm_sums(session, run))
-
-    def _read(self, work: Callable[[Session], T]) -> T:
+    def read(self, work: Callable[[Session], T]) -> T:
         """Read in one transaction."""
         engine = self._engine.execution_options(**{READING: True})
         try:

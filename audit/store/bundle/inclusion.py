@@ -22,9 +22,9 @@ from audit.store.base.canonical import to_json
 from audit.store.base.keys import PublicKey
 from audit.store.bundle.tables import RUN, encoded, kind_of, parents
 from audit.store.ledger import notes, proof
-from audit.store.ledger.checkpoints import TreeHead
 from audit.store.ledger.coverage import COVERED
 from audit.store.ledger.entries import STATE
+from audit.store.ledger.notes import TreeHead
 from audit.store.ledger.proof import ProvenRow
 from audit.store.tables.runs import Base, RunRow
 

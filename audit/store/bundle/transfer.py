@@ -17,8 +17,7 @@ from audit.errors import UserError
 from audit.store.base.canonical import to_json
 from audit.store.bundle.archive import LOG, part_name, writing
 from audit.store.bundle.inclusion import inclusion_of
-from audit.store.bundle.rows import RunRows
-from audit.store.bundle.tables import Row, encoded, natural_key, parents
+from audit.store.bundle.tables import Row, RunRows, encoded, natural_key, parents
 from audit.store.ledger import log
 from audit.store.ledger.coverage import COVERED
 from audit.store.ledger.entries import STATE

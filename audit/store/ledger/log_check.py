@@ -1,7 +1,7 @@
 """Compare every covered row of a store with its entry in the log.
 
 Cannot see: a log that was recomputed as a whole, or cut together with its rows. A checkpoint kept outside the store
-shows both (`audit.store.ledger.checkpoints`).
+shows both (`audit.store.ledger.notes`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.store.base.merkle import leaf_hash
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
 from audit.store.ledger import entries
 from audit.store.ledger.coverage import COVERED, RUN_STATE, Covered
 from audit.store.ledger.entries import STATE

@@ -19,9 +19,9 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, levels, node_hash
 from audit.store.ledger import entries, log_scan, notes
-from audit.store.ledger.checkpoints import TreeHead
 from audit.store.ledger.coverage import COVERED, RUN_STATE
 from audit.store.ledger.entries import STATE
+from audit.store.ledger.notes import TreeHead
 from audit.store.tables.log import CheckpointRow
 from audit.store.tables.runs import ArtifactRow, Base, RunRow
 from audit.store.tables.verdicts import RegistrationRow

@@ -5,23 +5,21 @@ A registration precedes a run if its entry of the log precedes the run's: no clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import jsonable, storable
+from audit.store.base.transactions import Transaction, reads, writes
 from audit.store.base.values import StoredDecision
 from audit.store.tables.log import LogEntryRow
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArtifactRow, RunRow
 from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,45 +55,7 @@ class StoredRegistration:
     precedes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Attestations:
-    """The statements and registrations of an open store; each call is one transaction."""
-
-    read: Callable[[Callable[[Session], Any]], Any]
-    write: Callable[[Callable[[Session], Any]], Any]
-
-    def add(self, attestations: Sequence[StoredAttestation]) -> None:
-        """Record signed statements, all or none."""
-        self.write(lambda session: session.add_all([_row(session, item) for item in attestations]))
-
-    def of_run(self, run: str, types: Sequence[str] | None = None) -> tuple[StoredAttestation, ...]:
-        """The statements about a run, oldest first; only those of the types, if any are given."""
-        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_run(session, run, types))
-        return rows
-
-    def of_type(self, predicate_type: str) -> tuple[StoredAttestation, ...]:
-        """All statements of a type, oldest first."""
-        rows: tuple[StoredAttestation, ...] = self.read(lambda session: _of_type(session, predicate_type))
-        return rows
-
-    def has(self, payload_sha256: str) -> bool:
-        """True if the store has a statement with these signed bytes."""
-        query = select(AttestationRow.id).where(AttestationRow.payload_sha256 == payload_sha256).limit(1)
-        return bool(self.read(lambda session: session.scalars(query).one_or_none() is not None))
-
-    def register(self, registration: Registration) -> int:
-        """Commit to a suite and a policy; returns the place in the log."""
-        row = _registration_row(registration)
-        self.write(lambda session: session.add(row))
-        return int(self.read(lambda session: _newest_entry(session, registration.suite_sha256)))
-
-    def registrations(self, run: str) -> tuple[StoredRegistration, ...]:
-        """The registrations of a run's suite, oldest first."""
-        rows: tuple[StoredRegistration, ...] = self.read(lambda session: _registrations(session, run))
-        return rows
-
-
-def add_decision(session: Session, decision: StoredDecision, statement: StoredAttestation | None) -> None:
+def add_decision(session: Session, decision: StoredDecision, statement: StoredAttestation | None = None) -> None:
     """Insert a gate's decision and its statement, both or none."""
     writer.add_decision(session, decision)
     if statement is not None:
@@ -113,7 +73,19 @@ def _row(session: Session, item: StoredAttestation) -> AttestationRow:
     )
 
 
-def _of_run(session: Session, run: str, types: Sequence[str] | None) -> tuple[StoredAttestation, ...]:
+def _add(session: Session, attestations: Sequence[StoredAttestation]) -> None:
+    """Record signed statements, all or none."""
+    session.add_all([_row(session, item) for item in attestations])
+
+
+def _has(session: Session, payload_sha256: str) -> bool:
+    """True if the store has a statement with these signed bytes."""
+    query = select(AttestationRow.id).where(AttestationRow.payload_sha256 == payload_sha256).limit(1)
+    return session.scalars(query).one_or_none() is not None
+
+
+def _of_run(session: Session, run: str, types: Sequence[str] | None = None) -> tuple[StoredAttestation, ...]:
+    """The statements about a run, oldest first; only those of the types, if any are given."""
     row = find_run(session, run)
     query = select(AttestationRow).where(AttestationRow.run_id == row.id).order_by(AttestationRow.id)
     if types is not None:
@@ -122,6 +94,7 @@ def _of_run(session: Session, run: str, types: Sequence[str] | None) -> tuple[St
 
 
 def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, ...]:
+    """All statements of a type, oldest first."""
     query = (
         select(AttestationRow, RunRow.ulid)
         .outerjoin(RunRow, RunRow.id == AttestationRow.run_id)
@@ -132,25 +105,13 @@ def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, 
 
 
 def _stored(row: AttestationRow, run: str | None) -> StoredAttestation:
-    return StoredAttestation(
-        run=run,
-        predicate_type=row.predicate_type,
-        payload_sha256=row.payload_sha256,
-        envelope=row.envelope,
-        subjects=tuple(row.subjects),
-        created_at=row.created_at,
-    )
+    return value_of(StoredAttestation, row, run=run, subjects=tuple(row.subjects))
 
 
 def _registration_row(registration: Registration) -> RegistrationRow:
-    return RegistrationRow(
-        suite_name=storable(registration.suite_name),
-        suite_sha256=registration.suite_sha256,
-        policy_name=storable(registration.policy_name),
-        policy_sha256=registration.policy_sha256,
-        actor=storable(registration.actor),
-        created_at=registration.created_at,
-    )
+    given = asdict(registration)
+    texts = {name: storable(value) for name, value in given.items() if isinstance(value, str)}
+    return RegistrationRow(**given | texts)
 
 
 def _newest_entry(session: Session, suite_sha256: str) -> int:
@@ -160,6 +121,7 @@ def _newest_entry(session: Session, suite_sha256: str) -> int:
 
 
 def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]:
+    """The registrations of a run's suite, oldest first."""
     row = find_run(session, run)
     begun = _place(session, "run", row.id)
     suite = session.get_one(ArtifactRow, row.suite_artifact_id)
@@ -169,22 +131,31 @@ def _registrations(session: Session, run: str) -> tuple[StoredRegistration, ...]
         place = _place(session, "registration", registered.id)
         if place is not None:
             precedes = begun is not None and place < begun
-            result.append(StoredRegistration(_registered(registered), place, precedes))
+            result.append(StoredRegistration(value_of(Registration, registered), place, precedes))
     return tuple(result)
-
-
-def _registered(row: RegistrationRow) -> Registration:
-    return Registration(
-        suite_name=row.suite_name,
-        suite_sha256=row.suite_sha256,
-        policy_name=row.policy_name,
-        policy_sha256=row.policy_sha256,
-        actor=row.actor,
-        created_at=row.created_at,
-    )
 
 
 def _place(session: Session, kind: str, key: int) -> int | None:
     """The entry of a row in the log; None if it has none."""
     query = select(LogEntryRow.seq).where(LogEntryRow.kind == kind, LogEntryRow.ref == str(key))
     return session.scalars(query.order_by(LogEntryRow.seq).limit(1)).one_or_none()
+
+
+@dataclass(frozen=True, slots=True)
+class Attestations:
+    """The statements and registrations of an open store; each call is one transaction."""
+
+    read: Transaction
+    write: Transaction
+
+    add = writes(_add)
+    of_run = reads(_of_run)
+    of_type = reads(_of_type)
+    has = reads(_has)
+    registrations = reads(_registrations)
+
+    def register(self, registration: Registration) -> int:
+        """Commit to a suite and a policy; returns the place in the log."""
+        row = _registration_row(registration)
+        self.write(lambda session: session.add(row))
+        return int(self.read(lambda session: _newest_entry(session, registration.suite_sha256)))

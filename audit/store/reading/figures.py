@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -10,10 +10,10 @@ from typing import Any, Final
 from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
+from audit.store.base.transactions import Transaction, reads
 from audit.store.base.values import RequestKey
-from audit.store.sums import sums
-from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, arm_drafts, run_draft_sums
-from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples
+from audit.store.sums.drafts import ArmDraftSums, arm_drafts, run_draft_sums
+from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples, stored
 from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RequestRow, RunRow
 
@@ -71,94 +71,68 @@ class ArmLengths:
     accepted: int | None
 
 
-class Figures:
-    """The sums of a store. `Store.figures` makes it; every method is one transaction."""
+def _sums(session: Session, run: str) -> RunSums:
+    """Sums over requests and steps by arm: those kept when the run ended, else summed now."""
+    return stored(session, find_run(session, run)) or run_sums(session, run)
 
-    def __init__(self, read: Callable[[Callable[[Session], Any]], Any]) -> None:
-        self._read = read
 
-    def sums(self, run: str) -> RunSums:
-        """Sums over requests and steps by arm: those kept when the run ended, else summed now."""
+def _draft_sums(session: Session, run: str) -> tuple[ArmDraftSums, ...]:
+    """The sums of the drafts of each candidate whose engine reports its steps: those kept, else summed now."""
+    kept = stored(session, find_run(session, run))
+    return run_draft_sums(session, run) if kept is None else kept.drafts
 
-        def work(session: Session) -> RunSums:
-            row = find_run(session, run)
-            return sums.stored(session, row) or run_sums(session, run)
 
-        made: RunSums = self._read(work)
-        return made
+def _samples(session: Session, run: str, most: int) -> tuple[ArmSample, ...]:
+    """At least `most` sampled requests of each arm, or all of them."""
+    kept = stored(session, find_run(session, run))
+    if kept is not None and all(sample.holds(most) for sample in kept.samples):
+        return kept.samples
+    return samples(session, run, most)
 
-    def draft_sums(self, run: str) -> tuple[ArmDraftSums, ...]:
-        """The sums of the drafts of each candidate whose engine reports its steps: those kept, else summed now."""
 
-        def work(session: Session) -> tuple[ArmDraftSums, ...]:
-            kept = sums.stored(session, find_run(session, run))
-            return run_draft_sums(session, run) if kept is None else kept.drafts
+def _pairs(session: Session, run: str, arm: str, baseline: str) -> ArmPairs:
+    """Number of requests that both arms have, and of those among them whose content is erased."""
+    ((pairs, erased),) = _rows(session, PAIRS, run, arm=arm, baseline=baseline)
+    return ArmPairs(int(pairs), int(erased or 0))
 
-        made: tuple[ArmDraftSums, ...] = self._read(work)
-        return made
 
-    def samples(self, run: str, most: int) -> tuple[ArmSample, ...]:
-        """At least `most` sampled requests of each arm, or all of them."""
+def _parted(session: Session, run: str, arm: str, baseline: str) -> tuple[RequestKey, ...]:
+    """The requests of an arm whose tokens, end or text differ from the baseline's.
 
-        def work(session: Session) -> tuple[ArmSample, ...]:
-            kept = sums.stored(session, find_run(session, run))
-            if kept is not None and all(sample.holds(most) for sample in kept.samples):
-                return kept.samples
-            return samples(session, run, most)
+    Erased content compares as equal but for the number of tokens and the end.
+    """
+    rows = _rows(session, PARTED, run, arm=arm, baseline=baseline)
+    return tuple(RequestKey(arm, case, int(sample)) for case, sample in rows)
 
-        made: tuple[ArmSample, ...] = self._read(work)
-        return made
 
-    def present(self, run: str, keys: Collection[RequestKey]) -> frozenset[RequestKey]:
-        """Those of the keys that are requests of the run."""
-        made: frozenset[RequestKey] = self._read(
-            lambda session: frozenset(_present(session, find_run(session, run), keys))
-        )
-        return made
+def _lengths(session: Session, run: str, short: int) -> tuple[ArmLengths, ...]:
+    """The lengths of the requests of each arm; answers of at most `short` tokens are short."""
+    return tuple(
+        ArmLengths(arm, int(requests), int(longest), int(few), _count(drafted), _count(accepted))
+        for arm, requests, longest, few, drafted, accepted in _rows(session, LENGTHS, run, short=short)
+    )
 
-    def pairs(self, run: str, arm: str, baseline: str) -> ArmPairs:
-        """Number of requests that both arms have, and of those among them whose content is erased."""
-        ((pairs, erased),) = self._rows(PAIRS, run, arm=arm, baseline=baseline)
-        return ArmPairs(int(pairs), int(erased or 0))
 
-    def parted(self, run: str, arm: str, baseline: str) -> tuple[RequestKey, ...]:
-        """The requests of an arm whose tokens, end or text differ from the baseline's.
+def _pieces(session: Session, run: str) -> Mapping[int, str]:
+    """The recorded texts of the tokens of a run's tokenizer; empty if there are none."""
+    return {int(token): piece for token, piece in _rows(session, PIECES, run)}
 
-        Erased content compares as equal but for the number of tokens and the end.
-        """
-        rows = self._rows(PARTED, run, arm=arm, baseline=baseline)
-        return tuple(RequestKey(arm, case, int(sample)) for case, sample in rows)
 
-    def lengths(self, run: str, short: int) -> tuple[ArmLengths, ...]:
-        """The lengths of the requests of each arm; answers of at most `short` tokens are short."""
-        return tuple(
-            ArmLengths(arm, int(requests), int(longest), int(few), _count(drafted), _count(accepted))
-            for arm, requests, longest, few, drafted, accepted in self._rows(LENGTHS, run, short=short)
-        )
-
-    def drafts(self, run: str, arm: str) -> ArmDrafts:
-        """The drafts of an arm's requests, in the order in which they finished."""
-        made: ArmDrafts = self._read(lambda session: arm_drafts(session, run, arm))
-        return made
-
-    def pieces(self, run: str) -> Mapping[int, str]:
-        """The recorded texts of the tokens of a run's tokenizer; empty if there are none."""
-        return {int(token): piece for token, piece in self._rows(PIECES, run)}
-
-    def _rows(self, sql: str, run: str, **given: Any) -> Sequence[Any]:
-        def work(session: Session) -> Sequence[Any]:
-            find_run(session, run)
-            return session.execute(text(sql), {"run": run, **given}).all()
-
-        rows: Sequence[Any] = self._read(work)
-        return rows
+def _rows(session: Session, sql: str, run: str, **given: Any) -> Sequence[Any]:
+    find_run(session, run)
+    return session.execute(text(sql), {"run": run, **given}).all()
 
 
 def _count(cell: Any) -> int | None:
     return None if cell is None else int(cell)
 
 
-def _present(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:
+def _present(session: Session, run: str, keys: Collection[RequestKey]) -> frozenset[RequestKey]:
+    """Those of the keys that are requests of the run."""
+    return frozenset(_of_arms(session, find_run(session, run), keys))
+
+
+def _of_arms(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:
     """A query per arm, which its unique index answers."""
     arms = {name: row for row, name in session.execute(select(ArmRow.id, ArmRow.name).where(ArmRow.run_id == run.id))}
     place = tuple_(RequestRow.case_id, RequestRow.sample)
@@ -166,3 +140,20 @@ def _present(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Ite
         wanted = [(key.case_id, key.sample) for key in group]
         query = select(RequestRow.case_id, RequestRow.sample).where(RequestRow.arm_id == arms.get(arm))
         yield from (RequestKey(arm, *row) for row in session.execute(query.where(place.in_(wanted))))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The sums of a store. `Store.figures` makes it; every method is one transaction."""
+
+    read: Transaction
+
+    sums = reads(_sums)
+    draft_sums = reads(_draft_sums)
+    samples = reads(_samples)
+    present = reads(_present)
+    pairs = reads(_pairs)
+    parted = reads(_parted)
+    lengths = reads(_lengths)
+    drafts = reads(arm_drafts)
+    pieces = reads(_pieces)

@@ -14,7 +14,7 @@ from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store.base.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
 from audit.store.tables.content import FindingRow
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, EnvironmentRow
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 
@@ -38,23 +38,16 @@ def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:
 
 
 def _check(row: CheckRow, arm: str, result: FindingRow | None) -> StoredCheck:
-    return StoredCheck(
+    return value_of(
+        StoredCheck,
+        row,
         arm=arm,
         check=row.name,
-        claim=row.claim,
         level=Level[row.level],
         verdict=Verdict(row.verdict),
-        n=row.n,
-        statistic=row.statistic,
-        p_value=row.p_value,
-        effect=row.effect,
-        bound=row.bound,
-        margin=row.margin,
         summary=row.summary if result is None or result.summary is None else result.summary,
         findings=() if result is None else tuple(Finding(**finding) for finding in result.findings),
         erased=row.n_findings if result is None else 0,
-        details=row.details,
-        created_at=row.created_at,
     )
 
 
@@ -68,9 +61,7 @@ def coverage(session: Session, ulid: str) -> tuple[StoredCoverage, ...]:
         .where(CheckRow.id.in_(latest))
         .order_by(ArmRow.id, CheckRow.name, CoverageRow.situation)
     )
-    return tuple(
-        StoredCoverage(arm, check, row.situation, row.occurred, row.examined, row.least) for row, check, arm in rows
-    )
+    return tuple(value_of(StoredCoverage, row, arm=arm, check=check) for row, check, arm in rows)
 
 
 def judgements(session: Session, ulid: str) -> tuple[StoredJudgement, ...]:
@@ -96,24 +87,11 @@ def decisions(session: Session, ulid: str) -> tuple[StoredDecision, ...]:
 
 def as_decision(row: GateDecisionRow, ulid: str) -> StoredDecision:
     """The decision of a row about a run."""
-    return StoredDecision(
-        ulid, row.policy_sha256, row.policy, row.decision, tuple(row.reasons), row.actor, row.created_at
-    )
+    return value_of(StoredDecision, row, run=ulid, reasons=tuple(row.reasons))
 
 
 def attachments(session: Session, ulid: str) -> tuple[Attachment, ...]:
     """The reports that a run's evidence is bound to, oldest first."""
     run = find_run(session, ulid)
     rows = session.scalars(select(AttachmentRow).where(AttachmentRow.run_id == run.id).order_by(AttachmentRow.id))
-    return tuple(
-        Attachment(
-            run=ulid,
-            report_before=row.report_before,
-            report_after=row.report_after,
-            format=row.format,
-            location=row.location,
-            statement=row.statement,
-            created_at=row.created_at,
-        )
-        for row in rows
-    )
+    return tuple(value_of(Attachment, row, run=ulid) for row in rows)

@@ -27,7 +27,7 @@ from audit.store.base.values import (
 )
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums import accounts
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import CheckRow
 from audit.store.writing import integrity
@@ -94,17 +94,13 @@ def _summary(session: Session, run: RunRow) -> RunSummary:
     verdicts = session.execute(
         select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
     )
-    return RunSummary(
-        ulid=run.ulid,
-        suite_name=run.suite_name,
+    return value_of(
+        RunSummary,
+        run,
         status=RunStatus(run.status),
-        started_at=run.started_at,
-        finished_at=run.finished_at,
         arms=_count(session, ArmRow, run),
         requests=_count(session, RequestRow, run),
-        tokens=run.tokens,
         verdicts={Verdict(verdict): count for verdict, count in verdicts},
-        exit_code=run.exit_code,
     )
 
 
@@ -117,24 +113,16 @@ def load_run(session: Session, ulid: str) -> StoredRun:
     run = find_run(session, ulid)
     suite = session.get_one(ArtifactRow, run.suite_artifact_id)
     place = session.get_one(EnvironmentRow, run.environment_id)
-    return StoredRun(
-        ulid=run.ulid,
-        suite_name=run.suite_name,
+    return value_of(
+        StoredRun,
+        run,
         suite_sha256=suite.sha256,
         suite_document=suite.manifest,
         status=RunStatus(run.status),
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        actor=run.actor,
-        code_commit=run.code_commit,
         artifacts=_artifacts(session, run),
         environment=Environment(place.packages, place.hardware, place.code, place.sha256),
         arms=_arms(session, run),
         events=_events(session, run),
-        tokens=run.tokens,
-        record_root=run.record_root,
-        content_root=run.content_root,
-        exit_code=run.exit_code,
         reason=RunReason(run.purpose, run.ticket),
     )
 
@@ -160,12 +148,11 @@ def _events(session: Session, run: RunRow) -> tuple[StoredEvent, ...]:
 def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
     rows = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all()
     return tuple(
-        StoredArm(
-            name=arm.name,
+        value_of(
+            StoredArm,
+            arm,
             kind=ArmKind(arm.kind),
             level=Level[arm.level],
-            lossless=arm.lossless,
-            spec=arm.spec,
             effective=Effective.from_json(arm.effective),
             counts=accounts.arm_counts(session, arm),
         )

@@ -5,16 +5,16 @@ The tables have the plan of each watch, and what every reading of the counters g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Double, ForeignKey, Index, Integer, String, Text, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from audit.store.base.canonical import storable
-from audit.store.tables.lookup import find_run
+from audit.store.base.transactions import Transaction, reads, writes
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, Base, Key, RequestRow, RunRow, UtcTime
 
 
@@ -93,42 +93,11 @@ class PromptDrafts:
 COLUMNS = tuple(field.name for field in fields(WatchReading))
 
 
-@dataclass(frozen=True, slots=True)
-class Watches:
-    """The watches of an open store; each call is one transaction."""
-
-    read: Callable[[Callable[[Session], Any]], Any]
-    write: Callable[[Callable[[Session], Any]], Any]
-
-    def begin(self, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
-        """The newest watch with these settings, or a new one."""
-        watch: StoredWatch = self.write(lambda session: _begun(session, settings, actor, at))
-        return watch
-
-    def add(self, watch: int, readings: Sequence[WatchReading]) -> None:
-        """Record readings of one moment, all or none."""
-        self.write(lambda session: session.add_all([_row(watch, reading) for reading in readings]))
-
-    def readings(self, watch: int, since: datetime | None = None) -> tuple[WatchReading, ...]:
-        """The readings of a watch, oldest first."""
-        rows: tuple[WatchReading, ...] = self.read(lambda session: _readings(session, watch, since))
-        return rows
-
-    def prompts(self, run: str, arm: str) -> tuple[PromptDrafts, ...]:
-        """Drafted and accepted tokens of each request of an arm whose engine reports its steps."""
-        rows: tuple[PromptDrafts, ...] = self.read(lambda session: _prompts(session, run, arm))
-        return rows
-
-    def all(self) -> tuple[StoredWatch, ...]:
-        """Every watch, oldest first."""
-        rows: tuple[StoredWatch, ...] = self.read(lambda session: _all(session))
-        return rows
-
-
 def _begun(session: Session, settings: WatchSettings, actor: str, at: datetime) -> StoredWatch:
-    watchs = [watch for watch in _all(session) if watch.settings == settings]
-    if watchs:
-        return watchs[-1]
+    """The newest watch with these settings, or a new one."""
+    same = [watch for watch in _all(session) if watch.settings == settings]
+    if same:
+        return same[-1]
     names = ("reference", "rise_reference", "unit", "alpha", "interval_s")
     row = WatchRow(
         **{name: getattr(settings, name) for name in names},
@@ -143,6 +112,11 @@ def _begun(session: Session, settings: WatchSettings, actor: str, at: datetime) 
     return StoredWatch(row.id, settings, at)
 
 
+def _add(session: Session, watch: int, readings: Sequence[WatchReading]) -> None:
+    """Record readings of one moment, all or none."""
+    session.add_all([_row(watch, reading) for reading in readings])
+
+
 def _row(watch: int, reading: WatchReading) -> WatchReadingRow:
     values = {name: getattr(reading, name) for name in COLUMNS}
     return WatchReadingRow(
@@ -150,7 +124,8 @@ def _row(watch: int, reading: WatchReading) -> WatchReadingRow:
     )
 
 
-def _readings(session: Session, watch: int, since: datetime | None) -> tuple[WatchReading, ...]:
+def _readings(session: Session, watch: int, since: datetime | None = None) -> tuple[WatchReading, ...]:
+    """The readings of a watch, oldest first."""
     # columns, not rows of the mapper: a month has tens of thousands
     columns = [getattr(WatchReadingRow, name) for name in COLUMNS]
     query = select(*columns).where(WatchReadingRow.watch_id == watch).order_by(WatchReadingRow.id)
@@ -160,6 +135,7 @@ def _readings(session: Session, watch: int, since: datetime | None) -> tuple[Wat
 
 
 def _prompts(session: Session, run: str, arm: str) -> tuple[PromptDrafts, ...]:
+    """Drafted and accepted tokens of each request of an arm whose engine reports its steps."""
     query = select(RequestRow.case_id, RequestRow.n_drafted, RequestRow.n_accepted).join(
         ArmRow, ArmRow.id == RequestRow.arm_id
     )
@@ -168,15 +144,27 @@ def _prompts(session: Session, run: str, arm: str) -> tuple[PromptDrafts, ...]:
 
 
 def _all(session: Session) -> tuple[StoredWatch, ...]:
+    """Every watch, oldest first."""
     query = select(WatchRow, RunRow.ulid).outerjoin(RunRow, RunRow.id == WatchRow.run_id).order_by(WatchRow.id)
     return tuple(_stored(row, run) for row, run in session.execute(query))
 
 
 def _stored(row: WatchRow, run: str | None) -> StoredWatch:
-    settings = WatchSettings(
-        row.url, run, row.reference, row.reference_from, row.rise_reference, row.unit, row.alpha, row.interval_s
-    )
-    return StoredWatch(row.id, settings, row.created_at)
+    return StoredWatch(row.id, value_of(WatchSettings, row, run=run), row.created_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """The watches of an open store; each call is one transaction."""
+
+    read: Transaction
+    write: Transaction
+
+    begin = writes(_begun)
+    add = writes(_add)
+    readings = reads(_readings)
+    prompts = reads(_prompts)
+    all = reads(_all)
 
 
 class WatchRow(Base):

@@ -9,7 +9,7 @@ which the counters of a server include, and an account that is wrong (see the ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import func, select
@@ -53,14 +53,7 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     if reports_steps(effective):
         return counts
     result = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
-    return replace(
-        counts,
-        steps=result.steps,
-        drafted=result.drafted,
-        accepted=result.accepted,
-        source=result.source,
-        resolution=result.resolution,
-    )
+    return replace(counts, **asdict(result))
 
 
 def facts_of(session: Session, arm: ArmRow) -> Iterator[tuple[int, Mapping[str, Any]]]:

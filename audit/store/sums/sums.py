@@ -22,8 +22,7 @@ from sqlalchemy.orm import Session
 
 from audit.stats.acceptance.estimators import DraftSums
 from audit.store.base.canonical import to_json
-from audit.store.base.values import RequestKey
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation, RequestKey
 from audit.store.sums.drafts import ArmDraftSums, run_draft_sums
 from audit.store.tables.runs import RunRow
 from audit.store.tables.verdicts import RunSumsRow
@@ -279,11 +278,7 @@ KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def _made(kind: type, values: Any) -> Any:
-    """A row of a part.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
+    """A row of a part; raises ValueError, TypeError: it is none."""
     if kind is ArmSample:
         arm, requests, cases = values
         return ArmSample(str(arm), int(requests), tuple((str(case), int(sample)) for case, sample in cases))

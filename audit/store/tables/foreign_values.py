@@ -20,8 +20,7 @@ from audit.errors import CannotDecide
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
 from audit.store.base.connection import READING
-from audit.store.base.values import RunStatus
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation, RunStatus
 from audit.store.tables.runs import Base
 
 WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {

@@ -1,14 +1,18 @@
-"""Finds runs and arms by name."""
+"""Finds runs and arms by name, and makes values of rows."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.tables.runs import ArmRow, RunRow
+
+T = TypeVar("T")
 
 
 def now() -> datetime:
@@ -39,3 +43,9 @@ def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
         known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))
         raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
     return arm
+
+
+def value_of(kind: type[T], row: Any, /, **other: Any) -> T:
+    """A value whose fields are the row's columns of the same names, apart from the `other` ones."""
+    names = (field.name for field in fields(cast(Any, kind)) if field.init and field.name not in other)
+    return kind(**{name: getattr(row, name) for name in names}, **other)

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from audit.store.base import commitments
 from audit.store.base.canonical import storable
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
 from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import (

@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
 from audit.store.base.values import RequestKey, RunStatus, requests_named
-from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
-from audit.store.tables.events import ToolEventRow
+from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow, ToolEventRow
 from audit.store.tables.lookup import find_run, now
 from audit.store.tables.runs import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.tables.verdicts import CheckRow
@@ -49,7 +48,7 @@ class StoredErasure:
     results: int
 
 
-def plan(session: Session, ulid: str, names: Sequence[str]) -> ErasurePlan:
+def plan(session: Session, ulid: str, names: Sequence[str] = ()) -> ErasurePlan:
     """Plans an erasure in a run: the named requests and all findings that may quote them, or all of both.
 
     Raises:

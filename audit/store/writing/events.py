@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from audit.store.base.canonical import storable, to_json
 from audit.store.ledger import log
 from audit.store.ledger.coverage import COVERED
-from audit.store.tables.events import ConstraintEventRow, SafetyEventRow, ToolEventRow
+from audit.store.tables.content import ConstraintEventRow, SafetyEventRow, ToolEventRow
 from audit.store.tables.runs import Base
 from engine.core.errors import TraceError
 

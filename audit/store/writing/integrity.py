@@ -23,7 +23,7 @@ from audit.store.base import commitments
 from audit.store.base.canonical import sha256_json
 from audit.store.base.governance import governance
 from audit.store.base.merkle import merkle_root
-from audit.store.base.violations import IntegrityViolation
+from audit.store.base.values import IntegrityViolation
 from audit.store.tables.content import ErasureRow
 from audit.store.tables.runs import (
     ArmRow,

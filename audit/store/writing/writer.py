@@ -6,7 +6,7 @@ Functions take an open session inside a transaction and never commit.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import func, insert, inspect, select
 from sqlalchemy.dialects import sqlite
@@ -43,9 +43,6 @@ from audit.store.tables.runs import (
 )
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 from audit.store.writing import contents, integrity
-
-if TYPE_CHECKING:
-    pass
 
 
 def begin_run(session: Session, start: NewRun) -> str:
@@ -139,7 +136,7 @@ def _event(session: Session, run: RunRow, status: RunStatus, detail: str) -> Non
     session.add(RunEventRow(run_id=run.id, status=status.value, at=now(), detail=detail))
 
 
-def set_status(session: Session, ulid: str, status: RunStatus, detail: str) -> None:
+def set_status(session: Session, ulid: str, status: RunStatus, detail: str = "") -> None:
     """Change a run's status and add an event with the reason; sums of an earlier end no longer hold."""
     run = find_run(session, ulid)
     sums.drop(session, run)
@@ -260,14 +257,6 @@ def add_decision(session: Session, decision: StoredDecision) -> None:
 
 def add_attachment(session: Session, attachment: Attachment) -> None:
     """Insert a binding of evidence to a report."""
-    session.add(
-        AttachmentRow(
-            run_id=find_run(session, attachment.run).id,
-            report_before=attachment.report_before,
-            report_after=attachment.report_after,
-            format=attachment.format,
-            location=attachment.location,
-            statement=jsonable(attachment.statement),
-            created_at=attachment.created_at,
-        )
-    )
+    given = asdict(attachment) | {"statement": jsonable(attachment.statement)}
+    run = find_run(session, given.pop("run"))
+    session.add(AttachmentRow(run_id=run.id, **given))

@@ -34,9 +34,8 @@ from engine.models.numerics.interface import Invariance
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics
-from engine.proposers.interface import Proposer
+from engine.proposers.interface import PlainProposer, Proposer
 from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
-from engine.proposers.plain import PlainProposer
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign.requests import ForeignEngine, header_of
 from engine.record.trace import Trace, TraceHeader

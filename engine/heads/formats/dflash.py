@@ -36,10 +36,8 @@ def _announced(config: Mapping[str, Any]) -> bool:
 
 
 def _read(folder: ModelFolder) -> HeadCheckpoint:
-    """A drafter; `target_layer_ids` i means the output of layer i, which transformers calls hidden_states[i + 1].
-
-    Raises:
-        ModelError: a count, a token or a layer that does not fit; a tensor.
+    """A drafter; `target_layer_ids` i means the output of layer i, which transformers calls hidden_states[i + 1];
+    raises ModelError: a count, a token or a layer that does not fit; a tensor.
     """
     where, document = folder.name("config.json"), folder.config
     config, section = read_config(document, where), document[SECTION]

@@ -167,10 +167,8 @@ def _slots(shape: MedusaShape, tensors: Mapping[str, Tensor], config: Mapping[st
 
 
 def _with_shared_head(tensors: Mapping[str, Tensor], shape: MedusaShape, where: str) -> dict[str, Tensor]:
-    """The tensors with one output matrix under every head's name; copies of it may be stored.
-
-    Raises:
-        ModelError: stored output matrices that differ.
+    """The tensors with one output matrix under every head's name; copies of it may be stored; raises ModelError: stored
+    output matrices that differ.
     """
     names = [shape.name(shape.dialect.head, h) for h in range(shape.heads)]
     stored = [name for name in (f"{shape.prefix}lm_head.weight", *names) if name in tensors]
@@ -193,10 +191,8 @@ def _require_types(tensors: Mapping[str, Tensor], where: str) -> None:
 
 
 def _mapped(tensors: dict[str, Tensor], shape: MedusaShape, vocabulary: int, where: str) -> dict[str, Tensor]:
-    """Without a map that leaves nothing out; with one, output matrices of its rows only.
-
-    Raises:
-        ModelError: a map that names a token twice or none of the vocabulary, or output matrices of another size.
+    """Without a map that leaves nothing out; with one, output matrices of its rows only; raises ModelError: a map that
+    names a token twice or none of the vocabulary, or output matrices of another size.
     """
     tokens = tensors.pop("token_map", None)
     if tokens is None or len(tokens) >= vocabulary:

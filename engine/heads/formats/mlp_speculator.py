@@ -116,11 +116,7 @@ def _slots(sizes: MlpSpeculatorSizes, prefix: str) -> list[TensorSpec]:
 
 
 def _shared(tensors: Mapping[str, Tensor], sizes: MlpSpeculatorSizes, where: str) -> dict[str, Tensor]:
-    """Every stage's names, tied ones with the first copy.
-
-    Raises:
-        ModelError: a stored copy is not equal to the first.
-    """
+    """Every stage's names, tied ones with the first copy; raises ModelError if a stored copy is not equal to it."""
     whole = dict(tensors)
     for stage in range(1, sizes.stages):
         for name in ("emb.{}", "head.{}", "norm.{}.weight", "norm.{}.bias", "proj.{}"):

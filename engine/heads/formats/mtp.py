@@ -1,9 +1,10 @@
-"""Multi-token prediction (MTP) modules: DeepSeek's layout and that of Qwen3-Next.
+"""Multi-token prediction (MTP) modules: the layouts of DeepSeek, Qwen3-Next and MiMo.
 
 Module k reads the normed embedding of a token and the normed state before it, side
 by side, through one matrix into one decoder layer. Published folders hold the
 modules beside the model that they were trained with; of such a folder only the
-modules are read.
+modules are read. A MiMo module has a qwen2 layer, as vLLM reads it; it reads the target's state before the final norm,
+and the state's half comes first. In this project's heads the embedding comes first, so its halves are swapped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
@@ -96,10 +98,8 @@ def _architectures(config: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
-    """Modules in DeepSeek's layout, with llama's attention.
-
-    Raises:
-        ModelError: latent attention or experts, which no head's decoder has; an invalid count; a tensor.
+    """Modules in DeepSeek's layout, with llama's attention; raises ModelError: latent attention or experts, which no
+    head's decoder has; an invalid count; a tensor.
     """
     where = folder.name("config.json")
     if folder.config.get("kv_lora_rank") is not None:
@@ -113,10 +113,8 @@ def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
 
 
 def _read_qwen3_next(folder: ModelFolder) -> HeadCheckpoint:
-    """A module in the layout of Qwen3-Next, with llama's attention.
-
-    Raises:
-        ModelError: a tensor, or the layer that Qwen3-Next itself has, gated and with experts.
+    """A module in the layout of Qwen3-Next, with llama's attention; raises ModelError: a tensor, or the layer that
+    Qwen3-Next itself has, gated and with experts.
     """
     where = folder.name("config.json")
     if folder.config.get("model_type") == "qwen3_next":
@@ -152,3 +150,63 @@ def model_s_own(name: str, layers: int) -> bool:
 
 DEEPSEEK: Final = CheckpointLayout("deepseek_mtp", _announces_deepseek, _read_deepseek)
 QWEN3_NEXT_LAYOUT: Final = CheckpointLayout("qwen3_next_mtp", _announces_qwen3_next, _read_qwen3_next)
+
+
+WHOLE: Final = "MiMoForCausalLM"
+NAMES: Final = frozenset({WHOLE, "MiMoMTPModel"})
+LAYER: Final = "qwen2"
+MODEL_TYPES: Final = ("mimo", LAYER)
+OUTPUT: Final = "lm_head.weight"
+BEFORE_NORM: Final = "before_norm"
+"""The setting that the modules read states as they are before the target's final norm."""
+
+
+def mimo_slots(config: LeanConfig, count: int) -> list[TensorSpec]:
+    """The tensors of `count` modules; `project` still has the state's half first."""
+    slots: list[TensorSpec] = []
+    for k in range(count):
+        at = f"model.mtp_layers.{k}."
+        first, last = (f"{at}token_layernorm", f"{at}hidden_layernorm", f"{at}input_proj"), f"{at}final_layernorm"
+        slots += _slots(config, _Names(*first, at, last), k)
+    return slots
+
+
+def swapped(project: Tensor) -> Tensor:
+    """[H, 2 H] with its halves in the other order."""
+    first, second = project.chunk(2, 1)
+    return torch.cat([second, first], 1)
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """An architecture of that name; the whole model's folder is read as a head too."""
+    return not NAMES.isdisjoint(config.get("architectures") or ())
+
+
+def read(folder: ModelFolder) -> HeadCheckpoint:
+    """The modules in a folder, and the output matrix beside them where it is not the embedding.
+
+    Raises:
+        ModelError: another layer than qwen2's, an invalid count, or a tensor.
+    """
+    where, document = folder.name("config.json"), dict(folder.config)
+    if document.get("model_type") not in MODEL_TYPES:
+        raise ModelError(f"{where}: model_type must be {' or '.join(MODEL_TYPES)}, not {document.get('model_type')!r}")
+    count = document.get(COUNT)
+    if type(count) is not int or count < 1:
+        raise ModelError(f"{where}: {COUNT} must be a positive integer, not {count!r}")
+    document["model_type"] = LAYER
+    config = read_config(document, where)
+    stored = read_tensors(folder)
+    own = {name: tensor for name, tensor in stored.items() if not model_s_own(name, config.layers)}
+    tensors = take(own, mimo_slots(config, count), folder.name())
+    for k in range(count):
+        tensors[f"modules.{k}.project"] = swapped(tensors[f"modules.{k}.project"])
+    if OUTPUT in stored and not config.tied:
+        shape = (config.vocabulary, config.hidden)
+        output = take({OUTPUT: stored[OUTPUT]}, [TensorSpec(OUTPUT, "head", shape)], folder.name())["head"]
+        tensors |= {f"modules.{k}.head": output for k in range(count)}
+    settings = {"modules": count, "hidden": config.hidden, "vocabulary": config.vocabulary, BEFORE_NORM: True}
+    return HeadCheckpoint("mimo_mtp", FAMILY, document, tensors, settings)
+
+
+LAYOUT: Final = CheckpointLayout("mimo_mtp", matches, read)

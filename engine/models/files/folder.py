@@ -1,4 +1,4 @@
-"""A model folder on disk: its configuration, the digests of its files, its tensors.
+"""A model folder on disk: its configuration, the digests of its files, its tensors; imports no torch.
 
 Only config.json, safetensors and tokenizer files count; pickled weights are
 refused because reading one can run code.
@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -278,3 +279,18 @@ def _read_file(folder: ModelFolder, name: str) -> dict[str, Tensor]:
             return {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{folder.name(name)}: not readable as safetensors ({error}); download it again") from error
+
+
+def bundled_folder(source: str) -> Path:
+    """The folder of `bundled:NAME`.
+
+    Raises:
+        ModelError: there is no such model.
+    """
+    name, home = source.partition(":")[2], Path(str(files("engine"))) / "bundled"
+    known = sorted(path.parent.name for path in home.glob("*/config.json"))
+    if name not in known:
+        raise ModelError(
+            f"{source}: no such bundled model; there are: {', '.join(known) or 'none in this installation'}"
+        )
+    return home / name

@@ -116,7 +116,6 @@ class LookaheadProposer:
             shape="tree",
             q_kind=QKind.ONE_HOT,
             can_couple=False,
-            state="request",
             lookahead_tokens=settings.lookahead_tokens,
             options=asdict(settings),
             measured=False,
@@ -124,11 +123,7 @@ class LookaheadProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> LookaheadProposer:
-        """From options `window`, `levels` and `guesses`.
-
-        Raises:
-            InvalidRequest: an unknown option or a value out of its range.
-        """
+        """From options `window`, `levels` and `guesses`."""
         return cls(LookaheadOptions(**read("lookahead", parts.options)))
 
     def start(self, context: Context) -> None:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.types import Proposal, QKind, StepOutcome, Tree
-from engine.proposers.interface import Context, ProposerFacts
+from engine.core.types import Proposal, QKind, Tree
+from engine.proposers.interface import Context, ProposerFacts, StatelessProposer
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
 
 
-class NgramProposer:
-    """Copies continuations from the request's own history."""
+class NgramProposer(StatelessProposer):
+    """Copies continuations from the request's own history, which holds the whole state."""
 
     def __init__(self, min_ngram: int, max_ngram: int) -> None:
         self._sizes = range(max_ngram, min_ngram - 1, -1)
         self.facts = ProposerFacts(
             "ngram",
-            shape="chain",
             q_kind=QKind.ONE_HOT,
             can_couple=False,
             state="none",
@@ -41,9 +40,6 @@ class NgramProposer:
         options = read("ngram", parts.options)
         return cls(options["min_ngram"], options["max_ngram"])
 
-    def start(self, context: Context) -> None:
-        """Nothing to prepare."""
-
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """A chain where a suffix recurs, an empty proposal elsewhere."""
         return [self._lookup(context) for context in contexts]
@@ -56,12 +52,6 @@ class NgramProposer:
                 tokens = tuple(history[count + size : count + size + context.budget])
                 return Proposal(Tree.chain(tokens), QKind.ONE_HOT) if tokens else Proposal()
         return Proposal()
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Nothing to update: the history holds the whole state."""
-
-    def finish(self, row: int) -> None:
-        """Nothing to forget."""
 
 
 def last_occurrence(history: list[int], size: int) -> int | None:

@@ -134,11 +134,7 @@ class SuffixProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> SuffixProposer:
-        """From its options.
-
-        Raises:
-            InvalidRequest: an unknown option or a value out of its range.
-        """
+        """From its options."""
         return cls(SuffixOptions(**read("suffix", parts.options)), parts.memory)
 
     def start(self, context: Context) -> None:

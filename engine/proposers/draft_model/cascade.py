@@ -24,9 +24,8 @@ from engine.core.errors import ModelNeeded
 from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.copying.ngram import NgramProposer
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
 from engine.proposers.draft_model.draft_model import DraftModelProposer
-from engine.proposers.draft_model.own_cache import read_prompt, within
 from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
 from engine.proposers.options import REJECTION, read
 from engine.proposers.parts import ProposerParts
@@ -75,10 +74,6 @@ class CascadeProposer:
         self._rejects = options["inner_rule"] == REJECTION and parts.rule is DraftRule.INDEPENDENT
         self.facts = ProposerFacts(
             "cascade",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             options={**options, "tiny": tiny.facts.name},
             steady=SteadyDrafts(model.context),
             measured=not self._rejects,
@@ -87,12 +82,7 @@ class CascadeProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> CascadeProposer:
-        """From the first draft model, the second one or prompt lookup, and two options.
-
-        Raises:
-            InvalidRequest: an unknown option.
-            ModelNeeded: there is no draft model.
-        """
+        """From the first draft model, the second one or prompt lookup, and two options."""
         options = read("cascade", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer cascade needs a draft model")

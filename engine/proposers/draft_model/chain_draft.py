@@ -1,17 +1,19 @@
-"""One row's chain while it is being drafted, and how its tokens are drawn.
+"""One row's chain while it is being drafted, how its tokens are drawn, and how a draft's own cache reads the prompt.
 
 Shared by all proposers that draft a chain token by token from logits.
+
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import DraftRule, Proposal, QKind, Tree
+from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.confidence import EndRule, unsure
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
@@ -76,3 +78,23 @@ class ChainDraft:
             return Proposal(tree, QKind.ONE_HOT)
         q = np.stack([draw.q for draw in self.draws if draw.q is not None])
         return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in self.draws]))
+
+
+def read_prompt(model: TargetModel, cache: SlotCache, context: Context) -> int:
+    """Read the prompt but its last token, which drafting feeds; how many tokens were read, 0 if they do not fit."""
+    prompt = list(context.history[:-1])
+    if not prompt or len(prompt) >= cache.capacity:
+        return 0
+    placement = chain_placement([prompt], [0], cache.trash, first_row=context.row)
+    model.forward(cache, placement, WantedOutputs(logits=False))
+    return len(prompt)
+
+
+def within(cache: SlotCache, context: Context) -> Context:
+    """The context with a budget that the cache has columns for."""
+    return limited(context, cache.capacity - len(context.history))
+
+
+def limited(context: Context, room: int) -> Context:
+    """The context with a budget of at most `room` tokens; none where that is negative."""
+    return replace(context, budget=max(0, min(context.budget, room)))

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.errors import ModelNeeded
-from engine.core.types import Proposal, QKind, StepOutcome
+from engine.core.types import Proposal, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import read_prompt, within
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
@@ -30,10 +29,6 @@ class DraftModelProposer:
         self._how = DrawSettings.of(parts, stop_below)
         self.facts = ProposerFacts(
             "draft_model",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             options={"stop_below": stop_below},
             steady=None if stop_below else SteadyDrafts(model.context),
             reads_target=False,
@@ -41,11 +36,7 @@ class DraftModelProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> DraftModelProposer:
-        """From a draft model and the option `stop_below`.
-
-        Raises:
-            InvalidRequest: an unknown option, or no draft model.
-        """
+        """From a draft model and the option `stop_below`."""
         options = read("draft_model", parts.options)
         if parts.draft is None:
             raise ModelNeeded("proposer draft_model needs a draft model")

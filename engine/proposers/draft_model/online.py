@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from engine.core import versions
 from engine.core.errors import ModelNeeded
-from engine.core.types import Proposal, QKind, Role, StepOutcome
+from engine.core.types import Proposal, Role, StepOutcome
 from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, ProposerFacts
@@ -61,9 +61,6 @@ class OnlineProposer:
         self._version = versions.first(student.digest()) if student else None
         self.facts = ProposerFacts(
             "online",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
             state="shared" if student else "request",
             decided=student is not None,
             version=self._version,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.core.errors import ModelNeeded
-from engine.core.types import QKind
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of, trimmed
 from engine.proposers.interface import ProposerFacts
 from engine.proposers.options import rates_of, read, shape_of
@@ -41,15 +40,7 @@ class SequoiaProposer(StaticTreeProposer):
         if parts.gamma or options.get("size"):
             options["shape"] = ",".join(map(str, planned(parts.gamma or sys.maxsize, sys.maxsize).parents))
         growth = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, planned)
-        facts = ProposerFacts(
-            "sequoia",
-            shape="tree",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
-            options=options,
-            reads_target=False,
-        )
+        facts = ProposerFacts("sequoia", shape="tree", options=options, reads_target=False)
         return cls(parts, readers_of(parts, [parts.draft]), growth, facts)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from engine.core.errors import ModelNeeded
 from engine.core.options import numbers
 from engine.core.trees import ROOT
-from engine.core.types import QKind
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
 from engine.proposers.interface import ProposerFacts
 from engine.proposers.options import read
@@ -27,25 +26,13 @@ class SpecInferProposer(StaticTreeProposer):
 
     @classmethod
     def build(cls, parts: ProposerParts) -> SpecInferProposer:
-        """From all draft models and the options `widths` and `siblings`.
-
-        Raises:
-            InvalidRequest: an unknown option, or no draft model.
-        """
+        """From all draft models and the options `widths` and `siblings`."""
         options = read("specinfer", parts.options)
         if not parts.drafts:
             raise ModelNeeded("proposer specinfer needs a draft model")
         widths = [int(width) for width in numbers(options["widths"])]
         growth = TreeGrowth(Siblings(options["siblings"]), lambda size, depth: widths_shape(widths[:depth], size))
-        facts = ProposerFacts(
-            "specinfer",
-            shape="tree",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
-            options=options,
-            reads_target=False,
-        )
+        facts = ProposerFacts("specinfer", shape="tree", options=options, reads_target=False)
         return cls(parts, readers_of(parts, parts.drafts), growth, facts)
 
 

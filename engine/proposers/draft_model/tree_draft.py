@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from engine.core.trees import ancestors, depths
 from engine.core.types import StepOutcome, Tree
 from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
-from engine.models.placement import accepted_columns
-from engine.proposers.draft_model.own_cache import read_prompt
+from engine.models.placement import Placed, accepted_columns, place_trees
+from engine.proposers.draft_model.chain_draft import read_prompt
 from engine.proposers.interface import Context
 
 
@@ -88,26 +85,6 @@ class TreeReader:
 
 def place_levels(levels: Mapping[int, TreeLevel], rows: int, trash: int) -> Placement:
     """The placement of each row's new nodes; rows without any are padding."""
-    lengths = tuple(levels[row].count if row in levels else 0 for row in range(rows))
-    span = max(level.committed + len(level.tree) for level in levels.values())
-    shape = (rows, max(1, *lengths))
-    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    slots = np.full(shape, trash, np.int64)
-    visible = np.zeros((*shape, span), np.bool_)
-    visible[:, :, 0] = True
-    for row, level in levels.items():
-        new = slice(level.first, len(level.tree))
-        count, end = level.count, level.committed + len(level.tree)
-        tokens[row, :count] = level.tree.tokens[new]
-        positions[row, :count] = level.committed - 1 + np.array(depths(level.tree)[new])
-        slots[row, :count] = np.arange(level.committed + level.first, end)
-        visible[row, :count, : level.committed] = True
-        visible[row, :count, level.committed : end] = ancestors(level.tree)[new]
-    return Placement(
-        tokens=torch.from_numpy(tokens),
-        positions=torch.from_numpy(positions),
-        slots=torch.from_numpy(slots),
-        lengths=lengths,
-        span=span,
-        branches=torch.from_numpy(visible),
-    )
+    # no level has the root, so its token does not matter
+    given = {row: Placed(0, level.committed, level.tree, level.first) for row, level in levels.items()}
+    return place_trees([given.get(row) for row in range(rows)], trash)

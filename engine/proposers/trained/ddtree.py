@@ -30,23 +30,12 @@ class DDTreeProposer:
         self._drafter = drafter
         self._eos_ids = eos_ids
         self.facts = ProposerFacts(
-            "ddtree",
-            shape="tree",
-            q_kind=QKind.ONE_HOT,
-            can_couple=False,
-            state="request",
-            hidden=drafter.hidden,
-            measured=False,
+            "ddtree", shape="tree", q_kind=QKind.ONE_HOT, can_couple=False, hidden=drafter.hidden, measured=False
         )
 
     @classmethod
     def build(cls, parts: ProposerParts) -> DDTreeProposer:
-        """From a head; takes no options.
-
-        Raises:
-            InvalidRequest: an option, no head, or one of another family.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head; takes no options."""
         read("ddtree", parts.options)
         return cls(BlockDrafter.build("ddtree", parts), parts.eos_ids)
 

@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.core.types import Proposal, QKind, StepOutcome
+from engine.core.types import Proposal, StepOutcome
 from engine.heads.dflash import BlockDecoder
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
@@ -37,10 +36,6 @@ class DFlashProposer:
         self._how = how
         self.facts = ProposerFacts(
             "dflash",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             hidden=drafter.hidden,
             options={"stop_below": how.stop_below},
             steady=None if how.stop_below else SteadyDrafts(drafter.context - drafter.most, drafter.most),
@@ -48,12 +43,7 @@ class DFlashProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> DFlashProposer:
-        """From a head and the option `stop_below`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, no head, or one of another family.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the option `stop_below`."""
         options = read("dflash", parts.options)
         return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
 

@@ -32,13 +32,7 @@ class EagleProposer(FeatureChain):
 
     @classmethod
     def build(cls, parts: ProposerParts) -> Proposer:
-        """From a head and the options `widths` and `stop_below`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, or a head of another family.
-            ModelNeeded: no head.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the options `widths` and `stop_below`."""
         options = read("eagle", parts.options)
         head = feature_head("eagle", parts, ("eagle",))
         reader = FeatureReader(head, parts.rows, parts.capacity)
@@ -46,9 +40,6 @@ class EagleProposer(FeatureChain):
         facts = ProposerFacts(
             "eagle",
             shape="chain" if widths == CHAIN else "tree",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             hidden=head.layers,
             options=options,
             steady=_steady(widths, options["stop_below"], head.decoder.context),
@@ -69,13 +60,7 @@ class Eagle2Proposer(DynamicTree):
 
     @classmethod
     def build(cls, parts: ProposerParts) -> Eagle2Proposer:
-        """From a head and the options `top_k` and `depth`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, or a head of another family.
-            ModelNeeded: no head.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the options `top_k` and `depth`."""
         options = read("eagle2", parts.options)
         head = feature_head("eagle2", parts, ("eagle", "eagle3"))
         return cls.over("eagle2", head, parts, options)
@@ -90,7 +75,6 @@ class Eagle2Proposer(DynamicTree):
             shape="tree",
             q_kind=QKind.ONE_HOT,
             can_couple=False,
-            state="request",
             hidden=head.layers,
             options=options,
             measured=False,
@@ -103,13 +87,7 @@ class Eagle3Proposer(FeatureChain):
 
     @classmethod
     def build(cls, parts: ProposerParts) -> Proposer:
-        """From a head and the options `dynamic`, with `top_k` and `depth`, and `stop_below`, for chains.
-
-        Raises:
-            InvalidRequest: an option that is not taken, or a head of another family.
-            ModelNeeded: no head.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the options `dynamic`, with `top_k` and `depth`, and `stop_below`, for chains."""
         options = read("eagle3", parts.options)
         head = feature_head("eagle3", parts, ("eagle3",))
         if options["dynamic"]:
@@ -117,10 +95,6 @@ class Eagle3Proposer(FeatureChain):
         reader = FeatureReader(head, parts.rows, parts.capacity)
         facts = ProposerFacts(
             "eagle3",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             hidden=head.layers,
             options=options,
             steady=None if options["stop_below"] else SteadyDrafts(head.decoder.context),

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from engine.core.trees import ROOT
 from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.draft_model.tree_draft import TreeLevel
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.trained.feature_reader import FeatureReader

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
+from engine.core.types import StepOutcome
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.decoder.lean import LeanModel
 from engine.proposers.interface import Context
@@ -95,3 +96,22 @@ class LastStates:
     def finish(self, row: int) -> None:
         """Forget the row."""
         self._states.pop(row, None)
+
+
+class LastStateProposer:
+    """Keeps of each row the state of the newest token that was read, which the first drafted token continues."""
+
+    def __init__(self, layer: int) -> None:
+        self._states = LastStates(layer)
+
+    def start(self, context: Context) -> None:
+        """Keep the state of the last token that was read, if any was."""
+        self._states.start(context)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
+        """Keep the state of the last accepted token, or of the root."""
+        self._states.update(context)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._states.finish(row)

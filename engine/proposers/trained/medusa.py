@@ -23,7 +23,7 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.core.options import numbers
 from engine.core.trees import ROOT
-from engine.core.types import DraftRule, Proposal, QKind, StepOutcome, Tree
+from engine.core.types import DraftRule, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
@@ -31,7 +31,7 @@ from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import NO_TREE, read
 from engine.proposers.parts import ProposerParts
-from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
+from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
 from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
 
@@ -85,7 +85,7 @@ def _outputs(side: FittedHead, count: int) -> list[Matrix]:
     return [prepared[key] for key in keys]
 
 
-class MedusaProposer:
+class MedusaProposer(LastStateProposer):
     """Drafts chains or trees with Medusa heads."""
 
     def __init__(self, parts: ProposerParts, side: FittedHead, options: Mapping[str, Any]) -> None:
@@ -96,13 +96,12 @@ class MedusaProposer:
         self._how = DrawSettings(rule, parts.draw, parts.eos_ids, stop_below=0.0)
         self._draw_siblings = parts.draw_siblings
         layer = side.model.config.layers
-        self._states = LastStates(layer)
+        super().__init__(layer)
         self.facts = ProposerFacts(
             "medusa",
             shape="tree" if self._widths else "chain",
             q_kind=QKind.FULL if soft else QKind.ONE_HOT,
             can_couple=soft,
-            state="request",
             hidden=(layer,),
             options=options,
             steady=None if self._widths else SteadyDrafts(side.model.context, self._heads.count),
@@ -119,10 +118,6 @@ class MedusaProposer:
         options = read("medusa", parts.options)
         side = fitted_head("medusa", parts)
         return cls(parts, side, options)
-
-    def start(self, context: Context) -> None:
-        """Keep the state of the last token that was read, if any was."""
-        self._states.start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One draft per row, none where nothing was read yet."""
@@ -177,14 +172,6 @@ class MedusaProposer:
         siblings = SiblingSpec(self._widths[len(path)], Siblings.TOP)
         return self._draw_siblings(DraftRule.GREEDY, siblings, logits, drafting)
 
-    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
-        """Keep the state of the last accepted token, or of the root."""
-        self._states.update(context)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._states.finish(row)
-
 
 @dataclass(frozen=True, slots=True)
 class _OpenNode:
@@ -204,10 +191,8 @@ def _children_of(shape: TreeShape) -> dict[int, list[int]]:
 
 
 def _widths(text: str, heads: int) -> tuple[int, ...]:
-    """The widths of a tree's levels; empty for a chain.
-
-    Raises:
-        InvalidRequest: a level without nodes, or more levels than heads.
+    """The widths of a tree's levels; empty for a chain; raises InvalidRequest: a level without nodes, or more levels
+    than heads.
     """
     if text == NO_TREE:
         return ()

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.core.types import DraftRule, Proposal, QKind, StepOutcome
+from engine.core.types import DraftRule, Proposal, QKind
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
-from engine.proposers.trained.fitted_head import FittedHead, LastStates, fitted_head
+from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
 
 EPS: Final = 1e-6
 
@@ -88,7 +88,7 @@ def _prepared(weights: Sequence[Tensor], prepare: Any) -> list[Matrix]:
     return [made[id(weight)] for weight in weights]
 
 
-class MlpSpeculatorProposer:
+class MlpSpeculatorProposer(LastStateProposer):
     """Drafts chains of at most as many tokens as there are stages."""
 
     def __init__(self, parts: ProposerParts, side: FittedHead, options: Mapping[str, Any]) -> None:
@@ -97,13 +97,11 @@ class MlpSpeculatorProposer:
         rule = parts.rule if soft else DraftRule.GREEDY
         self._how = DrawSettings(rule, parts.draw, parts.eos_ids, options["stop_below"], parts.unsure)
         layer = side.model.config.layers
-        self._states = LastStates(layer)
+        super().__init__(layer)
         self.facts = ProposerFacts(
             "mlp_speculator",
-            shape="chain",
             q_kind=QKind.FULL if soft else QKind.ONE_HOT,
             can_couple=soft,
-            state="request",
             hidden=(layer,),
             options=options,
             steady=None if options["stop_below"] else SteadyDrafts(side.model.context, self._speculator.stages),
@@ -111,19 +109,10 @@ class MlpSpeculatorProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> MlpSpeculatorProposer:
-        """From an MLP speculator and the options `draw` and `stop_below`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, or no head.
-            ModelError: a head that does not fit the target.
-        """
+        """From an MLP speculator and the options `draw` and `stop_below`."""
         options = read("mlp_speculator", parts.options)
         side = fitted_head("mlp_speculator", parts)
         return cls(parts, side, options)
-
-    def start(self, context: Context) -> None:
-        """Keep the state of the last token that was read, if any was."""
-        self._states.start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One chain per row, none where nothing was read yet."""
@@ -140,11 +129,3 @@ class MlpSpeculatorProposer:
                     break
                 live, states = [live[place] for place in kept], states[kept]
         return [item.proposal() for item in drafted]
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
-        """Keep the state of the last accepted token, or of the root."""
-        self._states.update(context)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._states.finish(row)

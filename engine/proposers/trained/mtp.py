@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from engine.core.errors import ModelError
-from engine.core.types import Proposal, QKind, StepOutcome
-from engine.heads.formats.mimo import BEFORE_NORM
-from engine.heads.mtp import MtpModule
+from engine.core.types import Proposal, StepOutcome
+from engine.heads.decoder import MtpModule
+from engine.heads.formats.mtp import BEFORE_NORM
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.draft_model.own_cache import limited
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
@@ -88,10 +87,6 @@ class MtpProposer:
         self._how = DrawSettings.of(parts, stop_below)
         self.facts = ProposerFacts(
             "mtp",
-            shape="chain",
-            q_kind=QKind.FULL,
-            can_couple=True,
-            state="request",
             hidden=(self._layer,),
             options={"stop_below": stop_below},
             steady=None if stop_below else SteadyDrafts(config.context),
@@ -99,12 +94,7 @@ class MtpProposer:
 
     @classmethod
     def build(cls, parts: ProposerParts) -> MtpProposer:
-        """From a head and the option `stop_below`.
-
-        Raises:
-            InvalidRequest: an option that is not taken, no head, or one that is no MTP head.
-            ModelError: a head that does not fit the target.
-        """
+        """From a head and the option `stop_below`."""
         options = read("mtp", parts.options)
         fitted = fitted_head("mtp", parts)
         return cls(parts, fitted, options["stop_below"])
@@ -209,10 +199,8 @@ def _seen(placement: Placement, k: int, modules: int, ends: Sequence[int]) -> Te
 
 
 def _final_norm(fitted: FittedHead) -> Tensor:
-    """[H] the weights of the target's final norm.
-
-    Raises:
-        ModelError: a weight is 0, which leaves nothing of that part of the state.
+    """[H] the weights of the target's final norm; raises ModelError: a weight is 0, which leaves nothing of that part
+    of the state.
     """
     weights = fitted.model.weights.norm
     if not bool(weights.all()):

@@ -16,8 +16,7 @@ from typing import Any, Final
 import torch
 
 from engine.core.errors import InvalidRequest, ModelError
-from engine.models.files.bundled import bundled_folder
-from engine.models.files.folder import ModelFolder, model_digest, open_folder, tokenizer_digest
+from engine.models.files.folder import ModelFolder, bundled_folder, model_digest, open_folder, tokenizer_digest
 from engine.models.files.transformers_loader import load_whole
 from engine.models.files.verified_files import pinned
 from engine.models.loading import load_tokenizer

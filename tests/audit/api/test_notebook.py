@@ -61,7 +61,7 @@ def test_a_run_is_a_table_and_hostile_text_is_text(hostile):
 
 
 def test_surrogates_and_nul_show_as_escapes():
-    from audit.api.notebook import _safe
+    from audit.api.reading import _safe
 
     assert _safe(HOSTILE).isprintable()
     assert _safe("\x00\ud800<") == "\\x00\\ud800&lt;"

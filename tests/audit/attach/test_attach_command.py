@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.attach.formats import load_format
+from audit.attach.interface import load_format
 from audit.attach.statement import digest
 from audit.attach.subject import same_model
 from audit.errors import UserError

@@ -10,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from huggingface_hub import parse_eval_result_entries
 from ruamel.yaml import YAML
 
-from audit.attach.formats import load_format
+from audit.attach.interface import load_format
 from audit.store.base import keys
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke

@@ -13,7 +13,7 @@ from engine.core.types import FinishReason, Protocol, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.seams import LoopParts
 from engine.models.scripted import ScriptedModel
-from engine.proposers.plain import PlainProposer
+from engine.proposers.interface import PlainProposer
 from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.stopping import StopRule

@@ -18,9 +18,8 @@ from sqlalchemy import JSON
 
 from audit.errors import CannotDecide, UserError
 from audit.report.html.markdown import markdown_of
-from audit.report.html.registry import sections
+from audit.report.html.registry import sections, source_of
 from audit.report.html.render import render_page
-from audit.report.html.section import source_of
 from audit.store import Store, migrate
 from audit.store.tables.runs import Base
 from tests.audit.invoke import invoke

@@ -9,8 +9,7 @@ from pathlib import Path
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.gate.facts import RunFacts
-from audit.gate.workload import ArmWorkload
+from audit.gate.facts import ArmWorkload, RunFacts
 from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from engine.record.effective import Effective
 from tests.audit.store.build import generation, start

@@ -11,12 +11,9 @@ from jsonschema import Draft202012Validator
 import schemas
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Decision, GateOutcome
-from audit.gate.judgement import GateRequest
+from audit.gate.judgement import GateRequest, RegoModule
 from audit.gate.policy import load_policy
-from audit.gate.rego.document import facts_document
-from audit.gate.rego.engine import RegoFailure, evaluate
-from audit.gate.rego.reasons import reasons_of
-from audit.gate.rego_modules import RegoModule
+from audit.gate.rego import RegoFailure, evaluate, facts_document, reasons_of
 from audit.gate.subjects import Subject
 from tests.audit.gate.runs import NOW, PASSING, SMALL_POLICY, TARGET, facts, stored_run
 from tests.audit.invoke import invoke
@@ -144,6 +141,6 @@ def test_a_policy_can_require_a_module_by_its_digest(asked):
 
 @pytest.mark.medium
 def test_a_missing_engine_is_one_line(asked, monkeypatch):
-    monkeypatch.setattr("audit.gate.rego_modules.find_spec", lambda name: None)
+    monkeypatch.setattr("audit.gate.judgement.find_spec", lambda name: None)
     done = asked(HEAD)
     assert (done.exit_code, done.stdout, "pip install 'specaudit[rego]'" in done.stderr) == (2, "", True)

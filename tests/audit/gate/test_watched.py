@@ -12,10 +12,9 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.gate.decision import Decision
+from audit.gate.decision import Decision, next_step
 from audit.gate.judge import considered
 from audit.gate.judgement import GateRequest
-from audit.gate.next_step import next_step
 from audit.gate.policy import load_policy
 from audit.store import ArtifactRef, RunStatus, Store
 from audit.store.reading.watches import WatchSettings

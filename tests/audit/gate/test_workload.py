@@ -6,10 +6,9 @@ import pytest
 
 from audit.gate.decide import decide
 from audit.gate.decision import Decision
-from audit.gate.facts import RunFacts
+from audit.gate.facts import RunFacts, is_sampled
 from audit.gate.policy import Policy, load_policy
 from audit.gate.policy_parts import Floors, LeastWorkload, PolicyParts, SampledRange
-from audit.gate.workload import is_sampled
 from engine.core.types import SamplingParams
 from tests.audit.gate.runs import NOW, asked, facts
 

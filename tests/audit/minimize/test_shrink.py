@@ -2,8 +2,7 @@
 
 import pytest
 
-from audit.minimize.sampling import plainer
-from audit.minimize.shrink import fewest, smallest
+from audit.minimize.shrink import fewest, plainer, smallest
 from engine.core.types import SamplingParams
 
 

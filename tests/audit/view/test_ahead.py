@@ -10,7 +10,7 @@ import pytest
 
 from audit.report.html.registry import sections
 from audit.view import page
-from audit.view.cache import Kept
+from audit.view.templates_of import Kept
 from tests.audit.report.html.runs import stored_runs
 from tests.audit.view.asking import Asking
 

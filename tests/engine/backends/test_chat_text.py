@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from engine.backends.interface import Prompt
 from engine.backends.tokenizer import chat_text, tokens_by
 from engine.core.errors import ModelError
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 
 MESSAGES = ({"role": "user", "content": "Hello"},)
 

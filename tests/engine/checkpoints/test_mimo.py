@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.core.errors import ModelError
 from engine.heads.formats import layout_of
-from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots, swapped
+from engine.heads.formats.mtp import BEFORE_NORM, mimo_slots, swapped
 from engine.heads.loading import load_head
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel

@@ -21,6 +21,7 @@ from engine.decode.seams import EngineParts
 from engine.faults.interface import Situation
 from engine.faults.parameters import NO_MASKS
 from engine.record.metrics import acceptance
+from tests.bench.faults import PAGE, known_rows
 from tests.engine.faults.arms import arm, arm_record, generate, same, traces
 from tests.support.tiers import slow_unless
 
@@ -173,13 +174,13 @@ def test_a_theme_imports_no_other_theme():
 
 
 @pytest.mark.parametrize("name", faults.REGISTRY)
-def test_a_fault_replaces_the_parts_that_it_names_and_no_others(name):
-    fault = faults.load(name)
-    clean = clean_parts(fault.scenario.protocol)
+def test_a_fault_replaces_the_parts_that_its_page_names_and_no_others(name):
+    clean = clean_parts(faults.load(name).scenario.protocol)
     before = {part: getattr(clean, part) for part in PARTS}
     broken = faults.break_parts(name, clean)
     assert {part: getattr(clean, part) for part in PARTS} == before
-    assert {part for part in PARTS if getattr(broken, part) is not before[part]} == set(fault.parts)
+    named = known_rows(PAGE.read_text("utf-8"))[name].split(" | ")[2]
+    assert {part for part in PARTS if getattr(broken, part) is not before[part]} == set(named.split(", "))
 
 
 @pytest.mark.medium

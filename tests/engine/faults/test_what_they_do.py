@@ -10,8 +10,7 @@ from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.faults.cache import StaleColumns
-from engine.faults.row_inputs import Step, StepEnds, with_inputs
-from engine.faults.wrappers import WrappedModel
+from engine.faults.wrappers import Step, StepEnds, WrappedModel, with_inputs
 from engine.models.interface import TargetModel
 from engine.record.metrics import acceptance
 from engine.sampling.rng import Purpose, Randomness
@@ -55,7 +54,7 @@ def test_a_wrapped_model_is_the_model_that_it_wraps():
 
 @pytest.mark.medium
 def test_rows_from_unchanged_inputs_are_the_rows():
-    parts = with_inputs(parts_of(), lambda inputs: inputs)
+    parts = with_inputs(lambda inputs: inputs)(parts_of())
     plain = tokens_with(Setup(rows=3), lambda loop: None)
     assert tokens_with(Setup(rows=3), lambda loop: setattr(loop, "_parts", parts)) == plain
 

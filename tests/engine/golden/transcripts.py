@@ -22,8 +22,8 @@ from engine.models.decoder.lean import LeanModel, from_tensors
 from engine.models.files.folder import ModelFolder, model_digest, open_folder, read_tensors
 from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
+from engine.proposers.interface import PlainProposer
 from engine.proposers.parts import ProposerParts
-from engine.proposers.plain import PlainProposer
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 

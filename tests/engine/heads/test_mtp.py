@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from engine import proposers
 from engine.core.errors import ModelError
 from engine.core.types import Protocol, QKind, SamplingParams
-from engine.heads.formats.mimo import BEFORE_NORM
+from engine.heads.formats.mtp import BEFORE_NORM
 from engine.models.decoder.lean import LeanModel
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests

@@ -15,14 +15,13 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.heads.formats import eagle, eagle3
 from engine.heads.formats.dflash import dflash_slots
-from engine.heads.formats.mimo import BEFORE_NORM, mimo_slots
-from engine.heads.formats.mtp import deepseek_slots
+from engine.heads.formats.mtp import BEFORE_NORM, deepseek_slots, mimo_slots
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import expected_shapes, read_config
+from engine.proposers.interface import PlainProposer
 from engine.proposers.parts import ProposerParts, TargetSide
-from engine.proposers.plain import PlainProposer
 from engine.sampling.draw import draw
 from engine.sampling.transforms import transform
 from tests.engine.build import spell

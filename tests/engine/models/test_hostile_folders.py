@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from engine.core.errors import EngineError, ModelError
 from engine.heads.loading import load_model_or_head
 from engine.models.files import verified_files as pinning
-from engine.models.files.bundled import bundled_folder
-from engine.models.files.folder import INDEX, model_digest, open_folder
+from engine.models.files.folder import INDEX, bundled_folder, model_digest, open_folder
 from engine.models.files.verified_files import pinned
 from engine.models.loading import LoadOptions, load_model, load_opened, open_source
 from tests.audit.invoke import invoke

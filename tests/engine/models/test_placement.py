@@ -7,7 +7,7 @@ import torch
 from engine.core.trees import ancestors, depths, path, path_tokens
 from engine.core.types import Tree
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.placement import Placed, _place_trees, accepted_columns, place
+from engine.models.placement import Placed, accepted_columns, place, place_trees
 from engine.models.scripted import ScriptedModel
 
 TRASH = 40
@@ -26,7 +26,7 @@ def real(placement):
 def test_a_tree_that_is_a_chain_is_placed_like_a_chain(lengths):
     steps = [Placed(7, 4 + 3 * i, Tree.chain(tuple(range(n)))) for i, n in enumerate(lengths)]
     steps.insert(1, None)
-    chain, tree = place(steps, TRASH), _place_trees(steps, TRASH)
+    chain, tree = place(steps, TRASH), place_trees(steps, TRASH)
     for name in ("tokens", "positions", "slots"):
         assert torch.equal(getattr(chain, name), getattr(tree, name)), name
     for b, t in real(chain).nonzero().tolist():

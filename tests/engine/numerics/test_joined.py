@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.core.types import Tree
-from engine.models.decoder.layers import SeparateLayers
+from engine.models.decoder.lean import SeparateLayers
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
 from engine.models.numerics.ordered import joint_calls, ordered_code, panels
 from engine.models.numerics.ordered.ordered import Int8Numerics, OrderedNumerics

@@ -15,7 +15,7 @@ from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, R
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.interface import Forward
 from engine.models.scripted import ScriptedModel
-from engine.proposers.plain import PlainProposer
+from engine.proposers.interface import PlainProposer
 from engine.record import writer as writing
 from engine.record.recorder import Recorder
 from engine.record.trace import decode

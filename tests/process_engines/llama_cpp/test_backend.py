@@ -9,7 +9,7 @@ import pytest
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
 from tests.process_engines.engines import LLAMA, generated, only

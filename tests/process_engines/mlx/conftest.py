@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 
 STARTUP_S = 180
 

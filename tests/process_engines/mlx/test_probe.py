@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 import yaml
 
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from tests.audit.invoke import invoke
 
 pytestmark = pytest.mark.mlx

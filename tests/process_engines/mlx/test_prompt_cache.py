@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 
 pytestmark = pytest.mark.mlx
 PROMPT = "616,462,417,69,83,79,280,616,462,417"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.html.charts import SERIES, Chart, longest
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.tables.acceptance import ArmAcceptance, ArmEstimates, RunAcceptance, run_acceptance
 
 DRAWN: Final = 12
@@ -70,17 +70,13 @@ def by_place(arms: Sequence[ArmAcceptance]) -> Chart:
         fields=("arm", "place", "kind", "rate", "kept", "of"),
         rows=rows,
         spec=_panels(
-            {
-                "mark": {"type": "line", "point": True},
-                "encoding": {
-                    "x": {"field": "place", "type": "ordinal", "title": "position", "axis": {"labelAngle": 0}},
-                    "y": {"field": "rate", "type": "quantitative", "title": "accepted", "scale": RATE},
-                    "color": series,
-                    "strokeDash": {**series, "scale": {"range": [[1, 0], [4, 3]]}},
-                    "shape": series,
-                },
-            },
             arms,
+            {"type": "line", "point": True},
+            x={"field": "place", "type": "ordinal", "title": "position", "axis": {"labelAngle": 0}},
+            y={"field": "rate", "type": "quantitative", "title": "accepted", "scale": RATE},
+            color=series,
+            strokeDash={**series, "scale": {"range": [[1, 0], [4, 3]]}},
+            shape=series,
         ),
     )
 
@@ -99,14 +95,10 @@ def lengths(arms: Sequence[ArmAcceptance]) -> Chart:
         fields=("arm", "accepted", "steps", "share"),
         rows=rows,
         spec=_panels(
-            {
-                "mark": "bar",
-                "encoding": {
-                    "x": {"field": "accepted", "type": "ordinal", "title": "accepted", "axis": {"labelAngle": 0}},
-                    "y": {"field": "share", "type": "quantitative", "title": "share of steps"},
-                },
-            },
             arms,
+            "bar",
+            x={"field": "accepted", "type": "ordinal", "title": "accepted", "axis": {"labelAngle": 0}},
+            y={"field": "share", "type": "quantitative", "title": "share of steps"},
         ),
     )
 
@@ -126,21 +118,12 @@ def by_domain(arms: Sequence[ArmAcceptance]) -> Chart:
         fields=("arm", "domain", "rate", "accepted", "drafted"),
         rows=rows,
         spec=_panels(
-            {
-                "mark": {"type": "bar", "height": {"band": 0.6}},
-                "encoding": {
-                    "y": _names("domain", [row[1] for row in rows]),
-                    "x": {
-                        "field": "rate",
-                        "type": "quantitative",
-                        "title": "accepted of drafted",
-                        "scale": RATE,
-                        "axis": {"values": [0, 0.5, 1]},
-                    },
-                },
-            },
             arms,
+            {"type": "bar", "height": {"band": 0.6}},
             height={"step": 18},
+            y=_names("domain", [row[1] for row in rows]),
+            x={"field": "rate", "type": "quantitative", "title": "accepted of drafted", "scale": RATE}
+            | {"axis": {"values": [0, 0.5, 1]}},
         ),
     )
 
@@ -161,15 +144,11 @@ def over_requests(arms: Sequence[ArmAcceptance]) -> Chart:
         fields=("arm", "first", "last", "rate", "accepted", "drafted"),
         rows=rows,
         spec=_panels(
-            {
-                "mark": {"type": "line", "point": {"size": 18}},
-                "encoding": {
-                    "x": {"field": "last", "type": "quantitative", "title": "requests", "axis": {"tickCount": 4}},
-                    "y": {"field": "rate", "type": "quantitative", "title": "accepted", "scale": RATE},
-                },
-            },
             arms,
+            {"type": "line", "point": {"size": 18}},
             height=90,
+            x={"field": "last", "type": "quantitative", "title": "requests", "axis": {"tickCount": 4}},
+            y={"field": "rate", "type": "quantitative", "title": "accepted", "scale": RATE},
         ),
     )
 
@@ -219,31 +198,26 @@ def _strata(arms: Sequence[ArmAcceptance]) -> Iterator[tuple[Any, ...]]:
             yield (arm.arm.name, one.name, *counts, one.observed / one.n, one.expected / one.n, one.p_adjusted)
 
 
-def _facet(arms: Sequence[ArmAcceptance]) -> dict[str, Any]:
-    return {"field": "arm", "type": "nominal", "title": None, "sort": [arm.arm.name for arm in arms]}
-
-
 def _names(field: str, names: Sequence[str]) -> dict[str, Any]:
     """An axis of names, wide enough for fonts that are wider than the one that the drawing is laid out with."""
     return {"field": field, "type": "nominal", "title": None, "sort": None, "axis": {"minExtent": 7 * longest(names)}}
 
 
-def _panels(drawing: dict[str, Any], arms: Sequence[ArmAcceptance], height: Any = 110) -> dict[str, Any]:
-    """One small drawing per arm, side by side on equal scales."""
+def _panels(arms: Sequence[ArmAcceptance], mark: Any, height: Any = 110, **encoding: Any) -> dict[str, Any]:
+    """One small drawing per arm, side by side on equal scales, of a mark and its channels."""
     columns = min(COLUMNS, max(len(arms), 1))
     width = (WIDTH - GAP * (columns - 1)) // columns
     return {
-        "facet": _facet(arms),
+        "facet": {"field": "arm", "type": "nominal", "title": None, "sort": [arm.arm.name for arm in arms]},
         "columns": columns,
         "spacing": GAP,
-        "spec": {"width": width, "height": height, **drawing},
+        "spec": {"width": width, "height": height, "mark": mark, "encoding": encoding},
     }
 
 
 SECTION: Final = ReportSection(
-    name="acceptance",
-    title="Acceptance and speed",
-    question="How many drafted tokens were kept, as theory has it, and what did speculation gain?",
-    template="acceptance.html",
-    read=read,
+    "acceptance",
+    "Acceptance and speed",
+    "How many drafted tokens were kept, as theory has it, and what did speculation gain?",
+    read,
 )

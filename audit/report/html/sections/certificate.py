@@ -16,7 +16,7 @@ from audit.checks.base.interface import Check, Design, PlanAssumptions
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.report.html.charts import SERIES, Chart
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.runs.sizing import measured_spread
 from audit.stats.power import MOST
 from audit.stats.sample_size import SampleSize
@@ -171,9 +171,8 @@ def _spec(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 SECTION: Final = ReportSection(
-    name="certificate",
-    title="Certificate",
-    question="How far could the output be from the target's, at most, and was there enough evidence to say so?",
-    template="certificate.html",
-    read=read,
+    "certificate",
+    "Certificate",
+    "How far could the output be from the target's, at most, and was there enough evidence to say so?",
+    read,
 )

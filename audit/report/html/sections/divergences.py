@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.report.html.charts import Chart
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.requests.choice import findings_by_request
 from audit.report.requests.divergences import KINDS, LEADS, ArmDivergences, RunDivergences, run_divergences
 from audit.report.requests.pieces import recorded_pieces
@@ -65,9 +65,8 @@ def leads(arm: ArmDivergences) -> Chart:
 
 
 SECTION: Final = ReportSection(
-    name="divergences",
-    title="First divergences",
-    question="Where does an output part from the target's own, and does the engine's noise explain it?",
-    template="divergences.html",
-    read=read,
+    "divergences",
+    "First divergences",
+    "Where does an output part from the target's own, and does the engine's noise explain it?",
+    read,
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Finding, Verdict
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.tables.known_defects import defect_lines
 from audit.store import StoredCheck
 
@@ -75,9 +75,5 @@ def is_request(finding: Finding, arm: str) -> bool:
 
 
 SECTION: Final = ReportSection(
-    name="findings",
-    title="Findings",
-    question="Where exactly does a claim fail, and how is that reproduced?",
-    template="findings.html",
-    read=read,
+    "findings", "Findings", "Where exactly does a claim fail, and how is that reproduced?", read
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import CannotDecide
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.report.requests.choice import Choice, NamedFinding, chosen, findings_by_request
 from audit.report.requests.pieces import Pieces, recorded_pieces
 from audit.report.requests.request_view import Explored, explored
@@ -73,9 +73,5 @@ def _read(
 
 
 SECTION: Final = ReportSection(
-    name="generations",
-    title="Generation explorer",
-    question="How did single answers come about, token by token?",
-    template="generations.html",
-    read=read,
+    "generations", "Generation explorer", "How did single answers come about, token by token?", read
 )

@@ -20,7 +20,7 @@ from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict
 from audit.report.html.charts import Chart
-from audit.report.html.section import Nothing, ReportSection, ReportSource
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
 from audit.stats.binomial import count_range
 from audit.store import StoredCheck
 from engine.core.types import RecordLevel
@@ -205,9 +205,8 @@ def _process_spec(line: float) -> dict[str, Any]:
 
 
 SECTION: Final = ReportSection(
-    name="law",
-    title="Law",
-    question="Were the emitted tokens drawn from the target's distribution, and if not, which fault fits best?",
-    template="law.html",
-    read=read,
+    "law",
+    "Law",
+    "Were the emitted tokens drawn from the target's distribution, and if not, which fault fits best?",
+    read,
 )

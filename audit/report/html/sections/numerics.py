@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from audit.evidence.coverage.scope import ArmScope
 from audit.evidence.verdicts import Verdict
-from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.tables.scope import scopes
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
+from audit.report.tables.coverage import scopes
 from audit.store import StoredArm, StoredCheck
 
 PROMISES: Final[Mapping[str, str]] = {
@@ -85,9 +85,8 @@ def _arms(arms: tuple[StoredArm, ...]) -> Iterator[ArmNumerics]:
 
 
 SECTION: Final = ReportSection(
-    name="numerics",
-    title="Numerics",
-    question="In which arithmetic did the target run, and are its bits the same with speculation and without?",
-    template="numerics.html",
-    read=read,
+    "numerics",
+    "Numerics",
+    "In which arithmetic did the target run, and are its bits the same with speculation and without?",
+    read,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.report.html.section import ReportSection, ReportSource
+from audit.report.html.registry import ReportSection, ReportSource
 from audit.report.statements.disclosure import read_disclosure
 from audit.report.statements.disclosure_words import Section, sections
 from audit.store import StoredJudgement, StoredRun
@@ -66,9 +66,8 @@ def _text(value: Any) -> str:
 
 
 SECTION: Final = ReportSection(
-    name="provenance",
-    title="Environment and provenance",
-    question="What ran, on which machine and software, and which digests name it?",
-    template="provenance.html",
-    read=read,
+    "provenance",
+    "Environment and provenance",
+    "What ran, on which machine and software, and which digests name it?",
+    read,
 )

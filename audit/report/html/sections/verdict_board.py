@@ -11,9 +11,8 @@ from audit import checks as registry
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
-from audit.report.html.section import Nothing, ReportSection, ReportSource
-from audit.report.tables.looks import left_lines, look_lines
-from audit.report.tables.next_step import next_step
+from audit.report.html.registry import Nothing, ReportSection, ReportSource
+from audit.report.tables.looks import left_lines, look_lines, next_step
 from audit.report.tables.results import SignedEntry
 from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines, waived_lines
 from audit.store import StoredArm, StoredCheck, StoredDecision
@@ -119,9 +118,5 @@ def _signature(row: StoredAttestation) -> StatementSignature:
 
 
 SECTION: Final = ReportSection(
-    name="verdicts",
-    title="Verdict board",
-    question="Did speculation leave the output of the target model unchanged, claim by claim?",
-    template="verdict_board.html",
-    read=read,
+    "verdicts", "Verdict board", "Did speculation leave the output of the target model unchanged, claim by claim?", read
 )

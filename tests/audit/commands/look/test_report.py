@@ -9,7 +9,7 @@ import html5lib
 import pytest
 from markdown_it import MarkdownIt
 
-from audit.report.html import printing
+from audit.report.html import render
 from audit.report.html.markdown import escaped, markdown_of
 from tests.audit.invoke import invoke
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs
@@ -76,7 +76,7 @@ def test_a_pdf_needs_a_browser(made, tmp_path, monkeypatch):
     browser = tmp_path / "chromium"
     browser.write_text('#!/bin/sh\nfor a in "$@"; do case $a in --print-to-pdf=*) echo %PDF > "${a#*=}";; esac; done\n')
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
-    assert printing.pdf_of("<p>a</p>") == b"%PDF\n"
+    assert render.pdf_of("<p>a</p>") == b"%PDF\n"
     assert invoke("report", "--pdf", str(tmp_path / "a.pdf"), "--store", made.url).exit_code == 0
     assert (tmp_path / "a.pdf").read_bytes() == b"%PDF\n"
     browser.write_text("#!/bin/sh\nexit 3\n")

@@ -19,9 +19,8 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.report.html.registry import sections
+from audit.report.html.registry import sections, source_of
 from audit.report.html.render import render_page
-from audit.report.html.section import source_of
 from audit.store import RunStatus, Store
 from audit.view.pages import TREND
 from engine.record.effective import Effective

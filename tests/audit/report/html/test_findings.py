@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from audit.report.html.section import source_of
+from audit.report.html.registry import source_of
 from audit.report.html.sections import findings
 from audit.store import Store
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from audit.evidence.decisions import decisions
+from audit.report.html.registry import source_of
 from audit.report.html.render import render_page
-from audit.report.html.section import source_of
 from audit.stats.anytime.alternatives import NAMES, WHOLE_RUN
 from audit.store import Store
 from tests.audit.invoke import invoke

@@ -7,7 +7,7 @@ import pytest
 
 from audit.evidence.law.table import tabulate
 from audit.evidence.random_numbers import seed_of
-from audit.report.html.section import Nothing, source_of
+from audit.report.html.registry import Nothing, source_of
 from audit.report.html.sections import law
 from audit.stats.anytime.alternatives import summary
 from audit.store import Store

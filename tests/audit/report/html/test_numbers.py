@@ -9,8 +9,8 @@ import html5lib
 import pytest
 
 from audit.evidence.verdicts import Verdict
+from audit.report.html.registry import source_of
 from audit.report.html.render import number, render_page
-from audit.report.html.section import source_of
 from audit.report.tables.results import Results, results
 from audit.store import Store
 from audit.text.unsafe import visible

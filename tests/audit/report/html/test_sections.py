@@ -11,9 +11,8 @@ import pytest
 
 from audit.errors import UserError
 from audit.report.html.charts import Chart, bars, svg
-from audit.report.html.registry import SECTIONS, section, sections
+from audit.report.html.registry import SECTIONS, Nothing, section, sections, source_of
 from audit.report.html.render import environment, render_body, render_page, render_section, style_source
-from audit.report.html.section import Nothing, source_of
 from audit.store import Store
 from tests.audit.report.html.runs import HOSTILE, StoredRuns, stored_runs
 

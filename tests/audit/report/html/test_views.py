@@ -9,9 +9,8 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.report.html.registry import section
+from audit.report.html.registry import section, source_of
 from audit.report.html.render import environment, number, render_section
-from audit.report.html.section import source_of
 from audit.report.requests.generation import token_lines
 from audit.report.requests.request_view import anchor_of
 from audit.report.tables.acceptance import run_acceptance

@@ -16,7 +16,7 @@ from engine.backends.llama_cpp.convert import (
 )
 from engine.backends.llama_cpp.tensors import named_tensors, neighbours
 from engine.core.errors import ModelError
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.models.loading import open_source
 
 SIZE = 2048

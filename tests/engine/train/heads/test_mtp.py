@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from engine.heads.decoder import MtpModule
 from engine.heads.formats.mtp import deepseek_slots
 from engine.heads.loading import load_head
-from engine.heads.mtp import MtpModule
 from engine.models.decoder.lean import from_tensors
 from engine.models.interface import chain_placement
 from engine.train.heads.head_stage import HeadStage

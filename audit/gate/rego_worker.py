@@ -1,4 +1,4 @@
-"""Evaluates one module in a process of its own; `audit.gate.rego.engine` starts this file and nothing imports it.
+"""Evaluates one module in a process of its own; `audit.gate.rego` starts this file and nothing imports it.
 
 A module may loop, recurse and print, so the process limits its time and its files before it loads the engine, and what
 the module prints goes nowhere: only the answer reaches the file that the caller reads. The caller watches its memory.

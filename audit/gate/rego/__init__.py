@@ -1,1 +1,0 @@
-"""Rego modules beside a policy: they see the facts of a decision as JSON and can only make it stricter."""
