@@ -93,7 +93,8 @@ def _of_arms(evidence: Evidence) -> Iterator[Finding]:
     if MIXED in own:
         sampling = evidence.candidate.requests[0].trace.header.sampling
         others |= Mixed(2, contrasting(sampling)).facts()
-    for key, value in others.items():
+    # an arm that states nothing contradicts nothing
+    for key, value in others.items() if own else ():
         if _stored(own.get(key)) != _stored(value):
             yield Finding(WHOLE_ARM, 0, f"it states {key} {own.get(key)!r:.80}, another of its arms {value!r:.80}")
 
