@@ -108,7 +108,7 @@ def test_a_statement_that_lacks_a_key_of_another_arm_is_named(evidence):
     assert messages(bare) == {"it states proposer_state None, another of its arms 'request'"}
 
 
-@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("by", [-1, 64])
 def test_batches_are_those_of_the_rounds(evidence, by):
     first, *others = evidence.candidate.requests
     trace = replace(first.trace, batch=first.trace.batch + by)
@@ -127,3 +127,8 @@ def test_every_field_of_a_header_has_a_second_account_or_a_reason():
     # a coupled draft shows in its numbers, versions in each step, kept rows by their own draw
     elsewhere = {"coupled_draft", "draft_versions", "kept_share"}
     assert compared | elsewhere == set(TraceHeader.__dataclass_fields__)
+
+
+def test_batches_without_neighbours_are_exact(evidence):
+    alone = stating(evidence, mixed=None)
+    assert any("said to be in the batch" in message for message in messages(alone))
