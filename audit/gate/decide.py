@@ -58,15 +58,11 @@ def decide(
     no_subject: bool = False,
     serves: tuple[str, ...] | None = None,
 ) -> GateOutcome:
-    """Judge a run by a policy.
+    """Judge a run by a policy at a moment, which has a time zone.
 
-    Args:
-        facts: the run, its results and the state of its record.
-        policy: the requirements.
-        subjects: digests that the deployment names, in addition to the policy's own.
-        now: the moment of the decision, with a time zone.
-        no_subject: waive the roles that the policy wants named and `subjects` does not name.
-        serves: what the deployment serves, instead of the policy's list; None keeps that.
+    `subjects` are digests that the deployment names, in addition to the policy's own; `no_subject` waives the roles
+    that the policy wants named and `subjects` does not name. `serves` is what the deployment serves, instead of the
+    policy's list; None keeps that.
     """
     reasons = (
         *run_reasons(facts, policy, now),

@@ -59,15 +59,11 @@ def read_facts(
     ending: SignedEnding = UNSIGNED,
     announce: Callable[[str], None],
 ) -> RunFacts:
-    """The facts for a decision on a run.
+    """The facts for a decision on a run, which is named by its ULID.
 
-    Args:
-        store: the store.
-        run: the run's ULID.
-        trust_verdicts: take the stored verdicts instead of computing them.
-        broken: damaged places of the run's record and log; a damaged record is not read.
-        ending: what a signature says about the run's end.
-        announce: is called with each arm that is judged.
+    `trust_verdicts` takes the stored verdicts instead of computing them; `announce` is called with each arm that is
+    judged. `broken` are damaged places of the run's record and log: a damaged record is not read. `ending` is what a
+    signature says about the run's end.
     """
     said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
     stored = store.load_run(run)

@@ -18,15 +18,10 @@ T = TypeVar("T")
 
 
 def fewest(items: Sequence[T], stays: Callable[[tuple[T, ...]], bool], least: int = 0) -> tuple[T, ...]:
-    """Return a subset of the items, in order, from which no single item can be left out.
+    """Return at least `least` of the items, in order, from which no single item can be left out.
 
-    Drops halves, then quarters, down to single items, and repeats single items
-    until each of them is needed. Assumes that all `items` together have the property.
-
-    Args:
-        items: the candidates.
-        stays: returns True if a choice has the property.
-        least: minimum number of items to keep.
+    Drops halves, then quarters, down to single items, and repeats single items until each of them is needed. `stays`
+    says whether a choice has the property; all `items` together are assumed to have it.
     """
     kept, size = tuple(items), max(1, len(items) // 2)
     while True:

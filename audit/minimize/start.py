@@ -50,14 +50,10 @@ class MinimizeStart:
 
 
 def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check: str | None) -> MinimizeStart:
-    """Choose fault and request.
+    """Choose fault and request of a run.
 
-    Args:
-        store: the store of the run.
-        run: the run.
-        suite: the run's suite.
-        request: `case#sample` or `arm/case#sample`; None takes the first that the fault names.
-        check: its name; None takes the first fault that names the request, or else the first.
+    `request` is `case#sample` or `arm/case#sample`; None takes the first that the fault names. Without the name of a
+    check, the fault is the first that names the request, or else the first.
 
     Raises:
         UserError: the suite has changed, or the fault or request does not exist.

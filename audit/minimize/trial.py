@@ -75,12 +75,9 @@ class Trials:
         return self._refused
 
     def stays(self, suite: Suite, what: str, again: bool = False) -> bool:
-        """True if the suite gives the verdict; False without a trial once a limit is reached.
+        """True if the suite, which has one arm, gives the verdict; False without a trial once a limit is reached.
 
-        Args:
-            suite: a suite of one arm.
-            what: the difference, for progress messages.
-            again: True for the run's own arm, judged as the run judged it.
+        `what` is the difference, for progress messages; `again` is for the run's own arm, judged as the run judged it.
         """
         key = _key(suite)
         if key in self._known:

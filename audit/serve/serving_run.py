@@ -101,13 +101,8 @@ def serving_run(
 ) -> Iterator[ServingRun]:
     """Decode while the body runs; at its end, what is left, then write every record and close the run.
 
-    Args:
-        opened: the arm.
-        name: of the model.
-        limits: its bounds.
-        store: None records nothing.
-        report: gets lines about failures of the engine and of the store.
-        watcher: hears which records are in the store, in the thread that writes.
+    `name` is the model's. Without a store nothing is recorded. `report` gets lines about failures of the engine and of
+    the store, `watcher` hears which records are in the store, in the thread that writes.
 
     Raises:
         CannotDecide: a record could not be written.

@@ -54,9 +54,7 @@ class OpenBundle:
 def opened(path: Path, key: PublicKey | None = None) -> Iterator[OpenBundle]:
     """A bundle for reading and judging; nothing outside a temporary folder is written.
 
-    Args:
-        path: the file.
-        key: verifies the signature of the bundle's checkpoint.
+    The key verifies the signature of the bundle's checkpoint.
 
     Raises:
         UserError: the bundle is refused.

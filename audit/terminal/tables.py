@@ -197,13 +197,7 @@ def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
 
 def placed(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[TableLine]:
-    """The header's and the rows' lines.
-
-    Args:
-        columns: names of the columns.
-        rows: texts, one per column.
-        width: maximum line length in characters; None for one line per row.
-    """
+    """The header's and the rows' lines, of at most `width` characters; None for one line per row."""
     widths = [max(len(text) for text in column) for column in zip(columns, *rows, strict=True)]
     if width is None or sum(widths) + len(GAP) * (len(widths) - 1) <= width:
         groups, room = [range(len(widths))], None

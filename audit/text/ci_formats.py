@@ -86,11 +86,8 @@ class SarifResult:
 def sarif(tool: str, rules: Mapping[str, str], results: Sequence[SarifResult], properties: Mapping[str, Any]) -> str:
     """The document, indented.
 
-    Args:
-        tool: name of the program that decided.
-        rules: description by id, of every rule that a result names.
-        results: what was decided.
-        properties: facts about the whole.
+    `tool` is the program that decided, `rules` are descriptions by id, of every rule that a result names, `properties`
+    are facts about the whole.
     """
     order = {rule: index for index, rule in enumerate(rules)}
     described = [{"id": visible(rule), "shortDescription": {"text": visible(text)}} for rule, text in rules.items()]

@@ -26,9 +26,8 @@ STORED_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 def parquet_bytes(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     """A Parquet file of the rows; equal rows give equal bytes with the same pyarrow.
 
-    Args:
-        columns: names, each once.
-        rows: one value per column: None, bool, int, float, Decimal, text, bytes or an aware datetime.
+    Names of columns are unique; a row has one value per column: None, bool, int, float, Decimal, text, bytes or an
+    aware datetime.
 
     Raises:
         UserError: pyarrow is not installed, or two columns share a name.

@@ -70,12 +70,9 @@ class Trends:
 
 
 def trends(points: Sequence[TrendPoint], by: Grouping, arm: str) -> Trends:
-    """Charts of runs.
+    """Charts of runs, oldest first, with a line for each value of `by`.
 
-    Args:
-        points: the runs, oldest first.
-        by: what tells the lines apart.
-        arm: the one arm to count; empty for all candidate arms of a run together.
+    `arm` is the one arm to count; empty for all candidate arms of a run together.
     """
     lines = tuple(_line(point, by, arm) for point in points)
     drawn = [line for line in lines if line.acceptance is not None]

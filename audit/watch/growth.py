@@ -37,14 +37,9 @@ def _fell(before: Mapping[K, float], now: Mapping[K, float]) -> bool:
 def reading(
     model: str, at: datetime, now: ServerCounters, before: ServerCounters | None, since: datetime
 ) -> WatchReading:
-    """The reading of one model.
+    """The reading of one model, by the server's name of it.
 
-    Args:
-        model: the server's name of it.
-        at: time of the reading.
-        now: its counters.
-        before: those of the reading before, None in the first one.
-        since: time of the reading before.
+    `before` are the counters of the reading before, at `since`; None in the first one.
     """
     if before is None:
         return WatchReading(

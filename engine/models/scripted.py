@@ -117,11 +117,8 @@ def _prefixes(cache: ScriptedCache, row: int, visible: NDArray[np.bool_]) -> Ite
 def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0) -> Script:
     """Logits drawn once per context of the last `order` tokens: a random Markov source.
 
-    Args:
-        seed: which source; equal seeds give equal scripts on every machine.
-        vocabulary: number of tokens.
-        order: the number of last tokens that matter.
-        scale: standard deviation of the logits; larger is more certain.
+    Equal seeds give equal scripts on every machine. `scale` is the standard deviation of the logits; larger is more
+    certain.
     """
 
     @functools.lru_cache(maxsize=KEPT_ROWS)

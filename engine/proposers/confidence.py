@@ -51,12 +51,9 @@ EndRule = Callable[[float, NDArray[np.floating[Any]], DraftContext], bool]
 
 
 def unsure(stop_below: float, logits: NDArray[np.floating[Any]], context: DraftContext) -> bool:
-    """Whether a draft ends before the token at position `len(context.history)`.
+    """Whether a draft ends before the token at position `len(context.history)`, whose row is `logits` [V].
 
-    Args:
-        stop_below: the threshold on the largest q; 0 never stops.
-        logits: [V] the draft's row for that position.
-        context: the prefix.
+    `stop_below` is the threshold on the largest q; 0 never stops.
     """
     return stop_below > 0 and largest_q(logits, context) < stop_below
 

@@ -31,12 +31,7 @@ class StopRule:
     decode: Decode
 
     def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
-        """Cut a verdict at the first end.
-
-        Args:
-            generated: tokens generated before the step.
-            verdict: the step's decisions.
-        """
+        """Cut a step's decisions at the first end; `generated` are the tokens before the step."""
         tokens = list(generated)
         for count, emitted in enumerate(verdict.emitted, start=1):
             tokens.append(emitted.token)

@@ -54,11 +54,8 @@ def has_model(rules: Sequence[FilterRules]) -> bool:
 def read_afresh(rules: StreamRules, stops: StopRule, tokens: Sequence[int], reason: FinishReason) -> FreshReading:
     """Read all tokens of a response; text leaves after each of them.
 
-    Args:
-        rules: the filters.
-        stops: decodes tokens and knows the stop strings.
-        tokens: of the response.
-        reason: its recorded end. A response that filters ended ends where these filters end it.
+    `stops` decodes tokens and knows the stop strings, `reason` is the recorded end. A response that filters ended ends
+    where these filters end it.
     """
     reading, count = TextStream(rules, stops), len(tokens)
     for size in range(1, count + 1):

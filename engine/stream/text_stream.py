@@ -104,10 +104,8 @@ class TextStream:
     def commit(self, generated: Sequence[int], proposal: Proposal, cut: TruncatedOutcome) -> TruncatedOutcome:
         """Read a step's committed tokens, cut at the one with which a filter ends the response, if one does.
 
-        Args:
-            generated: tokens before the step.
-            proposal: the step's draft, which stays unread: it has tokens that were not verified.
-            cut: the step's decisions up to an end.
+        `generated` are the tokens before the step, `cut` its decisions up to an end. The draft stays unread: it has
+        tokens that were not verified.
         """
         del proposal
         tokens = list(generated)

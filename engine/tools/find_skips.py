@@ -134,9 +134,7 @@ def _side_by_side(whole: Placement, trash: int) -> Placement:
 def search(bench: SkipSetBench, least: int = 0) -> SkipTrial:
     """The best set found: grown from nothing, then improved by small changes until none helps or the budget is spent.
 
-    Args:
-        bench: the measuring bench.
-        least: fewest sublayers to skip; at 0, skipping nothing is a candidate too, with a speed-up of 1.
+    It skips at least `least` sublayers; at 0, skipping nothing is a candidate too, with a speed-up of 1.
 
     Raises:
         InvalidRequest: the budget ends before a set of `least` sublayers is reached.

@@ -68,10 +68,8 @@ class SignedRun:
 def as_signed(run: DecidedRun, statements: Sequence[InToto], policies: frozenset[str]) -> SignedRun:
     """The run with what the signed statement of its newest decision states, unless a later one is no allow.
 
-    Args:
-        run: the run as the store's rows state it, with its newest decision.
-        statements: the decisions on it that a trusted key signed.
-        policies: digests of the accepted policies; decisions under others do not count.
+    `run` is as the store's rows state it, `statements` are the decisions on it that a trusted key signed. Decisions
+    under policies other than `policies`, which are digests, do not count.
     """
     dated = [(item, moment) for item in statements if _policy(item) in policies and (moment := moment_of(item))]
     own = next(((item, at) for item, at in dated if _inputs(item).get(urn("decision")) == run.sha256), None)

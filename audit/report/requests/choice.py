@@ -48,12 +48,8 @@ def chosen(
 ) -> Choice:
     """At most `most` requests: at most `most_named` that `findings` name, then others.
 
-    Args:
-        keys: the requests to choose from.
-        findings: names ARM/CASE#SAMPLE, the most important first.
-        most: of all.
-        most_named: of those with a finding.
-        of: number of all requests, if `keys` are only those that can be chosen.
+    `findings` are names ARM/CASE#SAMPLE, the most important first. `of` is the number of all requests, if `keys` are
+    only those that can be chosen.
     """
     by_name = {key.name: key for key in keys}
     named = [by_name[name] for name in dict.fromkeys(findings) if name in by_name]

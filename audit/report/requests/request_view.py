@@ -173,13 +173,9 @@ def anchor_of(request: str) -> str:
 def explored(
     record: RequestRecord, pieces: Pieces, findings: Sequence[NamedFinding] = (), *, name: str | None = None
 ) -> Explored:
-    """The drawing of one request.
+    """The drawing of one request, whose columns fit together, as the store ensures, with what checks found in it.
 
-    Args:
-        record: the request, whose columns fit together, as the store ensures.
-        pieces: the texts of tokens.
-        findings: what checks found in it.
-        name: ARM/CASE#SAMPLE in the store; by default the name in its record.
+    `name` is ARM/CASE#SAMPLE in the store; by default the name in the record.
     """
     trace = record.trace
     marks, alternatives = marks_of(record), Alternatives(trace, pieces)

@@ -82,13 +82,7 @@ def load_controls() -> Controls:
 
 
 def evidence(controls: Controls, results: Results, checkpoints: int) -> tuple[ClauseEvidence, ...]:
-    """A run's evidence by clause.
-
-    Args:
-        controls: the mapping.
-        results: the run as stored.
-        checkpoints: signed checkpoints of the store's log.
-    """
+    """A run's evidence by clause of the mapping; the checkpoints are the signed ones of the store's log."""
     records, checks = _records(results, checkpoints), _checks(results)
     return tuple(
         ClauseEvidence(

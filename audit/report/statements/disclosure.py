@@ -136,12 +136,9 @@ def read_disclosure(store: Store, run: str, *, recompute: bool = True) -> Disclo
 
 
 def disclosure(results: Results, erasures: Iterable[StoredErasure], broken: str | None) -> Disclosure:
-    """The statement about a run.
+    """The statement about a run with the erasures of its content.
 
-    Args:
-        results: the run as stored.
-        erasures: the erasures of its content.
-        broken: the first place where its record is not what it was; None if it is whole.
+    `broken` is the first place where its record is not what it was; None if it is whole.
     """
     run = results.run
     arms = tuple(_arm(arm, results) for arm in run.candidates)

@@ -198,9 +198,7 @@ class AcceptanceEstimate:
 def estimates(requests: DraftSums | None, counters: DraftTotals | None = None) -> tuple[AcceptanceEstimate, ...]:
     """The estimators that these counts allow.
 
-    Args:
-        requests: sums over the requests; None if nobody counted some of them.
-        counters: the growth of a server's counters over the run, if it has them.
+    `requests` are sums over the requests, None if nobody counted some of them; `counters` the growth of a server's.
     """
     grown = None if counters is None else draft_sums([counters])
     result = []

@@ -68,13 +68,7 @@ class QueryLimits:
 
 
 def ask(url: str, sql: str, params: Mapping[str, Any], limits: QueryLimits) -> QueryResult:
-    """Run one SELECT that cannot write.
-
-    Args:
-        url: a store's path or URL.
-        sql: one statement; parameters are written `:name`.
-        params: their values.
-        limits: its limits.
+    """Run one SELECT that cannot write, on the store at a path or URL; parameters are written `:name`.
 
     Raises:
         UserError: not a SELECT, an SQL error, a missing parameter, a timeout, too large a result, or a superuser.

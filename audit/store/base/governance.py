@@ -65,13 +65,9 @@ class Governance:
 def governance(
     spec: Mapping[str, Any], document: Mapping[str, Any], lossless: bool, packages: Mapping[str, Any]
 ) -> Governance:
-    """The settings of an arm.
+    """The settings of an arm, from its requested configuration and the effective one as JSON.
 
-    Args:
-        spec: the requested configuration.
-        document: the effective configuration as JSON.
-        lossless: whether the arm claims to keep the target's law.
-        packages: versions of the run's packages.
+    `lossless` says whether the arm claims to keep the target's law; `packages` are the versions of the run's packages.
     """
     effective = Effective.from_json(document)
     on = _speculates(spec, effective)

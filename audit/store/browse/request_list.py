@@ -106,15 +106,9 @@ class _Arms:
 
 
 def page(session: Session, ulid: str, wanted: RequestFilter, cursor: int, *, back: bool, limit: int) -> RequestPage:
-    """A page of requests, by case.
+    """A page of at most `limit` requests, by case: those after the cursor or, with `back`, those before it.
 
-    Args:
-        session: of the store.
-        ulid: the run.
-        wanted: which requests.
-        cursor: the row of a request; 0 for the first page.
-        back: the requests before it, else those after.
-        limit: most requests of the page.
+    The cursor is the row of a request; 0 for the first page.
 
     Raises:
         UserError: no such run or arm.

@@ -95,14 +95,9 @@ class RunNames:
 
 
 def page(session: Session, wanted: RunFilter, cursor: str, *, newer: bool, limit: int) -> RunPage:
-    """A page of runs, newest first.
+    """A page of at most `limit` runs, newest first: those before the cursor or, with `newer`, those after it.
 
-    Args:
-        session: of the store.
-        wanted: which runs.
-        cursor: a run's ULID; empty for the newest runs.
-        newer: the runs after it, else those before.
-        limit: most runs of the page.
+    The cursor is a run's ULID; empty for the newest runs.
     """
     query = select(RunRow.id, *COLUMNS).where(*conditions(wanted))
     start = session.scalar(select(RunRow.id).where(RunRow.ulid == cursor)) if cursor else None

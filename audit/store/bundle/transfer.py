@@ -33,11 +33,7 @@ PIECE: Final = 100
 def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
     """Copy a run with all its rows, and add the event that names the bundle; False if it is there already.
 
-    Args:
-        source: a verified store with the run.
-        target: the store to write to, in a transaction.
-        ulid: the run.
-        digest: SHA-256 of the bundle.
+    `source` is a verified store, `target` one in a transaction, `digest` the SHA-256 of the bundle.
 
     Raises:
         UserError: the target has the run with another content.

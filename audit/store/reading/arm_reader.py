@@ -42,13 +42,8 @@ def load_arm(
 ) -> ArmRecord:
     """The requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
 
-    Args:
-        session: for the rows read now.
-        ulid: the run.
-        name: the arm.
-        payload_of: reads a trace's bytes later, by its request's row.
-        kept: content that is in memory only, by its request's row.
-        keys: the requests to read; None for all.
+    `payload_of` reads a trace's bytes later, by its request's row; `kept` is content that is in memory only, by the
+    same. `keys` are the requests to read; None for all.
 
     Raises:
         UserError: no such run or arm.

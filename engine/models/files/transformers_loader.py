@@ -34,11 +34,7 @@ BITS: Final = 8
 def load_whole(folder: ModelFolder, auto: Any, dtype: torch.dtype, words: str) -> Any:
     """The network in a folder as the class `auto` of transformers reads it; code from the folder is never run.
 
-    Args:
-        folder: the model.
-        auto: one of transformers' Auto classes.
-        dtype: of the network in memory.
-        words: what the folder must hold, for messages.
+    `dtype` is that of the network in memory, `words` say what the folder must hold, for messages.
 
     Raises:
         ModelError: transformers cannot load it, or would leave out tensors or make some up.

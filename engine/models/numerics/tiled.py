@@ -153,11 +153,9 @@ def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
 
 
 def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    """Attention [M, rows, ...] of query rows [M, rows, head_dim], block by block.
+    """Attention [M, rows, ...] of query rows [M, rows, head_dim], ordered as by `grouped`, block by block.
 
-    Args:
-        queries: as `grouped` orders them.
-        attended: the answer for one block of rows, and which rows they are.
+    `attended` gives the answer for one block of rows, and gets which rows they are.
     """
     constant = constant_rows.needed(queries.device)
     whole = filled(queries, 1, MOST_QUERIES) if constant else queries

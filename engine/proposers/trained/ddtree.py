@@ -78,11 +78,9 @@ class DDTreeProposer:
 
 
 def best_prefixes(marginals: Floats, budget: int) -> Tree:
-    """The `budget` prefixes of the largest products, best first; a prefix comes after its own prefixes.
+    """The at most `budget` prefixes of the largest products, best first; a prefix comes after its own prefixes.
 
-    Args:
-        marginals: [D, V] probabilities by position.
-        budget: most nodes.
+    `marginals` [D, V] are the probabilities by position.
     """
     ranked = np.argsort(-marginals, axis=1, kind="stable")[:, :budget]
     with np.errstate(divide="ignore"):

@@ -35,12 +35,9 @@ TRAININGS: Final[Mapping[str, Any]] = {
 
 
 def write_head_card(folder: Path, target: Path, manifest: Mapping[str, Any]) -> None:
-    """Write `card.json` into a head's folder.
+    """Write `card.json` into a head's folder, whose name is a key of `TRAININGS`.
 
-    Args:
-        folder: the head; its name is a key of `TRAININGS`.
-        target: the model that it was trained for.
-        manifest: the corpus' own record of its token streams.
+    `target` is the model that it was trained for, `manifest` the corpus' own record of its token streams.
     """
     loaded = load_head(str(folder))
     if loaded is None:
