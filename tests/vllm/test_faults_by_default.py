@@ -4,6 +4,7 @@ The engines outlive a run, so that every fault is a run of its own on the same o
 """
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,7 @@ def engines(place):
         patch.setenv(PLACE, str(place / "fault"))
         sources = {name: ModelSource(source) for name, source in MODELS.items()}
         backend = Lasting(sources, extension="tests.vllm.broken.Broken")
-        patch.setattr(vllm_backend, "open_models", lambda models: backend)
+        patch.setattr(vllm_backend, "KIND", replace(vllm_backend.KIND, open=lambda models: backend))
         try:
             yield place / "fault"
         finally:
