@@ -1,5 +1,6 @@
 """The repaired engine passes its packaged suite; with moved internals a gate that asks for rows cannot decide."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -46,7 +47,7 @@ def test_the_repaired_engine_passes(tmp_path):
 
 def test_a_gate_that_asks_for_rows_cannot_decide_where_the_internals_moved(tmp_path, monkeypatch):
     moved = partial(VllmBackend, extension="tests.vllm.renamed.Renamed")
-    monkeypatch.setattr(vllm_backend, "open_models", moved)
+    monkeypatch.setattr(vllm_backend, "KIND", replace(vllm_backend.KIND, open=moved))
     (tmp_path / "suite.yaml").write_text(DRIFTED)
     (tmp_path / "policy.yaml").write_text(POLICY)
     assert load_policy(tmp_path / "policy.yaml").min_level is Level.L3
