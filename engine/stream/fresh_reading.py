@@ -40,10 +40,15 @@ def reading_of(facts: Mapping[str, Any]) -> FreshReading:
     Raises:
         KeyError, TypeError, ValueError: the facts have another form.
     """
-    return FreshReading(
-        tuple(Decided(**{**fact, "action": Action(fact["action"])}) for fact in facts["decisions"]),
-        tuple(TextChunk(int(tokens), str(text)) for tokens, text in facts["chunks"]),
-    )
+    decisions = tuple(Decided(**{**fact, "action": Action(fact["action"])}) for fact in facts["decisions"])
+    chunks = tuple(TextChunk(tokens, text) for tokens, text in facts["chunks"])
+    whole = [number for made in decisions for number in (made.filter, made.token, made.start, made.end)]
+    texts = [*(made.category for made in decisions), *(chunk.text for chunk in chunks)]
+    if not all(type(number) is int for number in [*whole, *(chunk.tokens for chunk in chunks)]):
+        raise TypeError("a decision or a chunk has a place that is no whole number")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a decision or a chunk has a text of another kind")
+    return FreshReading(decisions, chunks)
 
 
 def has_model(rules: Sequence[FilterRules]) -> bool:

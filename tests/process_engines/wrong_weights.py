@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.backends.process.convert import MANIFEST, convert, weights_of
 from engine.core.registry import CONVERTERS, resolve
-from engine.models.files.bundled import bundled_folder
+from engine.models.files.folder import bundled_folder
 from engine.models.loading import open_source
 
 Weights = dict[str, np.ndarray]

@@ -28,7 +28,8 @@ def require_entry(kind, name):
     elif kind == "backend":
         assert callable(found.open)
     elif kind == "fault":
-        assert found.name == name
+        assert found.parts
+        assert faults.load(name).name == name
     else:
         assert callable(found)
 
