@@ -28,7 +28,7 @@ def require_entry(kind, name):
     elif kind == "backend":
         assert callable(found.open)
     elif kind == "fault":
-        assert found.parts
+        assert callable(found.apply)
         assert faults.load(name).name == name
     else:
         assert callable(found)
