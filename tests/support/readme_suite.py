@@ -92,6 +92,9 @@ def audited(folder: Path, shape: Shape, *options: str) -> Ended:
     path, results = folder / "suite.yaml", folder / "results.json"
     path.write_text(json.dumps(shape.document()))
     done = invoke("run", str(path), "--store", str(folder / "audit.db"), "--results", str(results), *options)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        # the exit code 1 of a crash is no verdict
+        raise done.exception
     assert done.exit_code in (0, 1, 3), done.stdout + done.stderr
     checks: dict[str, dict[str, Any]] = {}
     for check in json.loads(results.read_text(encoding="utf-8"))["checks"]:
