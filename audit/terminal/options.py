@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from audit.errors import UserError
-from audit.store.base.connection import default_url
 from audit.terminal.tables import WIDE
 from audit.text.durations import parse_duration
 from audit.text.unsafe import quoted
@@ -20,6 +19,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _default_store() -> str:
+    # imported late: commands without a store, whose modules share other options, need no database library
+    from audit.store.base.connection import default_url
+
+    return default_url()
+
+
 def store_option(function: F) -> F:
     """`--store URL`, from `AUDIT_STORE` or the user's data folder by default."""
     return click.option(
@@ -27,7 +33,7 @@ def store_option(function: F) -> F:
         metavar="URL",
         envvar="AUDIT_STORE",
         show_envvar=True,
-        default=default_url,
+        default=_default_store,
         show_default="audit.db in the user's data folder",
         help="Provenance store: a path, sqlite:///FILE, or postgresql://HOST/DATABASE.",
     )(function)

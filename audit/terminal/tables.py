@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import click
 
-from audit.store.base.canonical import jsonable
 from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
 from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw
@@ -46,7 +45,7 @@ VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red",
 
 def echo_json(value: Any) -> None:
     """Print a value as indented JSON; NaN and infinity become null."""
-    echo_document(json.dumps(jsonable(value), indent=2, allow_nan=False))
+    echo_document(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
@@ -79,7 +78,7 @@ def plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
-    return jsonable(value)
+    return _plain(value)
 
 
 def cell(value: Any) -> str:
@@ -238,3 +237,10 @@ def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | N
     yield TableLine(head + first, tuple(cells))
     for text in rest:
         yield TableLine(" " * len(head) + text)
+
+
+def _plain(value: Any) -> Any:
+    # imported late: commands without a store need no database library
+    from audit.store.base.canonical import jsonable
+
+    return jsonable(value)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.audit.checks.test_row_closeness import FAULTS
-from tests.support.readme_suite import Shape, audited
+from tests.support.readme_suite import FAULTS, Shape, audited
 from tests.support.tiers import slow_unless
 
 NUMERICS = ("ordered", "tiled", "fixed")

@@ -14,6 +14,12 @@ from tests.audit.invoke import invoke
 
 ARM = "rejection"
 PROMPTS = 20
+FAULTS = (
+    *("target_rows_shifted", "bonus_wrong_row", "rows_of_another_request", "positions_off_by_one", "kv_residue"),
+    *("kv_not_rolled_back", "last_accepted_entry_stale", "rejected_last_entry_stays", "history_lost_after_rejection"),
+    *("prompt_end_read_twice", "page_border_entries_lost", "last_token_of_previous_request"),
+)
+"""Rows of another place, another text, stale keys: what a draft can do to the target's rows."""
 DRAFTED = {"kind": "draft_model", "model": "draft", "gamma": 4}
 
 

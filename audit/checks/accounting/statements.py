@@ -18,7 +18,7 @@ from engine.record.effective import MIXED
 from engine.record.trace import TraceHeader
 
 WHOLE_ARM: Final = "the arm"
-OF_TARGET: Final = ("backend", "target", "context", "numerics", "rows", "torch_threads")
+OF_TARGET: Final = ("backend", "target", "context", "numerics", "rows", "stream", "torch_threads")
 """Keys of a statement that a baseline shares with its candidates."""
 OF_PASSES: Final = frozenset(("rows", "record", "fault", "pass", "copies", "repeats", "measured"))
 """Keys in which a pass along a record differs from the arm that it follows."""

@@ -9,10 +9,10 @@ import click
 
 from audit.attest.statement import SHORT
 from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
-from audit.report.tables.coverage import scope_rows
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
 from audit.report.tables.results import Results, SignedEntry, results
+from audit.report.tables.scope import scope_rows
 from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun

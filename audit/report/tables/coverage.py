@@ -1,4 +1,4 @@
-"""The coverage tables of a run, its one line per arm, and the scope of each arm's verdicts, as rows."""
+"""The coverage tables of a run and its one line per arm, as rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.expected import ANYWHERE, CORE, ENDS, TOGETHER, UNPROMISED
-from audit.evidence.coverage.scope import ArmScope, scope_of_details
-from audit.store import StoredCheck, StoredCoverage
+from audit.store import StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
 BY_CHECK: Final = ("arm", "check", "situation", "occurred", "examined", "floor")
@@ -79,26 +78,3 @@ def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     never = [name for name in CATALOGUE if name in GENERAL and occurred.get(name) == 0 and name not in floored]
     unmet = f"; not met: {', '.join(never)}" if never else ""
     return f"coverage of {arm}: {counts}{missing}{unmet}"
-
-
-def scopes(checks: Iterable[StoredCheck]) -> dict[str, ArmScope]:
-    """By arm, the scope that its results name; all results of an arm name the same."""
-    result: dict[str, ArmScope] = {}
-    for check in checks:
-        scope = scope_of_details(check.details)
-        if scope is not None:
-            result.setdefault(check.arm, scope)
-    return result
-
-
-def scope_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
-    """One row per arm; an empty cell where the record does not show it."""
-    return [
-        (arm, _batches(scope), scope.longest_draft, scope.shape, scope.numerics, scope.device)
-        for arm, scope in scopes(checks).items()
-    ]
-
-
-def _batches(scope: ArmScope) -> str | None:
-    low, high = scope.smallest_batch, scope.largest_batch
-    return None if low is None else str(low) if low == high else f"{low} to {high}"

@@ -16,6 +16,7 @@ from audit.selftest.run_arm import gather
 from audit.suite.loader import load_suite
 from tests.audit.checks.anchor_arms import anchor_arm, simulated, world_reference
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, world
+from tests.support.readme_suite import FAULTS
 
 CHAIN = Setup(sampling=replace(SAMPLED, max_new_tokens=16))
 GREEDILY = Setup(sampling=replace(GREEDY, max_new_tokens=16))
@@ -35,12 +36,6 @@ arms:
     sampling: {{temperature: 0.7, top_p: 0.95}}
     {fault}
 """
-FAULTS = (
-    *("target_rows_shifted", "bonus_wrong_row", "rows_of_another_request", "positions_off_by_one", "kv_residue"),
-    *("kv_not_rolled_back", "last_accepted_entry_stale", "rejected_last_entry_stays", "history_lost_after_rejection"),
-    *("prompt_end_read_twice", "page_border_entries_lost", "last_token_of_previous_request"),
-)
-"""Rows of another place, another text, stale keys: what a draft can do to the target's rows."""
 
 
 def judged(evidence, **overrides):
@@ -103,7 +98,7 @@ def test_a_baseline_with_the_candidates_fault_is_no_noise(spread, expected):
     result = judged(with_noise(replace(evidence, companions={ArmKind.ANCHOR: anchor}), named))
     assert result.verdict is expected, result.summary
     if expected is Verdict.INCONCLUSIVE:
-        assert "which is no noise" in result.summary
+        assert "more than rounding" in result.summary
 
 
 @pytest.mark.medium
