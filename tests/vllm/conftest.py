@@ -1,5 +1,6 @@
 """One engine per head and one without, each started when the first test asks for it and over when it has answered."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,18 @@ def case(request, cases):
 @pytest.fixture(scope="session")
 def served(case, prompts, tmp_path_factory):
     return serve(tmp_path_factory.mktemp(case.kind), prompts, case.target, case.speculative)
+
+
+@pytest.fixture(scope="session")
+def spread_is_defective():
+    """Whether parameters are spread over drafted rows into a copy: asked of the function, not of the version."""
+    from vllm.platforms import current_platform
+    from vllm.v1.sample import rejection_sampler
+
+    with warnings.catch_warnings():
+        # of torch, in vLLM's own imports
+        warnings.simplefilter("ignore")
+        current_platform.import_kernels()
+        current_platform.register_triton_kernel_overrides()
+    found = rejection_sampler.expand_batch_to_tokens(torch.tensor([0.5, 2.0]), torch.tensor([2, 5]), 5)
+    return found.tolist() != [0.5, 0.5, 2.0, 2.0, 2.0]

@@ -14,7 +14,6 @@ from engine.backends.vllm.backend import VllmBackend
 from tests.support.readme_suite import Shape, audited
 
 from .broken import GAMMA, MODEL, PLACE, VERIFYING
-from .test_suites import spread_is_defective  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.vllm
 MODELS = {"target": "bundled:target", "draft": "bundled:medium_draft"}
@@ -96,7 +95,7 @@ def test_none_does_beside_a_clean_greedy_arm(ended, fault):
     assert done.code == done.alone() != 0, done.told
 
 
-def test_a_clean_stock_engine_is_at_fault_for_the_parameters_of_drafted_rows(ended, spread_is_defective):  # noqa: F811
+def test_a_clean_stock_engine_is_at_fault_for_the_parameters_of_drafted_rows(ended, spread_is_defective):
     if not spread_is_defective:
         pytest.skip("this build of vLLM spreads parameters over drafted rows")
     done = ended("", repair=False)

@@ -1,28 +1,10 @@
 """The packaged suite of sampling: what stock vLLM gets wrong on a CPU is found and named."""
 
-import warnings
-
 import pytest
-import torch
 
 from .packaged import verdicts
 
 pytestmark = pytest.mark.vllm
-
-
-@pytest.fixture(scope="module")
-def spread_is_defective():
-    """Whether parameters are spread over drafted rows into a copy: asked of the function, not of the version."""
-    from vllm.platforms import current_platform
-    from vllm.v1.sample import rejection_sampler
-
-    with warnings.catch_warnings():
-        # of torch, in vLLM's own imports
-        warnings.simplefilter("ignore")
-        current_platform.import_kernels()
-        current_platform.register_triton_kernel_overrides()
-    found = rejection_sampler.expand_batch_to_tokens(torch.tensor([0.5, 2.0]), torch.tensor([2, 5]), 5)
-    return found.tolist() != [0.5, 0.5, 2.0, 2.0, 2.0]
 
 
 @pytest.fixture(scope="module")

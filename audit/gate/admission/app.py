@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from audit.errors import CannotDecide, UserError
 from audit.gate.admission.decide import Rules, answer
-from audit.gate.admission.reviews import Answer, MalformedReview, Review, denied, read_review, response
+from audit.gate.admission.reviews import AdmissionAnswer, MalformedReview, Review, denied, read_review, response
 from audit.gate.admission.signed import SignedDecisions, SignedRun, as_signed
 from audit.store.reading.decision_index import DecidedRun, DecisionReader
 
@@ -44,7 +44,7 @@ class Webhook:
     report: Callable[[str], None]
     signed: SignedDecisions | None = None
 
-    def decide(self, review: Review) -> Answer:
+    def decide(self, review: Review) -> AdmissionAnswer:
         """The answer to a review; an error of any kind is a denial."""
         try:
             find = partial(self.reader.find, policies=self.rules.policies)
@@ -87,7 +87,7 @@ def application(webhook: Webhook) -> Starlette:
     return Starlette(routes=[Route(PATH, validate, methods=["POST"]), Route("/readyz", ready), Route("/livez", live)])
 
 
-async def _decided(webhook: Webhook, review: Review, limiter: anyio.CapacityLimiter) -> Answer:
+async def _decided(webhook: Webhook, review: Review, limiter: anyio.CapacityLimiter) -> AdmissionAnswer:
     try:
         with anyio.fail_after(webhook.timeout_s):
             return await anyio.to_thread.run_sync(webhook.decide, review, abandon_on_cancel=True, limiter=limiter)

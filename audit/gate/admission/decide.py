@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from audit.attest.statement import SHORT
-from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, Answer, Review, denied, names
+from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, AdmissionAnswer, Review, denied, names
 from audit.gate.admission.signed import SignedRun
 from audit.gate.subjects import DIGEST
 from audit.store.reading.decision_index import DecidedRun
@@ -52,15 +52,15 @@ Vouch = Callable[[DecidedRun], SignedRun]
 """Gives a run as a trusted key signed it, or as the store has it where no key is asked for."""
 
 
-def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime) -> Answer:
+def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime) -> AdmissionAnswer:
     """Admit or deny; raises only what `find` and `vouch` raise."""
     if review.settled is not None:
-        return Answer(True, review.settled)
+        return AdmissionAnswer(True, review.settled)
     if review.stray:
         return denied(f"put the annotations on the pod template too: {names(review.stray)}")
     if not review.annotations:
         text = "no annotation names a model or an engine configuration"
-        return Answer(True, text) if rules.unannotated else denied(f"{text}; add {PREFIX}target: sha256:...")
+        return AdmissionAnswer(True, text) if rules.unannotated else denied(f"{text}; add {PREFIX}target: sha256:...")
     wrong = [key for key, value in review.annotations.items() if key != RUN and not DIGEST.fullmatch(value)]
     if wrong:
         return denied(f"no digest (sha256: and 64 lower-case hex digits): {names(wrong)}")
@@ -83,7 +83,11 @@ def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime
         problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
     policy, at = newest.policy_sha256[:SHORT], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
     made = f"run {newest.run}, policy sha256:{policy}, decided {at} UTC"
-    return denied(f"{'; '.join(problems)} ({made})") if problems else Answer(True, f"allowed by the gate ({made})")
+    return (
+        denied(f"{'; '.join(problems)} ({made})")
+        if problems
+        else AdmissionAnswer(True, f"allowed by the gate ({made})")
+    )
 
 
 def _matches(run: DecidedRun, models: Mapping[str, str], ulid: str | None) -> bool:

@@ -60,7 +60,7 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdmissionAnswer:
     """Whether a request is admitted, and why."""
 
     allowed: bool
@@ -68,12 +68,12 @@ class Answer:
     code: int = 200
 
 
-def denied(message: str, code: int = 403) -> Answer:
+def denied(message: str, code: int = 403) -> AdmissionAnswer:
     """An answer that stops the request."""
-    return Answer(False, message, code)
+    return AdmissionAnswer(False, message, code)
 
 
-def response(uid: str, answer: Answer) -> dict[str, Any]:
+def response(uid: str, answer: AdmissionAnswer) -> dict[str, Any]:
     """The document that answers a review."""
     status = {"code": answer.code, "message": answer.message}
     return {"apiVersion": API, "kind": KIND, "response": {"uid": uid, "allowed": answer.allowed, "status": status}}
