@@ -6,7 +6,7 @@ unanswered ones apart, and the lowest level of all requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
 from audit.runs.arms import evidence_for
@@ -45,8 +45,13 @@ def run_arm(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> ArmRecord:
     Raises:
         EngineError: the arm cannot continue.
     """
+    return arm_record(arm, made_by(arm, done))
+
+
+def made_by(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> Iterator[Generation]:
+    """The generations of an arm's requests, in the engine's order; raises as `run_arm`."""
     arm.engine.forget()
-    return arm_record(arm, generations(arm, list(arm.requests.values()), done.__getitem__))
+    return generations(arm, list(arm.requests.values()), done.__getitem__)
 
 
 def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:

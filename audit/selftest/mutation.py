@@ -21,7 +21,7 @@ from audit.evidence.coverage.rule import CoverageRule
 from audit.evidence.records import ArmRecord
 from audit.evidence.verdicts import Verdict
 from audit.runs.generate import generations, legible
-from audit.runs.in_memory import arm_record, candidate_of, evidence_of
+from audit.runs.in_memory import arm_record, candidate_of, evidence_of, made_by
 from audit.runs.judge import judge_arm
 from audit.runs.prepare import PreparedArm
 from audit.selftest.changes import ChangedValue, changed_columns, changed_documents
@@ -75,7 +75,7 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class MutatedArm:
-    """The changes of one arm. `code` is the exit code of the clean arm's verdicts."""
+    """The changes of one arm; `clean` has the verdicts of the unchanged one by check."""
 
     kind: str
     seed: int
@@ -132,8 +132,7 @@ def _run(kind: MutationKind, seed: int) -> _Run:
     done: dict[str, ArmRecord] = {}
     outcomes: dict[str, tuple[Generation, ...]] = {}
     for arm in arms:
-        arm.engine.forget()
-        outcomes[arm.planned.name] = tuple(generations(arm, list(arm.requests.values()), done.__getitem__))
+        outcomes[arm.planned.name] = tuple(made_by(arm, done))
         done[arm.planned.name] = arm_record(arm, outcomes[arm.planned.name])
     candidate = candidate_of(arms).planned.name
     readings = {arm.planned.name: outcomes[arm.planned.name] for arm in arms if arm.planned.along == candidate}

@@ -45,7 +45,7 @@ VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red",
 
 def echo_json(value: Any) -> None:
     """Print a value as indented JSON; NaN and infinity become null."""
-    echo_document(json.dumps(_plain(value), indent=2, allow_nan=False))
+    echo_document(json.dumps(_jsonable(value), indent=2, allow_nan=False))
 
 
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
-    return _plain(value)
+    return _jsonable(value)
 
 
 def cell(value: Any) -> str:
@@ -239,7 +239,7 @@ def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | N
         yield TableLine(" " * len(head) + text)
 
 
-def _plain(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     # imported late: commands without a store need no database library
     from audit.store.base.canonical import jsonable
 

@@ -23,9 +23,10 @@ ROUNDED: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """[E] the least and the largest value that the cells allow; NaN where they say nothing."""
+class BoundedSum:
+    """[E] a recorded sum, and the least and the largest value that the cells allow; NaN where they say nothing."""
 
+    values: Floats
     least: Floats
     most: Floats
 
@@ -33,19 +34,18 @@ class Bounds:
 def cell_faults(trace: Trace) -> Iterator[Violation]:
     """The sums of each emitted token that its cells do not allow."""
     steps = numbered(trace.n_emitted).step
-    for name, bounds in _bounds(trace).items():
-        values = trace.tail[:, int(name[-1])] if name.startswith("tail") else getattr(trace, name)
-        slack = ROUNDED * (1 + np.abs(bounds.least))
+    for name, one in _sums(trace).items():
+        slack = ROUNDED * (1 + np.abs(one.least))
         with np.errstate(invalid="ignore"):
-            outside = ~((values >= bounds.least - slack) & (values <= bounds.most + slack))
-        for at in np.flatnonzero(outside & ~(np.isnan(bounds.least) & np.isnan(values))).tolist():
-            limits = f"{bounds.least[at]:.6g} to {bounds.most[at]:.6g}"
+            outside = ~((one.values >= one.least - slack) & (one.values <= one.most + slack))
+        for at in np.flatnonzero(outside & ~(np.isnan(one.least) & np.isnan(one.values))).tolist():
+            limits = f"{one.least[at]:.6g} to {one.most[at]:.6g}"
             yield Violation(
-                int(steps[at]), f"token {int(trace.token[at])}: {name} {values[at]:.10g}, its cells allow {limits}"
+                int(steps[at]), f"token {int(trace.token[at])}: {name} {one.values[at]:.10g}, its cells allow {limits}"
             )
 
 
-def _bounds(trace: Trace) -> Mapping[str, Bounds]:
+def _sums(trace: Trace) -> Mapping[str, BoundedSum]:
     used = trace.cell_id != PAD
     p = np.where(used, trace.cell_p, 0.0).astype(np.float64)
     # a row of cells without a q is NaN, and so is everything that follows from it
@@ -57,20 +57,20 @@ def _bounds(trace: Trace) -> Mapping[str, Bounds]:
     with np.errstate(invalid="ignore"):
         lead = trace.top_score[:, 0] - trace.top_score[:, 1]
     return {
-        "tail 0": Bounds(tail_p, tail_p),
-        "tail 1": Bounds(tail_q, tail_q),
-        "q_token": Bounds(held, np.where(own.any(axis=1), held, tail_q)),
-        "product": Bounds(product, product + tail_p * tail_q),
-        "residual_sum": Bounds(surplus + np.maximum(tail_p - tail_q, 0.0), surplus + tail_p),
-        "top_lse": _score_bounds(trace),
-        "margin": Bounds(lead, lead),
+        "tail 0": BoundedSum(trace.tail[:, 0], tail_p, tail_p),
+        "tail 1": BoundedSum(trace.tail[:, 1], tail_q, tail_q),
+        "q_token": BoundedSum(trace.q_token, held, np.where(own.any(axis=1), held, tail_q)),
+        "product": BoundedSum(trace.product, product, product + tail_p * tail_q),
+        "residual_sum": BoundedSum(trace.residual_sum, surplus + np.maximum(tail_p - tail_q, 0.0), surplus + tail_p),
+        "top_lse": _score_sum(trace),
+        "margin": BoundedSum(trace.margin, lead, lead),
     }
 
 
-def _score_bounds(trace: Trace) -> Bounds:
+def _score_sum(trace: Trace) -> BoundedSum:
     """The logarithm of the sum over all scores: at least that of the largest, at most with all others as the least."""
     scores = trace.top_score / (trace.header.sampling.temperature or 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         least = np.logaddexp.reduce(scores, axis=1)
         others = np.log(np.maximum(trace.header.vocabulary - scores.shape[1], 0)) + scores[:, -1]
-    return Bounds(least, np.logaddexp(least, others))
+    return BoundedSum(trace.top_lse, least, np.logaddexp(least, others))

@@ -29,7 +29,7 @@ from audit.checks.accounting.rules import (
     text_faults,
     top_faults,
 )
-from audit.checks.accounting.statements import statement_findings
+from audit.checks.accounting.statements import RecordedBatch, batch_findings, recorded_batch, statement_findings
 from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.reading import RequestReading
@@ -69,10 +69,13 @@ def faults_of(reading: RequestReading) -> list[Violation]:
 class _Contradictions:
     request: str
     faults: tuple[Violation, ...]
+    batch: RecordedBatch | None
 
 
 def _read(reading: RequestReading) -> _Contradictions:
-    return _Contradictions(reading.request.request_id, tuple(faults_of(reading)))
+    request = reading.request
+    batch = recorded_batch(request) if reading.arm.ours and reading.shape_fault is None else None
+    return _Contradictions(request.request_id, tuple(faults_of(reading)), batch)
 
 
 def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Violation]:
@@ -101,10 +104,13 @@ class _Accounting:
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._evidence, self._arm, self._params = evidence, evidence.candidate, params
         self._found: dict[str, tuple[Violation, ...]] = {}
+        self._batches: list[RecordedBatch] = []
 
     def add(self, part: _Contradictions) -> None:
         """Take the contradictions of the next request."""
         self._found[part.request] = part.faults
+        if part.batch is not None:
+            self._batches.append(part.batch)
 
     def result(self) -> CheckResult:
         """The check's result."""
@@ -115,6 +121,7 @@ class _Accounting:
         findings = [
             *_repeated(arm),
             *(statement_findings(self._evidence) if arm.ours else ()),
+            *batch_findings(arm, self._batches),
             *(Finding(name, item.step, item.message) for name, outcome in self._found.items() for item in outcome),
         ]
         return _result(arm, self._params, tokens, findings)

@@ -7,10 +7,12 @@ statement with those of its baseline and of its drafts made again, sizes of batc
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from audit.evidence.coverage.batch import Stay, stay_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
 from engine.backends.neighbour import Mixed, contrasting
@@ -22,8 +24,6 @@ OF_TARGET: Final = ("backend", "target", "context", "numerics", "rows", "stream"
 """Keys of a statement that a baseline shares with its candidates."""
 OF_PASSES: Final = frozenset(("rows", "record", "fault", "pass", "copies", "repeats", "measured"))
 """Keys in which a pass along a record differs from the arm that it follows."""
-PLACE: Final = frozenset(("call", "row", "round"))
-"""Facts about the place of a request in its batch."""
 OFFERED: Final = ("offered", "choice", "template", "parser")
 OF_ARMS: Final = ("coupled_draft", "kept_share")
 """Fields of a header that all requests of an arm share."""
@@ -35,7 +35,7 @@ def statement_findings(evidence: Evidence) -> Iterator[Finding]:
     """Contradictions of the headers and the statement of an arm of our own loop."""
     arm = evidence.candidate
     theirs = {} if evidence.baseline is None else _headers(evidence.baseline)
-    batches, stated = _Batches(arm), arm.effective.to_json()
+    stated = arm.effective.to_json()
     first = arm.requests[0].trace.header
     for request in arm.requests:
         header = request.trace.header
@@ -49,8 +49,7 @@ def statement_findings(evidence: Evidence) -> Iterator[Finding]:
             if said != true:
                 message = f"its header says {name} {said!r:.80}, elsewhere it is {true!r:.80}"
                 yield Finding(request.request_id, 0, message)
-        yield from batches.findings(request)
-    yield from _of_arms(evidence)
+    yield from _of_arms(evidence, stated)
 
 
 def _headers(arm: ArmRecord) -> Mapping[str, TraceHeader]:
@@ -79,17 +78,17 @@ def _of_arm(request: RequestRecord, stated: Mapping[str, Any]) -> dict[str, tupl
     }
 
 
-def _of_arms(evidence: Evidence) -> Iterator[Finding]:
-    """Keys of which another arm's statement says something else."""
-    own, redraft = evidence.candidate.effective.to_json(), evidence.companions.get(ArmKind.REDRAFT)
+def _of_arms(evidence: Evidence, own: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys of the arm's `own` statement of which another arm's says something else."""
+    redraft = evidence.companions.get(ArmKind.REDRAFT)
     others = (
         {}
         if redraft is None
         else {key: value for key, value in redraft.effective.to_json().items() if key not in OF_PASSES}
     )
     if evidence.baseline is not None and not evidence.baseline.taken_over:
-        stated = evidence.baseline.effective.to_json()
-        others |= {key: stated[key] for key in OF_TARGET if key in stated}
+        theirs = evidence.baseline.effective.to_json()
+        others |= {key: theirs[key] for key in OF_TARGET if key in theirs}
     if MIXED in own:
         sampling = evidence.candidate.requests[0].trace.header.sampling
         others |= Mixed(2, contrasting(sampling)).facts()
@@ -103,34 +102,33 @@ def _stored(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-class _Batches:
-    """The requests that were active in each round of each call, from the rounds of all requests."""
+@dataclass(frozen=True, slots=True)
+class RecordedBatch:
+    """A request's stay in its batch, and the size of the batch that each of its steps [S] says."""
 
-    def __init__(self, arm: ArmRecord) -> None:
-        self._rows = arm.effective.rows
-        self._neighbours = arm.effective.mixed is not None or arm.effective.beside is not None
-        self._whole = not arm.failed
-        self._active: dict[str, Counter[int]] = defaultdict(Counter)
-        self._taken: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
-        for request in arm.requests:
-            facts = request.trace.header.facts
-            if facts.keys() >= PLACE:
-                rounds = range(facts["round"], facts["round"] + request.trace.steps)
-                self._active[facts["call"]].update(rounds)
-                self._taken[facts["call"], facts["row"]].update(rounds)
+    stay: Stay
+    sizes: tuple[int, ...]
 
-    def findings(self, request: RequestRecord) -> Iterator[Finding]:
-        """The steps whose batch is not the number of requests in that round, neighbours beside them apart."""
-        trace, facts = request.trace, request.trace.header.facts
-        if not facts.keys() >= PLACE:
-            return
-        for step, size in enumerate(trace.batch.tolist()):
-            number = facts["round"] + step
-            least = self._active[facts["call"]][number]
-            exact = self._whole and not self._neighbours
-            if self._taken[facts["call"], facts["row"]][number] > 1:
-                yield Finding(request.request_id, step, f"another request is in its row {facts['row']} in that round")
-            if not (least <= size <= (self._rows or size)) or (exact and size != least):
-                yield Finding(
-                    request.request_id, step, f"{size} requests are said to be in the batch, {least} have that round"
-                )
+
+def recorded_batch(request: RequestRecord) -> RecordedBatch | None:
+    """The batch of a well-formed record; None if it names no row of its own."""
+    stay = stay_of(request)
+    return None if stay is None or stay.row is None else RecordedBatch(stay, tuple(request.trace.batch.tolist()))
+
+
+def batch_findings(arm: ArmRecord, batches: Sequence[RecordedBatch]) -> Iterator[Finding]:
+    """Steps whose batch is not the requests of that round, neighbours apart, and rows with two requests at once."""
+    exact = len(batches) == len(arm.requests) and not arm.failed
+    exact &= arm.effective.mixed is None and arm.effective.beside is None
+    active, taken = Counter[tuple[str, int]](), Counter[tuple[str, int | None, int]]()
+    for one in batches:
+        active.update((one.stay.call, number) for number in one.stay.rounds.tolist())
+        taken.update((one.stay.call, one.stay.row, number) for number in one.stay.rounds.tolist())
+    for one in batches:
+        stay = one.stay
+        for step, (number, size) in enumerate(zip(stay.rounds.tolist(), one.sizes, strict=True)):
+            least = active[stay.call, number]
+            if taken[stay.call, stay.row, number] > 1:
+                yield Finding(stay.key, step, f"another request is in its row {stay.row} in that round")
+            if not (least <= size <= (arm.effective.rows or size)) or (exact and size != least):
+                yield Finding(stay.key, step, f"{size} requests are said to be in the batch, {least} have that round")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from audit.evidence.coverage.count import every_token, no_token
@@ -11,10 +9,6 @@ from audit.evidence.coverage.groups import Examined
 from audit.evidence.coverage.view import Mask
 from audit.evidence.pairing import Pair, compared
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
-
-if TYPE_CHECKING:
-    from audit.evidence.coverage.view import Mask
-    from audit.evidence.records import RequestRecord
 
 
 def until_parted(evidence: Evidence) -> Examined:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from audit.checks.accounting.statements import statement_findings
+from audit.checks.accounting.statements import batch_findings, recorded_batch, statement_findings
 from audit.evidence.records import ArmKind
 from audit.runs.in_memory import all_evidence
 from audit.selftest.default_suite import default_suite
@@ -34,7 +34,9 @@ def stating(evidence, **keys):
 
 
 def messages(evidence):
-    return {finding.message for finding in statement_findings(evidence)}
+    arm = evidence.candidate
+    batches = [recorded_batch(request) for request in arm.requests]
+    return {finding.message for finding in (*statement_findings(evidence), *batch_findings(arm, batches))}
 
 
 def test_a_clean_arm_agrees_with_itself(evidence):
