@@ -26,7 +26,6 @@ from . import wrong_messages, wrong_weights
 from .engines import ENGINES, LLAMA, MLX, OPENVINO, ORT, TestedEngine
 
 FAULTS: Final = (*wrong_weights.CHANGES, *wrong_messages.SENT, wrong_messages.SCORES)
-DAILY: Final = ("attention-scaled", "prompt-cut")
 DRAFT: Final = {"kind": "draft_model", "model": "draft", "gamma": 4}
 PROPOSERS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     LLAMA.name: (DRAFT, {"kind": "ngram_simple", "gamma": 4}),
@@ -164,17 +163,12 @@ def clean(runs):
 
 
 def over(*values):
-    """Parameters of a test: an engine and a further value each, the first of which is for every day."""
+    """Parameters of a test: an engine and a further named value each."""
     return [
-        pytest.param(engine, value, marks=(getattr(pytest.mark, engine.mark), *more), id=f"{engine.mark}-{name}")
+        pytest.param(engine, value, marks=getattr(pytest.mark, engine.mark), id=f"{engine.mark}-{name}")
         for engine in ENGINES
-        for name, value, *more in values
+        for name, value in values.items()
     ]
-
-
-SLOW: Final = pytest.mark.slow
-REST: Final = tuple(fault for fault in FAULTS if fault not in DAILY)
-EACH: Final = [*((fault, fault) for fault in DAILY), *((fault, fault, SLOW) for fault in REST)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +180,7 @@ def test_the_clean_engine_has_no_fault_but_the_known_ones(engine, clean):
     assert faults == clean.known
 
 
-@pytest.mark.parametrize(("engine", "fault"), over(*EACH), indirect=["engine"])
+@pytest.mark.parametrize(("engine", "fault"), over(dict(zip(FAULTS, FAULTS, strict=True))), indirect=["engine"])
 def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     arms = runs.sampled()
     judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault))
@@ -197,7 +191,7 @@ def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     assert worse
 
 
-@pytest.mark.parametrize(("engine", "faults"), over(("daily", DAILY), ("rest", REST, SLOW)), indirect=["engine"])
+@pytest.mark.parametrize(("engine", "faults"), over({"weights": FAULTS[:6], "messages": FAULTS[6:]}), indirect=["engine"])
 def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
     """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
     arms = {fault: runs.sampled(runs.faulty(fault), f"-{fault}") for fault in faults}
@@ -213,7 +207,7 @@ def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, fault
         assert worse, fault
 
 
-@pytest.mark.parametrize(("engine", "fault"), over(("temperature", "temperature", SLOW)), indirect=["engine"])
+@pytest.mark.parametrize(("engine", "fault"), over({"temperature": "temperature"}), indirect=["engine"])
 def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, fault):
     """The baseline draws too, with the same seed."""
     judged = runs.run("hot", [runs.greedy()], runs.faulty(fault))
