@@ -162,7 +162,7 @@ def clean(runs):
     return runs.run("clean", [*runs.sampled(), runs.greedy()], runs.clean)
 
 
-def over(*values):
+def over(values):
     """Parameters of a test: an engine and a further named value each."""
     return [
         pytest.param(engine, value, marks=getattr(pytest.mark, engine.mark), id=f"{engine.mark}-{name}")
@@ -191,7 +191,9 @@ def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     assert worse
 
 
-@pytest.mark.parametrize(("engine", "faults"), over({"weights": FAULTS[:6], "messages": FAULTS[6:]}), indirect=["engine"])
+@pytest.mark.parametrize(
+    ("engine", "faults"), over({"weights": FAULTS[:6], "messages": FAULTS[6:]}), indirect=["engine"]
+)
 def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
     """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
     arms = {fault: runs.sampled(runs.faulty(fault), f"-{fault}") for fault in faults}
