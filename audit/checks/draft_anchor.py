@@ -26,6 +26,7 @@ import numpy as np
 from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
+from audit.evidence.precision import is_half
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
@@ -38,7 +39,6 @@ from engine.record.trace import PARTED, StepView, Trace, steps_of
 
 EQUAL: Final = 1e-9
 """Total variation between two rows of q that the same logits give, in the order of their sums."""
-HALF: Final = ("bfloat16", "float16")
 SHARED_STATE: Final = "the proposer declares that its drafts depend on other requests too"
 NO_REDRAFT: Final = NoEvidence("there is no redraft arm: the backend cannot draft again along a record")
 NO_DRAFTS: Final = NoEvidence("the record does not show what was drafted")
@@ -263,13 +263,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 def _noise(facts: Mapping[str, Any], params: Params) -> DraftNoise:
     """The noise of a redraft arm with these facts."""
     repeats = facts.get("copies") is True or facts.get("repeats") is True
-    halves = any(_halves(facts.get(name)) for name in ("draft", "target"))
+    halves = any(is_half(facts.get(name)) for name in ("draft", "target"))
     tolerance = float(params["half_tolerance" if halves else "tolerance"])
     return DraftNoise(0.0 if repeats else tolerance, facts.get("measured") is True)
-
-
-def _halves(model: object) -> bool:
-    return isinstance(model, dict) and model.get("dtype") in HALF
 
 
 def _result(compared: list[ComparedRequest], params: Params) -> CheckResult:

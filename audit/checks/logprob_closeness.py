@@ -12,8 +12,9 @@ bound, of the worse reference. Intervals are cluster-robust, with the prompt as
 unit. A single difference above `max_single` and ten times the floor's largest is a
 fault by itself. Where the noise arm measured how far plain decoding is from the
 reference, a single difference above ten times that and `least_single` is one too;
-and plain decoding further away than `most_noise` is no rounding and certifies
-nothing. Assumes independent prompts. Cannot see: log-probabilities of
+and plain decoding that is anywhere further away than `most_noise`, or in 16 bits
+further than `half_noise` on average, is no rounding and certifies nothing.
+Rounding counts as the A/A floor does. Assumes independent prompts. Cannot see: log-probabilities of
 tokens that were not emitted, and faults that the reference shares.
 """
 
@@ -31,6 +32,7 @@ from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.logprob_changes import FLOOR_TIMES, OF_PROMPT, LogprobChanges, _of_prompt, changes
 from audit.evidence.pairing import Divergence
+from audit.evidence.precision import beyond_rounding
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
@@ -41,6 +43,32 @@ from engine.backends.evidence import Part
 from engine.core.types import Floats, Protocol
 
 MAX_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDifferences:
+    """[n] absolute differences of plain decoding: `floor` from itself, `noise` from the reference; empty if unknown.
+
+    rounding: the noise is no more than that.
+    """
+
+    floor: Floats
+    noise: Floats
+    rounding: bool
+
+    @property
+    def usual(self) -> float:
+        """The mean difference."""
+        return max((float(part.mean()) for part in self._allowed if len(part)), default=0.0)
+
+    @property
+    def unusual(self) -> float:
+        """A larger difference is a fault by itself."""
+        return FLOOR_TIMES * max((float(part.max(initial=0.0)) for part in self._allowed), default=0.0)
+
+    @property
+    def _allowed(self) -> tuple[Floats, ...]:
+        return (self.floor, self.noise) if self.rounding else (self.floor,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +134,18 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     if empty is not None:
         return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")
     floor, noise = _floor(evidence), _noise(evidence, params)
-    tests = 2 * len(result)
+    rounding = beyond_rounding(noise, evidence.candidate.effective, params, "nats")
+    plain, tests = PlainDifferences(floor, noise, not rounding), 2 * len(result)
     seed = seed_of(evidence.candidate.requests)
-    judged = [_judge(item, floor, noise, params, float(params["alpha"]) / tests, seed) for item in result]
+    judged = [_judge(item, plain, params, float(params["alpha"]) / tests, seed) for item in result]
     findings = [finding for item in judged for finding in _findings(item)]
     # what is beyond the fixed allowances is beyond the noise too, and larger
     findings = findings or [finding for item in judged for finding in item.beyond]
     worst = max(judged, key=lambda item: item.upper - item.allowed)
     finite = bool(np.isfinite(worst.upper))
-    rounding = _rounding(noise, params)
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.INCONCLUSIVE if rounding else _verdict(judged, params),
-        summary=_summary(judged, findings, floor) + (rounding if not findings else ""),
+        summary=_summary(judged, findings, floor) + (f"; {rounding}" if rounding and not findings else ""),
         n=sum(len(item.changes.value) for item in judged),
         statistic=worst.mean,
         p_value=min(item.bias_p for item in judged),
@@ -148,18 +176,6 @@ def _noise(evidence: Evidence, params: Params) -> Floats:
     return np.asarray(result[np.isfinite(result)] if len(result) >= int(params["min_noise"]) else np.empty(0))
 
 
-def _rounding(noise: Floats, params: Params) -> str:
-    """Says that plain decoding differs by more than rounding; empty if it does not."""
-    most = float(noise.max(initial=0.0))
-    if most <= float(params["most_noise"]):
-        return ""
-    return (
-        f"; plain decoding itself is up to {most:.2g} nats from the anchor: more than rounding, for which most_noise "
-        f"allows {params['most_noise']:g}; the engine runs another model, or computes in a lower precision, for which "
-        "the suite has to raise checks: {logprob_closeness: {most_noise: ...}}"
-    )
-
-
 def _beyond(value: Floats, most: float) -> NDArray[np.int64]:
     """The places of differences that are no number or larger than `most`."""
     finite = np.isfinite(value)
@@ -167,16 +183,14 @@ def _beyond(value: Floats, most: float) -> NDArray[np.int64]:
 
 
 def _judge(
-    result: LogprobChanges, floor: Floats, noise: Floats, params: Params, alpha: float, seed: int
+    result: LogprobChanges, plain: PlainDifferences, params: Params, alpha: float, seed: int
 ) -> ReferenceCloseness:
     finite = np.isfinite(result.value)
     value, prompt = result.value[finite], result.prompt[finite]
-    usual = float(floor.mean()) if len(floor) else 0.0
-    unusual = FLOOR_TIMES * float(floor.max(initial=0.0))
-    most = max(float(params["max_single"]), unusual)
+    most = max(float(params["max_single"]), plain.unusual)
     single = tuple(_single(result, int(i), most) for i in _beyond(result.value, most))
-    measured = FLOOR_TIMES * float(noise.max()) if len(noise) else np.inf
-    least = max(float(params["least_single"]), unusual, measured)
+    measured = FLOOR_TIMES * float(plain.noise.max()) if len(plain.noise) else np.inf
+    least = max(float(params["least_single"]), plain.unusual, measured)
     beyond = tuple(_single(result, int(i), least) for i in _beyond(result.value, least))
     if not len(value):
         nothing = ClusterInterval(0.0, -np.inf, np.inf, np.inf, 0, 0, np.nan)
@@ -192,8 +206,8 @@ def _judge(
         bias=mean_interval(value, prompt, 1.0 - alpha),
         shift=mean_interval(value, prompt, 0.98),
         bias_p=sign_flip(value, prompt, np.random.default_rng(seed)).p,
-        allowed=max(float(params["margin"]), float(params["times_floor"]) * usual),
-        allowed_bias=max(float(params["bias_margin"]), usual),
+        allowed=max(float(params["margin"]), float(params["times_floor"]) * plain.usual),
+        allowed_bias=max(float(params["bias_margin"]), plain.usual),
         single=single,
         beyond=beyond,
     )
@@ -276,6 +290,7 @@ CHECK = Check(
         "max_single": 1.0,
         "least_single": 0.01,
         "most_noise": 0.05,
+        "half_noise": 0.2,
         "min_noise": 100,
         "alpha": 0.001,
         "min_tokens": 200,

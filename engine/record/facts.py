@@ -45,8 +45,8 @@ def _is_offer(value: Any) -> bool:
         return False
     offered, calls, spans = (value.get(name, ()) for name in ("offered", "calls", "spans"))
     named = _listed(lambda call: _is_object(call) and is_text(call.get("name")))
-    placed = "spans" not in value or (_listed(_is_span)(spans) and len(spans) == len(calls))
-    return _listed(_is_object)(offered) and named(calls) and placed
+    # text that opens as a call has a span even if it holds none
+    return _listed(_is_object)(offered) and named(calls) and _listed(_is_span)(spans)
 
 
 KINDS: Final[Mapping[str, Test]] = {

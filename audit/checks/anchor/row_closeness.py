@@ -5,11 +5,11 @@ the same text, as close as the rows of the target alone are. Statistic: position
 `audit.evidence.anchor.judgement`); any is a fault. Every position of the anchor arm is compared, so that the verdict is
 about these positions and needs no sample of prompts. Bound: the 99 % Clopper-Pearson upper bound of their share.
 The noise must have been measured: at `min_noise` positions or more, mostly of the baseline's own answers; and it must
-be rounding: plain decoding that is further than `most_noise` from the reference shows another model, or a precision
-that the suite has to state, and certifies nothing. Stands in
-where the numerics promise no equal bits; where they do, `bitwise` compares the bits. Assumes that a row of a batch with
-drafts is no noisier than the factor allows. Cannot see: what happens to a row after it was recorded, rows that decided
-no emitted token, or wrong files.
+be rounding: plain decoding that is anywhere further than `most_noise` from the reference, or in 16 bits further than
+`half_noise` on average, shows another model, or a precision that the record does not state, and certifies nothing.
+Stands in where the numerics promise no equal bits; where they do, `bitwise` compares the bits. Assumes that a row of a
+batch with drafts is no noisier than the factor allows. Cannot see: what happens to a row after it was recorded, rows
+that decided no emitted token, or wrong files.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, AnchorResult, anchored_rows, numbers
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
+from audit.evidence.precision import beyond_rounding
 from audit.evidence.promises import keeps, promised
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Params, Verdict
@@ -51,10 +52,11 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     result = anchored_rows(evidence, params)
     if isinstance(result, str):
         return CheckResult(Verdict.INCONCLUSIVE, result)
-    beyond, n, most = len(result.findings), result.positions, float(params["most_noise"])
+    beyond, n = len(result.findings), result.positions
+    rounding = beyond_rounding(result.noise, evidence.candidate.effective, params, "in total variation")
     return CheckResult(
-        verdict=_verdict(result, most),
-        summary=_summary(result, most),
+        verdict=_verdict(result, rounding),
+        summary=_summary(result, rounding),
         n=n,
         statistic=float(beyond),
         effect=beyond / n if n else None,
@@ -64,14 +66,14 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _verdict(result: AnchorResult, most: float) -> Verdict:
+def _verdict(result: AnchorResult, rounding: str) -> Verdict:
     if result.findings:
         return Verdict.FAULT
-    measured = result.limits.measured and result.largest_noise <= most
+    measured = result.limits.measured and not rounding
     return Verdict.CERTIFIED if result.positions and measured else Verdict.INCONCLUSIVE
 
 
-def _summary(result: AnchorResult, most: float) -> str:
+def _summary(result: AnchorResult, rounding: str) -> str:
     n, limits = result.positions, result.limits
     if result.findings:
         first = result.findings[0]
@@ -79,12 +81,8 @@ def _summary(result: AnchorResult, most: float) -> str:
         return f"{share}; first in {first.request}, step {first.step}: {first.message}"
     if not limits.measured:
         return f"the noise of plain decoding was measured at too few positions to judge {n} rows; add prompts"
-    if result.largest_noise > most:
-        return (
-            f"plain decoding itself is up to {result.largest_noise:.2g} in total variation from the reference: more "
-            f"than rounding, for which most_noise allows {most:g}; the engine runs another model, or computes in a "
-            "lower precision, for which the suite has to raise checks: {row_closeness: {most_noise: ...}}"
-        )
+    if rounding:
+        return rounding
     largest = max((float(request.plain.max(initial=0.0)) for request in result.requests), default=0.0)
     return (
         f"{n} rows of {len(result.requests)} requests beside the reference's: at most {largest:.2g} in total variation "
@@ -96,7 +94,7 @@ CHECK = Check(
     name="row_closeness",
     claim="rows",
     needs=Level.L2,
-    defaults={"confidence": 0.99, "most_noise": 0.01, **{name: DEFAULTS[name] for name in LIMITS}},
+    defaults={"confidence": 0.99, "most_noise": 0.01, "half_noise": 0.1, **{name: DEFAULTS[name] for name in LIMITS}},
     run=_run,
     applies=_applies,
     foresee=_foresee,

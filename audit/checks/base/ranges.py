@@ -28,7 +28,7 @@ CONFIDENCE: Final = Range(0.5, ALMOST)
 
 RANGES: Final[Mapping[str, Range]] = {
     **dict.fromkeys("bias_margin leak_margin margin most_noise position_margin rank_margin".split(), SHARE),
-    **dict.fromkeys("half_tolerance max_numerical max_untriaged tolerance".split(), Range(0.0, 1.0)),
+    **dict.fromkeys("half_noise half_tolerance max_numerical max_untriaged tolerance".split(), Range(0.0, 1.0)),
     **dict.fromkeys(
         "distance_factor lead_factor lead_margin least_distance least_lead least_single times_floor".split(), SIZE
     ),

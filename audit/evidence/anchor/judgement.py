@@ -65,9 +65,9 @@ class AnchorResult:
         return sum(len(request.law) for request in self.requests)
 
     @property
-    def largest_noise(self) -> float:
-        """The largest distance of plain decoding from itself and from the reference; 0 if not measured."""
-        return max(float(noise.plain.max(initial=0.0)) for noise in (self.floor, self.reference))
+    def noise(self) -> Floats:
+        """[n] distances of plain decoding from itself and from the reference."""
+        return np.concatenate([self.floor.plain, self.reference.plain])
 
     @property
     def floor_mean(self) -> float | None:

@@ -215,3 +215,20 @@ def test_plain_decoding_that_is_further_away_than_rounding_certifies_nothing():
     assert "the engine runs another model, or computes in a lower precision" in other.summary
     assert verdict(with_noise(baseline_too=0.05), most_noise=1.0).verdict is Verdict.CERTIFIED
     assert verdict(with_noise(baseline_too=0.05, one=2.0)).verdict is Verdict.FAULT
+
+
+@pytest.mark.medium
+def test_in_16_bits_rounding_counts_as_the_floor_does():
+    """Both arms are 0.05 nats away on average, three times the fixed margin."""
+
+    def rounded(evidence):
+        effective = evidence.candidate.effective.with_fact("target", {"dtype": "bfloat16"})
+        noisy = moved(evidence.candidate, lambda row, rng: row + rng.normal(0, 0.06, len(row)))
+        return replace(evidence, candidate=replace(noisy, effective=effective))
+
+    assert verdict(rounded(with_noise(one=0.0, baseline_too=0.06))).verdict is Verdict.CERTIFIED
+    # without a measurement of the noise it is beyond every allowance
+    assert verdict(rounded(with_noise(one=0.0, baseline_too=0.06)), min_noise=10_000).verdict is Verdict.FAULT
+    other = verdict(rounded(with_noise(one=0.0, baseline_too=1.0)))
+    assert other.verdict is Verdict.FAULT
+    assert verdict(rounded(with_noise(one=0.0, baseline_too=0.06)), half_noise=0.01).verdict is Verdict.FAULT

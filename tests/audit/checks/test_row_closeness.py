@@ -135,6 +135,40 @@ def test_plain_decoding_that_is_further_away_than_rounding_excuses_nothing():
     assert judged(far).verdict is Verdict.FAULT
 
 
+def in_half(evidence: Evidence) -> Evidence:
+    effective = evidence.candidate.effective.with_fact("target", {"dtype": "bfloat16"})
+    return replace(evidence, candidate=replace(evidence.candidate, effective=effective))
+
+
+@pytest.mark.medium
+def test_in_16_bits_rounding_is_judged_by_its_mean():
+    place = world(1)
+    evidence = with_noise(simulated(place, CHAIN, 12), place)
+
+    def moved(by: float, every: int) -> Evidence:
+        other = evidence.baseline
+        for index, request in enumerate(other.requests):
+            rows = request.trace.logits.copy()
+            rows[::every, 0] += by
+            other = changed(other, index, logits=rows)
+        return replace(evidence, baseline=other)
+
+    assert judged(moved(1.0, 8)).verdict is Verdict.INCONCLUSIVE
+    assert judged(in_half(moved(1.0, 8))).verdict is Verdict.CERTIFIED
+    everywhere = judged(in_half(moved(3.0, 1)))
+    assert everywhere.verdict is Verdict.INCONCLUSIVE
+    assert "on average" in everywhere.summary
+    assert "half_noise allows 0.1" in everywhere.summary
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("how", [FAST, HF])
+def test_clean_arms_in_bfloat16_are_certified(tmp_path, how):
+    results = by_default(tmp_path, f"{how}, dtype: bfloat16")
+    assert results["row_closeness"].verdict is Verdict.CERTIFIED
+    assert 1e-3 < results["row_closeness"].details["baseline_from_reference"] < 0.1
+
+
 @pytest.mark.slow
 def test_noisy_clean_arms_raise_no_alarm():
     """40 arms with normal noise of 0.003 on every logit, and as much in the baseline."""

@@ -42,10 +42,6 @@ def test_a_fact_of_another_kind_is_named(name):
     assert all(facts_fault({name: value}).startswith(f"the fact {name} ") for value in refused)
 
 
-def test_each_call_has_its_place():
-    assert facts_fault({"tools": {**RIGHT["tools"], "spans": []}}) is not None
-
-
 HEADERS = {
     "stream": ["-1", str(2**64), " 7", "x", None],
     "prompt": [["a"], [None], [1.5]],

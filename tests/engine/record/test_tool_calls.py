@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.backends.native.scripted import TEMPLATE, TOOLS
-from engine.core.types import ToolOffer
-from engine.record.tool_calls import CallParser, ParsedCall, parse_calls
+from engine.core.types import Request, SamplingParams, ToolOffer
+from engine.decode.call_reader import CallReader
+from engine.record.facts import facts_fault
+from engine.record.tool_calls import CallParser, ParsedCall, offer_to_json, parse_calls
 from engine.train import chat
 from engine.train.dialogues import TOOLS as FAMILY
 from engine.train.dialogues import tool_schema
@@ -54,6 +56,15 @@ def test_pieces_give_the_calls_of_the_whole(text):
         pieces = in_pieces(text, numbers)
         assert (pieces.problem is None) == (whole.problem is None)
         assert pieces == whole if whole.problem is None else pieces.calls[: len(whole.calls)] == whole.calls
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_facts_of_every_text_can_be_written(text):
+    """A text may open a call and hold none: it has a place and no name."""
+    request = Request("r", (1,), SamplingParams(), tools=OFFER)
+    reader = CallReader(request, chat.RESPONSE_TEMPLATE, lambda tokens: "".join(map(chr, tokens)))
+    reader.step([ord(letter) for letter in text], len(text))
+    assert facts_fault({"tools": {**offer_to_json(OFFER), **reader.facts(text, len(text))}}) is None
 
 
 def test_what_is_written_is_read():
