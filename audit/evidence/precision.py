@@ -28,7 +28,7 @@ def beyond_rounding(distances: Floats, effective: Effective, params: Params, uni
     In 16 bits the mean of the [n] distances counts: rounding alone moves single rows by a quarter of all probability.
     """
     name = "half_noise" if computes_in_half(effective) else "most_noise"
-    of, distance = ("on average", distances.mean) if name == "half_noise" else ("at most", distances.max)
+    of, distance = ("on average", distances.mean) if name == "half_noise" else ("up to", distances.max)
     if not len(distances) or float(distance()) <= float(params[name]):
         return ""
     return (
