@@ -27,7 +27,7 @@ from audit.runs.prepare import PreparedArm
 from audit.selftest.changes import ChangedValue, changed_columns, changed_documents
 from audit.selftest.default_suite import default_suite
 from audit.selftest.run_arm import prepared
-from audit.selftest.scenarios import FAMILIES, SAMPLINGS
+from audit.selftest.scenarios import COMMON, FAMILIES, SAMPLINGS
 from audit.suite.spec import ArmChecks
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Generation, RecordLevel
@@ -42,8 +42,6 @@ LENGTH: Final = 24
 """Longest answer."""
 OF_CHANCE: Final = ("law", "prefix_measurable", "acceptance_theory")
 """Checks that need more tokens than the arms have."""
-UNUSED: Final = ("early exit",)
-"""Families over bundled models, which are slow and record nothing that others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,8 @@ class MutationKind:
 
 
 KINDS: Final[Mapping[str, MutationKind]] = {
-    **{name: MutationKind(scenario) for name, scenario in FAMILIES.items() if name not in UNUSED},
+    # bundled models are slow and record nothing that scripted ones do not
+    **{name: MutationKind(FAMILIES[name]) for name in COMMON},
     "greedy": MutationKind(replace(FAMILIES["chain"], sampling=SAMPLINGS["T=0"])),
     "likeliest tokens": MutationKind(
         replace(FAMILIES["chain"], sampling=SAMPLINGS["T=1, top-p 0.9"]), RecordLevel.TOPK

@@ -50,13 +50,16 @@ FAMILIES: Final[Mapping[str, Scenario]] = {
     "gumbel": Scenario(Protocol.GUMBEL),
     "n-gram": Scenario(Protocol.CHAIN, "ngram", drafts=0),
     "early exit": Scenario(Protocol.CHAIN, "early_exit", drafts=0, models="bundled"),
+    "fast": Scenario(models="bundled", target={"numerics": "fast"}),
+    "transformers": Scenario(models="bundled", target={"loader": "hf"}),
     "grammar": SENTENCES,
     "filter": FILTERED,
     "tools": replace(CALLS, protocol=Protocol.CHAIN),
 }
 COMMON: Final = tuple(name for name, scenario in FAMILIES.items() if scenario.models == "scripted")
+RARE: Final = tuple(name for name in FAMILIES if name not in COMMON)
 RARE_EVERY: Final = 10
-"""One round in this many includes the families over bundled models, which are slow and exercise the same checks."""
+"""One round in this many includes one of the families over bundled models, by turns: they are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ def clean_arms(count: int) -> tuple[CleanArm, ...]:
 def _places() -> Iterator[tuple[str, str]]:
     turn = 0
     while True:
-        families = FAMILIES if turn % RARE_EVERY == 0 else COMMON
+        rare = RARE[turn // RARE_EVERY % len(RARE)]
+        families = (*COMMON, rare) if turn % RARE_EVERY == 0 else COMMON
         yield from ((family, sampling) for family in families for sampling in SAMPLINGS)
         turn += 1
 
@@ -106,7 +110,7 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
         seed=seed,
         batch_size=scenario.rows,
         samples=samples,
-        models={name: ModelSpec(name, at) for name, at in scenario.sources(SEEDS_PER_WORLD * seed).items()},
+        models=_models(scenario, SEEDS_PER_WORLD * seed),
         cases=cases_of(scenario, math.ceil(requests / samples), seed),
         arms=(
             CandidateSpec(
@@ -124,6 +128,11 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
         sha256="",
         document={},
     )
+
+
+def _models(scenario: Scenario, first: int) -> dict[str, ModelSpec]:
+    more = {"target": scenario.target}
+    return {name: ModelSpec(name, at, **more.get(name, {})) for name, at in scenario.sources(first).items()}
 
 
 def requests_of(scenario: Scenario, tokens: int) -> int:

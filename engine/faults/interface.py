@@ -130,6 +130,7 @@ class Scenario:
     drafts: how many draft models the proposer needs.
     rows: requests decoded at once.
     models: scripted models show most faults; a few faults need the bundled models, which have weights and heads.
+    target: how a bundled target is loaded: its loader, dtype and numerics, where they are not the defaults.
     beside: the parameters of a neighbour in the batch, one for each request; None without neighbours.
     prompt: the fewest and the most tokens of a prompt, for scripted models.
     shared: the number of tokens with which all these prompts begin.
@@ -145,6 +146,7 @@ class Scenario:
     drafts: int = 1
     rows: int = 8
     models: Literal["scripted", "bundled"] = "scripted"
+    target: Mapping[str, str] = field(default_factory=dict)
     beside: SamplingParams | None = None
     prompt: PromptLength = PromptLength()
     shared: int = 0
