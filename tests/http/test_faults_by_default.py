@@ -23,6 +23,8 @@ FAULTS = {
 }
 SETTINGS = {"temperature 1", "no top_p"}
 """Faults that raw log-probabilities do not show; the tokens do."""
+RARE = "no top_p"
+"""One token in 300 is beyond a top-p of 0.95 here: 20 prompts are too few for a law, which is undecided."""
 WAIVED = {"second_accounts": {"waive": {"log-probabilities": "the provider keeps the weights"}}}
 
 
@@ -71,6 +73,10 @@ def test_a_clean_endpoint_with_weights_is_looked_at_twice(ended):
 @pytest.mark.parametrize("fault", slow_unless(FAULTS, ["one more first token"]))
 def test_no_fault_ends_with_a_pass_where_the_weights_are_here(ended, fault):
     done = ended(fault, WEIGHTS, beside=True)
+    if fault == RARE:
+        assert done.code == done.alone() == 3, done.told
+        assert done.by("inconclusive") == {"token_law"}
+        return
     assert done.code == done.alone() == 1, done.told
     account = "token_law" if fault in SETTINGS else "logprob_closeness"
     assert account in done.by("fault"), done.told
