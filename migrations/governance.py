@@ -132,7 +132,11 @@ _PIECES: Final = """(SELECT {joined} FROM {ids}
      WHERE run_artifact.run_id = run.id AND run_artifact.role = 'tokenizer'))"""
 _PROMPT: Final = {
     "sqlite": _PIECES.format(
-        joined="group_concat(token_piece.piece, '')", ids="json_each(content.prompt_ids) AS t", id="t.value"
+        # an aggregate has no order before SQLite 3.44; each row of the window has the whole text
+        joined="group_concat(token_piece.piece, '') OVER "
+        "(ORDER BY t.key ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
+        ids="json_each(content.prompt_ids) AS t",
+        id="t.value",
     ),
     "postgresql": _PIECES.format(
         joined="string_agg(token_piece.piece, '' ORDER BY t.number)",

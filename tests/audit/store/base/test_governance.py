@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from audit.store import RunReason, Store, StoredDecision
 from audit.store.base.governance import governance
+from tests.audit.store import owner
 from tests.audit.store.build import connected, fill, fill_finished, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.stores import tamper
@@ -82,6 +83,16 @@ def test_every_view_for_governance_gives_rows(any_url):
         assert steps == {("base", 0): 8, ("spec", 0): 4}
         for name in ("proposer", "gamma", "day"):  # these arms state no proposer
             assert connection.execute(text(f"SELECT * FROM v_acceptance_{name}")).all() == []
+
+
+def test_a_prompt_is_listed_in_the_order_of_its_tokens(any_url):
+    with Store.open(any_url, create=False) as store:
+        run = fill_finished(store)
+        store.add_pieces(run, "abcdefgh".__getitem__)
+    owner.tamper(any_url, "UPDATE content SET prompt_ids = '[7, 1, 3, 1, 0]' WHERE request_id = 1")
+    with connected(any_url, read_only=True) as connection:
+        prompts = connection.execute(text("SELECT prompt FROM v_prompt WHERE run = :run"), {"run": run}).scalars()
+        assert "hbdba" in prompts.all()
 
 
 def test_purpose_and_ticket_are_listed(any_url):
