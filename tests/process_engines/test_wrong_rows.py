@@ -47,6 +47,13 @@ KNOWN: Final[Mapping[str, set[tuple[str, str]]]] = {
 """Faults of the clean engine itself, by arm and check."""
 
 
+SAMPLES: Final = {"temperature": 4}
+"""Of each prompt. The models are peaked: a temperature of 1 for 0.7 moves no frequency by more than 0.03."""
+TOGETHER: Final = {
+    "weights": tuple(wrong_weights.CHANGES),
+    "messages": tuple(fault for fault in FAULTS if fault not in wrong_weights.CHANGES and fault not in SAMPLES),
+    "sampling": tuple(SAMPLES),
+}
 RANKS: Final = {Verdict.NOT_RUN: 0, Verdict.CERTIFIED: 0, Verdict.INCONCLUSIVE: 1, Verdict.FAULT: 2}
 
 
@@ -93,7 +100,7 @@ class EngineRuns:
     made: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The settings of engines with a fault."""
 
-    def run(self, name: str, arms: list[dict[str, Any]], settings: Mapping[str, Any]) -> Judged:
+    def run(self, name: str, arms: list[dict[str, Any]], settings: Mapping[str, Any], samples: int = 1) -> Judged:
         folder = self.out / name
         folder.mkdir(parents=True)
         document = {
@@ -101,6 +108,7 @@ class EngineRuns:
             "name": name,
             "backend": self.engine.name,
             "batch_size": 1,
+            "samples": samples,
             "models": dict(self.engine.sources),
             "engine": dict(settings),
             "workloads": [{"name": "chat", "prompts": "suites:prompts/chat.jsonl", "limit": 40}],
@@ -183,7 +191,7 @@ def test_the_clean_engine_has_no_fault_but_the_known_ones(engine, clean):
 @pytest.mark.parametrize(("engine", "fault"), over(dict(zip(FAULTS, FAULTS, strict=True))), indirect=["engine"])
 def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     arms = runs.sampled()
-    judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault))
+    judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault), SAMPLES.get(fault, 1))
     judged.show()
     assert judged.code in (1, 3)
     worse = noticed(judged, clean, {arm["name"]: arm["name"] for arm in arms})
@@ -191,16 +199,14 @@ def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
     assert worse
 
 
-@pytest.mark.parametrize(
-    ("engine", "faults"), over({"weights": FAULTS[:6], "messages": FAULTS[6:]}), indirect=["engine"]
-)
+@pytest.mark.parametrize(("engine", "faults"), over(TOGETHER), indirect=["engine"])
 def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, faults):
     """Each sampled arm has an engine of its own; the greedy arm and all baselines have the clean one."""
     arms = {fault: runs.sampled(runs.faulty(fault), f"-{fault}") for fault in faults}
-    judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), runs.greedy()], runs.clean)
+    samples = max(SAMPLES.get(fault, 1) for fault in faults)
+    judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), runs.greedy()], runs.clean, samples)
     judged.show()
-    verdicts = [{check.check: check.verdict for check in run.of("greedy")} for run in (judged, clean)]
-    assert verdicts[0] == verdicts[1]
+    assert not [check.check for check in judged.of("greedy") if check.verdict is Verdict.FAULT]
     for fault, listed in arms.items():
         names = {arm["name"]: arm["name"].removesuffix(f"-{fault}") for arm in listed}
         worse = noticed(judged, clean, names)

@@ -20,7 +20,7 @@ import numpy as np
 
 from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design
 from audit.checks.base.plans import plan_replay
-from audit.checks.replay.full import replay_full
+from audit.checks.replay.full import lacks_p, replay_full
 from audit.checks.replay.kept_rows import KeptCheck, check_kept, wrong_share
 from audit.checks.replay.partial import replay_partial
 from audit.checks.replay.versions import unknown_versions, version_faults
@@ -49,6 +49,7 @@ def digest_faults(trace: Trace) -> Iterator[Violation]:
 
 
 NO_KEPT = KeptCheck(0, 0, ())
+LACKS_P = Violation(0, "no probability of a token is on record")
 LOSSY = "the verifier declares itself lossy; no protocol to replay"
 
 
@@ -62,6 +63,7 @@ class _Replayed:
     faults: tuple[Violation, ...]
     kept: KeptCheck = NO_KEPT
     readable: bool = True
+    without_p: bool = False
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -98,7 +100,8 @@ def _replay(reading: RequestReading) -> _Replayed:
         *reading.structure_faults,
         *version_faults(trace),
     )
-    return _Replayed(request.request_id, tally.decisions, tally.recomputed, _by_step(faults), kept)
+    without = full and lacks_p(trace)
+    return _Replayed(request.request_id, tally.decisions, tally.recomputed, _by_step(faults), kept, without_p=without)
 
 
 def _by_step(faults: Iterable[Violation]) -> tuple[Violation, ...]:
@@ -110,7 +113,7 @@ class _Replaying:
 
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._params = params
-        self._strange = unknown_versions(evidence.candidate)
+        self._strange, self._ours = unknown_versions(evidence.candidate), evidence.candidate.ours
         self._replayed: list[_Replayed] = []
 
     def add(self, part: _Replayed) -> None:
@@ -124,8 +127,9 @@ class _Replaying:
         return _result(replayed, findings, self._params)
 
     def _complete(self, replayed: _Replayed) -> _Replayed:
-        """With the versions that only the arm shows to be unknown."""
+        """With what only the arm shows: versions that are unknown, probabilities that its engine reports."""
         strange = self._strange.get(replayed.request, ()) if replayed.readable else ()
+        strange = (*strange, LACKS_P) if replayed.without_p and self._ours else strange
         return replace(replayed, faults=_by_step((*replayed.faults, *strange))) if strange else replayed
 
 

@@ -26,15 +26,20 @@ _LEFT = -2
 """The place below no node: the walk has left the tree."""
 
 
+def lacks_p(trace: Trace) -> bool:
+    """True if no token has a p on record, as with an engine that reports no probabilities of its own."""
+    return bool(len(trace.p) and np.isnan(trace.p).all() and np.isnan(trace.examined_p).all())
+
+
 def replay_full(trace: Trace) -> Tally:
-    """Recompute a well-formed trace with rows."""
-    tally = Tally()
+    """Recompute a well-formed trace with rows; p is compared where the record has one."""
+    tally, reported = Tally(), not lacks_p(trace)
     randomness = Randomness(trace.header.sampling.seed, trace.header.stream)
     history = [*trace.header.prompt, *trace.tokens]
     whole = trace.header.protocol is Protocol.BLOCK
     for view, spare, masks in zip(steps_of(trace), spare_rows(trace), row_masks(trace), strict=True):
         numbers = randomness.of_step(view.position) if whole else randomness
-        _ReplayStep(trace, view, spare, masks, history, numbers, tally).run()
+        _ReplayStep(trace, view, spare, masks, history, numbers, tally, reported).run()
     return tally
 
 
@@ -63,6 +68,8 @@ class _ReplayStep:
     """Prompt and every token of the generation."""
     randomness: Randomness
     tally: Tally
+    reported: bool
+    """The record has p."""
 
     def run(self) -> None:
         """Recompute the decision of every emitted token of the step."""
@@ -154,18 +161,19 @@ class _ReplayStep:
             yield self._fault(f"node {int(trace.examined_node[x])} was examined where the rule examines {tried.node}")
             return
         name = f"drafted token {int(trace.node_token[self.view.nodes][tried.node])}"
-        for what, recorded, computed in (
-            (f"p of {name}", trace.examined_p[x], tried.p),
-            (f"q of {name}", trace.examined_q[x], tried.q),
-        ):
-            if not same(float(recorded), computed):
-                yield self._differs(what, float(recorded), computed)
+        yield from self._p_faults(name, float(trace.examined_p[x]), tried.p)
+        if not same(float(trace.examined_q[x]), tried.q):
+            yield self._differs(f"q of {name}", float(trace.examined_q[x]), tried.q)
         recorded = float(trace.examined_uniform[x])
         if not identical(recorded, tried.uniform):
             yield self._fault(f"acceptance number of {name} recorded {recorded:.10g}, key gives {tried.uniform:.10g}")
         if bool(trace.examined_accepted[x]) != tried.accepted:
             was, rule = ("accepted", "rejects") if not tried.accepted else ("rejected", "accepts")
             yield self._fault(f"{name} was {was}, the rule {rule} it (u {tried.uniform:.6g}, p {tried.p:.6g})")
+
+    def _p_faults(self, name: str, recorded: float, computed: float) -> Iterator[Violation]:
+        if self.reported and not same(recorded, computed):
+            yield self._differs(f"p of {name}", recorded, computed)
 
     def _token_faults(self, at: int, place: DecisionPlace, ruling: Ruling) -> Iterator[Violation]:
         trace = self.trace
@@ -180,8 +188,7 @@ class _ReplayStep:
             yield self._fault(
                 f"role at {where} recorded {role.name.lower()}, the rule gives {ruling.role.name.lower()}"
             )
-        if not same(float(trace.p[at]), float(place.row.p[token])):
-            yield self._differs(f"p of token {token} at {where}", float(trace.p[at]), float(place.row.p[token]))
+        yield from self._p_faults(f"token {token} at {where}", float(trace.p[at]), float(place.row.p[token]))
         if not identical(float(trace.uniform[at]), ruling.uniform):
             yield self._fault(
                 f"number of the {role.name.lower()} token at {where} recorded {float(trace.uniform[at]):.10g}, "

@@ -8,6 +8,7 @@ from audit.checks.replay.check import CHECK
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, Protocol, RecordLevel, Role, SamplingParams
+from engine.record.effective import LoopOwner
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, changed, put, world
 
 CLEAN = {
@@ -230,6 +231,23 @@ def test_an_accepted_flag_without_its_token_is_found_at_every_level():
 @pytest.mark.parametrize("fault", ["sqrt", "lenient", "reuse"])
 def test_scalars_already_show_wrong_numbers_and_decisions(fault):
     assert replay(arm(world(4), Setup(level=RecordLevel.SCALARS, fault=fault), 6)).verdict is Verdict.FAULT
+
+
+def test_an_engine_that_reports_no_probability_is_replayed_without_it():
+    """Its greedy tokens follow from the rows; our own engine always reports p."""
+    one = arm(world(4), Setup(Protocol.GREEDY, "one_hot", sampling=GREEDY), 2)
+    silent = one
+    for index, request in enumerate(one.requests):
+        unknown = {name: np.full_like(getattr(request.trace, name), np.nan) for name in ("p", "examined_p")}
+        silent = changed(silent, index, **unknown)
+    ours = replay(silent)
+    assert ours.verdict is Verdict.FAULT
+    assert "no probability of a token is on record" in ours.findings[0].message
+    foreign = replace(silent, effective=replace(silent.effective, decoder=LoopOwner.FOREIGN))
+    assert replay(foreign).verdict is Verdict.CERTIFIED
+    trace = foreign.requests[0].trace
+    other = put(trace.token, 3, (trace.token[3] + 1) % 5)
+    assert replay(changed(foreign, 0, token=other)).verdict is Verdict.FAULT
 
 
 def test_a_declared_lossy_verifier_has_no_replay(clean):
