@@ -346,6 +346,8 @@ def _wrong_codes(trace: Trace) -> Iterator[str]:
         yield f"column role holds {int(trace.role.max())}, which is no role"
     if len(trace.q_kind) and int(trace.q_kind.max()) > max(QKind):
         yield f"column q_kind holds {int(trace.q_kind.max())}, which is no kind of q"
+    if len(trace.position) and int(trace.position.min()) < 0:
+        yield f"column position holds {int(trace.position.min())}, which is before the first token"
 
 
 def _wrong_kept(trace: Trace) -> Iterator[str]:
