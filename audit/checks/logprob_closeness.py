@@ -10,12 +10,13 @@ anchor arm or else the baseline. Statistic: mean absolute and mean signed
 difference in nats; effect and bound: the mean absolute one with its 99 % upper
 bound, of the worse reference. Intervals are cluster-robust, with the prompt as
 unit. A single difference above `max_single` and ten times the floor's largest is a
-fault by itself. Where the noise arm measured how far plain decoding is from the
-reference, a single difference above ten times that and `least_single` is one too;
-and plain decoding that is anywhere further away than `most_noise`, or in 16 bits
-further than `half_noise` on average, is no rounding and certifies nothing.
-Rounding counts as the A/A floor does. Assumes independent prompts. Cannot see: log-probabilities of
-tokens that were not emitted, and faults that the reference shares.
+fault by itself. Plain decoding is measured against the reference too: by the noise
+arm, or by the anchor arm at tokens that the baseline has as well. A single
+difference above ten times that and `least_single` is a fault; plain decoding that is
+anywhere further away than `most_noise`, or in 16 bits further than `half_noise` on
+average, is no rounding and certifies nothing; rounding counts as the A/A floor does.
+Assumes independent prompts. Cannot see: log-probabilities of tokens that were not
+emitted, and faults that the reference shares.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def _floor(evidence: Evidence) -> Floats:
 
 def _noise(evidence: Evidence, params: Params) -> Floats:
     """[n] absolute differences of plain decoding from the reference; empty if too few were measured."""
-    noise = evidence.companions.get(ArmKind.NOISE)
+    noise = evidence.companions.get(ArmKind.NOISE, evidence.companions.get(ArmKind.ANCHOR))
     if evidence.baseline is None or noise is None:
         return np.empty(0)
     result = np.abs(changes(evidence.baseline, noise, "anchor").value)

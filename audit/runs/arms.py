@@ -180,6 +180,9 @@ def _with_companions(suite: Suite, candidate: Arm) -> Iterator[Arm]:
         asked -= {ArmKind.REREAD}
     if candidate.plan.proposer is None:
         asked -= {ArmKind.REDRAFT}
+    if _promises_equality(candidate.spec):
+        # its answers are the baseline's own, which the anchor arm reads
+        asked -= {ArmKind.NOISE}
     for kind in (kind for kind in ArmKind if kind in asked):
         yield _companion(candidate, kind)
 

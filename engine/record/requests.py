@@ -42,6 +42,8 @@ def sampling_from_json(document: Mapping[str, Any]) -> SamplingParams:
     sampling = dict(document)
     structured = sampling.pop("structured", None)
     if structured is not None:
+        if not all(isinstance(value, str) for value in structured.values()):
+            raise TypeError("a grammar is of another kind")
         structured = ConstraintSpec(**structured | {"kind": ConstraintKind(structured["kind"])})
     stop, ignore_eos = tuple(sampling.pop("stop")), sampling.pop("ignore_eos")
     if not all(isinstance(text, str) for text in stop) or not isinstance(ignore_eos, bool):

@@ -32,19 +32,23 @@ class Wire:
     temperature: str = "temperature"
     other: float = 1.0
     """Another temperature than the suite's."""
+    draws: tuple[str, ...] = ()
+    """Settings that are true where the engine draws."""
 
 
 WIRES: Final[Mapping[str, Wire]] = {
     "llama_cpp": Wire(("body",), ("body",), ("answer", "generation_settings")),
-    "onnxruntime_genai": Wire((), ("search",), ("search",)),
-    "openvino_genai": Wire((), ("options",), ("options",)),
+    "onnxruntime_genai": Wire((), ("search",), ("search",), draws=("do_sample",)),
+    "openvino_genai": Wire((), ("options",), ("options",), draws=("do_sample",)),
     "mlx_lm": Wire((), ("sampling", "sampler"), None, "temp", 1.3),
 }
 SENT: Final[Mapping[str, Callable[[dict[str, Any], Wire], None]]] = {
     "prompt-cut": lambda request, wire: _lengthen(request, wire, -1),
     "prompt-longer": lambda request, wire: _lengthen(request, wire, 1),
-    "temperature": lambda request, wire: _set(request, wire, wire.temperature, wire.other),
-    "top-p": lambda request, wire: _set(request, wire, "top_p", 1.0),
+    "temperature": lambda request, wire: _set(
+        request, wire, {wire.temperature: wire.other, **dict.fromkeys(wire.draws, True)}
+    ),
+    "top-p": lambda request, wire: _set(request, wire, {"top_p": 1.0}),
 }
 """Faults of a request."""
 SCORES: Final = "scores-of-another-position"
@@ -65,8 +69,8 @@ def _lengthen(request: dict[str, Any], wire: Wire, by: int) -> None:
         _at(request, wire.settings)["max_length"] += by
 
 
-def _set(request: dict[str, Any], wire: Wire, name: str, value: float) -> None:
-    _at(request, wire.settings)[name] = value
+def _set(request: dict[str, Any], wire: Wire, values: Mapping[str, Any]) -> None:
+    _at(request, wire.settings).update(values)
 
 
 def _restored(answer: dict[str, Any], asked: dict[str, Any], given: dict[str, Any], wire: Wire) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, SchemaError
 
 from audit.checks.schema_conformance.strict_json import strict_decoder
 from audit.checks.schema_conformance.tags import TagReader
@@ -37,7 +37,7 @@ Judge = Callable[[str], Opinion]
 
 
 def judge_of(spec: ConstraintSpec) -> Judge:
-    """The judge of a grammar's texts; it may be used for many."""
+    """The judge of a grammar's texts; it may be used for many, and is silent about a record's damaged grammar."""
     makers = {
         ConstraintKind.JSON: _by_schema,
         ConstraintKind.REGEX: _by_expression,
@@ -45,10 +45,15 @@ def judge_of(spec: ConstraintSpec) -> Judge:
         ConstraintKind.GRAMMAR: _by_other_library,
         ConstraintKind.STRUCTURAL_TAG: _by_tags,
     }
-    return makers[spec.kind](spec)
+    try:
+        return makers[spec.kind](spec)
+    except (InvalidRequest, SchemaError, LookupError, ValueError, TypeError) as error:
+        reason = f"the recorded grammar cannot be read ({error!s:.120})"
+        return lambda _: Opinion(silent=reason)
 
 
 def _by_schema(spec: ConstraintSpec) -> Judge:
+    Draft202012Validator.check_schema(spec.value)
     validator = Draft202012Validator(spec.value)
 
     def judge(text: str) -> Opinion:

@@ -64,6 +64,7 @@ SAMPLING = {
     "presence_penalty": ["1", float("inf")],
     "frequency_penalty": [None, float("nan")],
     "repetition_penalty": [float("inf"), "2"],
+    "structured": [{"kind": "regex", "source": 3}, {"kind": "regex", "source": "a", "library": None}, {"source": "a"}],
 }
 
 
