@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 MOST: Final = 2**31 - 1
 """Most rounds of a loop, and rows of a batch."""
+DIGEST: Final = re.compile("[0-9a-f]{16}")
 Test = Callable[[Any], bool]
 
 
@@ -49,11 +51,19 @@ def _is_offer(value: Any) -> bool:
     return _listed(_is_object)(offered) and named(calls) and _listed(_is_span)(spans)
 
 
+def _is_account(value: Any) -> bool:
+    """True for the account of a grammar, whose digests of masks, if it has any, are hexadecimal."""
+    return _is_object(value) and _listed(lambda mask: is_text(mask) and DIGEST.fullmatch(mask) is not None)(
+        value.get("masks", ())
+    )
+
+
 KINDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(("row", "round", "left", "level"), is_whole),
     **dict.fromkeys(("call", "decoded"), is_text),
     **dict.fromkeys(("unlike", "rounds"), _are_spans),
-    **dict.fromkeys(("constraint", "stream", "error", "request"), _is_object),
+    **dict.fromkeys(("stream", "error", "request"), _is_object),
+    "constraint": _is_account,
     "ends": _listed(is_whole),
     "tools": _is_offer,
 }

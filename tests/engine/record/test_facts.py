@@ -35,6 +35,12 @@ def test_facts_of_the_expected_kinds_are_read():
     assert facts_fault({"another": object()}) is None
 
 
+@pytest.mark.parametrize("mask", ["", None, 7, "\x00", "0" * 15, "-" + "0" * 15])
+def test_a_digest_of_a_mask_is_hexadecimal(mask):
+    assert facts_fault({"constraint": {"masks": ["0123456789abcdef"]}}) is None
+    assert facts_fault({"constraint": {"masks": [mask]}}) is not None
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_fact_of_another_kind_is_named(name):
     refused = [value for value in WRONG if facts_fault({name: value}) is not None]
