@@ -51,6 +51,10 @@ def _is_offer(value: Any) -> bool:
     return _listed(_is_object)(offered) and named(calls) and _listed(_is_span)(spans)
 
 
+def _is_digest(value: Any) -> bool:
+    return is_text(value) and DIGEST.fullmatch(value) is not None
+
+
 def _is_account(value: Any) -> bool:
     """True for the account of a grammar, whose digests of masks, if it has any, are hexadecimal."""
     return _is_object(value) and _listed(lambda mask: is_text(mask) and DIGEST.fullmatch(mask) is not None)(
