@@ -40,7 +40,7 @@ WIRES: Final[Mapping[str, Wire]] = {
     "llama_cpp": Wire(("body",), ("body",), ("answer", "generation_settings")),
     "onnxruntime_genai": Wire((), ("search",), ("search",), draws=("do_sample",)),
     "openvino_genai": Wire((), ("options",), ("options",), draws=("do_sample",)),
-    "mlx_lm": Wire((), ("sampling", "sampler"), None, "temp", 1.3),
+    "mlx_lm": Wire((), ("sampling", "sampler"), None, "temp", 2.0),
 }
 SENT: Final[Mapping[str, Callable[[dict[str, Any], Wire], None]]] = {
     "prompt-cut": lambda request, wire: _lengthen(request, wire, -1),
