@@ -17,6 +17,7 @@ from audit.store.base.connection import is_sqlite, open_engine, open_readonly, p
 from audit.store.base.failures import failure
 from audit.store.base.lock_wait import is_busy
 from audit.store.tables.runs import REVISION
+from audit.store.views import renew_views
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -50,7 +51,7 @@ def heads() -> tuple[str, ...]:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade a store to the code's revision; creates the SQLite file and its folder if needed.
+    """Upgrade a store to the code's revision and views; creates the SQLite file and its folder if needed.
 
     Raises:
         UserError: unreadable, not a store, or newer than the code.
@@ -69,6 +70,8 @@ def upgrade(url: str) -> None:
             connection.rollback()
             command.upgrade(config(connection), "head")
             connection.commit()
+            if before not in {EMPTY, BASE}:
+                renew_views(connection)
     except DatabaseError as error:
         if is_busy(error):
             raise failure(shown(target), error) from error

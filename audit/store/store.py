@@ -33,6 +33,7 @@ from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
 from audit.store.tables import foreign_values
 from audit.store.tables.lookup import find_run
+from audit.store.views import damaged_views
 from audit.store.writing import contents, erasure, integrity, request_writer, writer
 from audit.store.writing.contents import WithheldContent, withholds
 from audit.store.writing.erasure import ErasurePlan
@@ -207,7 +208,7 @@ class Store:
     def damaged_views(self) -> tuple[IntegrityViolation, ...]:
         """The store's own views that are missing or altered; no verdict reads a view."""
         with self._clear_errors():
-            return tuple(health.damaged_views(self._engine))
+            return tuple(damaged_views(self._engine))
 
     def erase(self, plans: Sequence[ErasurePlan], reason: str, actor: str) -> None:
         """Erase the planned content in one transaction and remove its bytes from the database's files.

@@ -57,9 +57,7 @@ def _is_digest(value: Any) -> bool:
 
 def _is_account(value: Any) -> bool:
     """True for the account of a grammar, whose digests of masks, if it has any, are hexadecimal."""
-    return _is_object(value) and _listed(lambda mask: is_text(mask) and DIGEST.fullmatch(mask) is not None)(
-        value.get("masks", ())
-    )
+    return _is_object(value) and _listed(_is_digest)(value.get("masks", ()))
 
 
 KINDS: Final[Mapping[str, Test]] = {

@@ -24,7 +24,7 @@ FAULTS = {
 SETTINGS = {"temperature 1", "no top_p"}
 """Faults that raw log-probabilities do not show; the tokens do."""
 RARE = "no top_p"
-"""One token in 300 is beyond a top-p of 0.95 here: 20 prompts are too few for a law, which is undecided."""
+"""One token in 300 is beyond a top-p of 0.95 here: 20 prompts leave the law undecided, and 50 end with a pass."""
 WAIVED = {"second_accounts": {"waive": {"log-probabilities": "the provider keeps the weights"}}}
 
 

@@ -7,6 +7,7 @@ fault too; beside a clean arm, only the sampled arm has it.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -167,7 +168,13 @@ def runs(engine, engine_settings, request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def clean(runs):
-    return runs.run("clean", [*runs.sampled(), runs.greedy()], runs.clean)
+    """The clean run with so many samples of each prompt, made once."""
+
+    @functools.cache
+    def run(samples: int = 1) -> Judged:
+        return runs.run(f"clean-{samples}", [*runs.sampled(), runs.greedy()], runs.clean, samples)
+
+    return run
 
 
 def over(values):
@@ -183,18 +190,19 @@ def over(values):
     "engine", [pytest.param(e, id=e.mark, marks=getattr(pytest.mark, e.mark)) for e in ENGINES], indirect=True
 )
 def test_the_clean_engine_has_no_fault_but_the_known_ones(engine, clean):
-    clean.show()
-    faults = {(check.arm, check.check) for check in clean.checks if check.verdict is Verdict.FAULT}
-    assert faults == clean.known
+    judged = clean()
+    judged.show()
+    faults = {(check.arm, check.check) for check in judged.checks if check.verdict is Verdict.FAULT}
+    assert faults == judged.known
 
 
 @pytest.mark.parametrize(("engine", "fault"), over(dict(zip(FAULTS, FAULTS, strict=True))), indirect=["engine"])
 def test_a_fault_alone_ends_with_no_pass(engine, runs, clean, fault):
-    arms = runs.sampled()
-    judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault), SAMPLES.get(fault, 1))
+    arms, samples = runs.sampled(), SAMPLES.get(fault, 1)
+    judged = runs.run(f"alone-{fault}", arms, runs.faulty(fault), samples)
     judged.show()
     assert judged.code in (1, 3)
-    worse = noticed(judged, clean, {arm["name"]: arm["name"] for arm in arms})
+    worse = noticed(judged, clean(samples), {arm["name"]: arm["name"] for arm in arms})
     print(sorted(worse))
     assert worse
 
@@ -206,10 +214,11 @@ def test_a_fault_beside_a_clean_arm_ends_with_no_pass(engine, runs, clean, fault
     samples = max(SAMPLES.get(fault, 1) for fault in faults)
     judged = runs.run(f"beside-{faults[0]}", [*chain.from_iterable(arms.values()), runs.greedy()], runs.clean, samples)
     judged.show()
-    assert not [check.check for check in judged.of("greedy") if check.verdict is Verdict.FAULT]
+    verdicts = [{check.check: check.verdict for check in run.of("greedy")} for run in (judged, clean(samples))]
+    assert verdicts[0] == verdicts[1]
     for fault, listed in arms.items():
         names = {arm["name"]: arm["name"].removesuffix(f"-{fault}") for arm in listed}
-        worse = noticed(judged, clean, names)
+        worse = noticed(judged, clean(samples), names)
         print(fault, exit_code(judged.of(*names, "greedy")), sorted(worse))
         assert exit_code(check for check in judged.checks if check.arm in (*names, "greedy")) != 0
         assert worse, fault
@@ -221,4 +230,4 @@ def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, 
     judged = runs.run("hot", [runs.greedy()], runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
-    assert noticed(judged, clean, {"greedy": "greedy"})
+    assert noticed(judged, clean(), {"greedy": "greedy"})

@@ -11,7 +11,7 @@ import pytest
 from engine.backends import vllm as vllm_backend
 from engine.backends.engine_spec import ModelSource
 from engine.backends.vllm.backend import VllmBackend
-from tests.support.readme_suite import Shape, audited
+from tests.support.readme_suite import PROMPTS, Shape, audited
 
 from .broken import GAMMA, MODEL, PLACE, VERIFYING
 
@@ -20,6 +20,7 @@ MODELS = {"target": "bundled:target", "draft": "bundled:medium_draft"}
 ENGINE = {"max_model_len": 640, "kv_cache_gib": 0.25, "timeout_s": 240, "engines": 3}
 DRAFTED = {"kind": "draft_model", "model": "draft", "gamma": GAMMA, "options": {"draft_sample_method": "probabilistic"}}
 SETTINGS = ("temperature_1", "no_top_p")
+MANY = 80
 
 
 class Lasting(VllmBackend):
@@ -56,10 +57,11 @@ def fault_file(tmp_path_factory):
 
 @pytest.fixture
 def ended(fault_file, tmp_path):
-    def run(fault, repair, beside=False):
+    def run(fault, repair, beside=False, prompts=PROMPTS):
         fault_file.write_text(fault)
         engine = {**ENGINE, "repair": "all"} if repair else ENGINE
-        shape = Shape(MODELS, "vllm", beside, DRAFTED, more={"engine": engine, "batch_size": 4})
+        more = {"engine": engine, "batch_size": 4}
+        shape = Shape(MODELS, "vllm", beside, DRAFTED, more=more, prompts=prompts)
         return audited(tmp_path, shape)
 
     return run
@@ -76,11 +78,10 @@ def test_a_clean_repaired_engine_is_looked_at_twice(ended):
 
 @pytest.mark.parametrize("fault", [*VERIFYING, *MODEL])
 def test_no_fault_of_a_repaired_engine_ends_with_a_pass(ended, fault):
-    done = ended(fault, repair=True)
+    # few probabilities of a peaked model are others with other parameters
+    done = ended(fault, repair=True, prompts=MANY if fault in SETTINGS else PROMPTS)
     if fault in SETTINGS:
-        # few tokens of a peaked model are others than the parameters allow
-        assert done.code in (1, 3)
-        assert {"honoured", "law"} & (done.by("fault") | done.by("inconclusive")), done.told
+        assert "honoured" in done.by("fault"), done.told
     elif fault in VERIFYING:
         assert "row_closeness" in done.by("fault"), done.told
     else:

@@ -63,7 +63,6 @@ class _Replayed:
     faults: tuple[Violation, ...]
     kept: KeptCheck = NO_KEPT
     readable: bool = True
-    without_p: bool = False
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -99,9 +98,9 @@ def _replay(reading: RequestReading) -> _Replayed:
         *(() if tally.faults else kept.faults),
         *reading.structure_faults,
         *version_faults(trace),
+        *((LACKS_P,) if full and reading.arm.ours and lacks_p(trace) else ()),
     )
-    without = full and lacks_p(trace)
-    return _Replayed(request.request_id, tally.decisions, tally.recomputed, _by_step(faults), kept, without_p=without)
+    return _Replayed(request.request_id, tally.decisions, tally.recomputed, _by_step(faults), kept)
 
 
 def _by_step(faults: Iterable[Violation]) -> tuple[Violation, ...]:
@@ -113,7 +112,7 @@ class _Replaying:
 
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._params = params
-        self._strange, self._ours = unknown_versions(evidence.candidate), evidence.candidate.ours
+        self._strange = unknown_versions(evidence.candidate)
         self._replayed: list[_Replayed] = []
 
     def add(self, part: _Replayed) -> None:
@@ -127,9 +126,8 @@ class _Replaying:
         return _result(replayed, findings, self._params)
 
     def _complete(self, replayed: _Replayed) -> _Replayed:
-        """With what only the arm shows: versions that are unknown, probabilities that its engine reports."""
+        """With the versions that only the arm shows to be unknown."""
         strange = self._strange.get(replayed.request, ()) if replayed.readable else ()
-        strange = (*strange, LACKS_P) if replayed.without_p and self._ours else strange
         return replace(replayed, faults=_by_step((*replayed.faults, *strange))) if strange else replayed
 
 

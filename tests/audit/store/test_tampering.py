@@ -69,6 +69,9 @@ def test_a_statement_is_named(url, statement, message):
 def test_a_view_that_says_something_else_is_named(url, statements, message):
     tamper(url, *statements)
     assert damage(url) == [message]
+    if "TABLE" not in statements[-1] and url.startswith("sqlite"):
+        migrate.upgrade(url)
+        assert damage(url) == []
 
 
 @pytest.mark.medium

