@@ -40,6 +40,7 @@ REGISTRY: Final[Mapping[str, str]] = {
     "acceptance_outliers": "audit.checks.acceptance_outliers:CHECK",
     "law": "audit.checks.law.check:CHECK",
     "honoured": "audit.checks.honoured.check:CHECK",
+    "honoured_by_tokens": "audit.checks.honoured.by_tokens:CHECK",
     "q_contract": "audit.checks.q_contract.check:CHECK",
     "token_law": "audit.checks.token_law.check:CHECK",
     "anchor": "audit.checks.anchor.check:CHECK",

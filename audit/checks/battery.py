@@ -28,8 +28,10 @@ OURS: Final = ("rng_streams", "bitwise")
 """Further claims about the project's own loop."""
 TOKENS: Final = ("accounting", "greedy_equality")
 """With tokens and texts only."""
+FOREIGN: Final = ("configuration",)
+"""Of an engine that decodes by itself."""
 SERVED: Final = ("same_seed", "seed")
-"""Of an engine that decodes by itself, without p and q on record."""
+"""Of such an engine without p and q on record."""
 
 
 def default_checks(
@@ -67,7 +69,7 @@ def _claims(arm: ArmOutline) -> tuple[str, ...]:
     """The claims that the arm's evidence level can judge."""
     if arm.level < DECISIONS:
         own = ("coupled_equality", "bitwise") if arm.level else ()
-        return (*TOKENS, *own) if arm.ours else (*TOKENS, *SERVED)
+        return (*TOKENS, *own) if arm.ours else (*TOKENS, *FOREIGN, *SERVED)
     if not arm.ours:
-        return (*CLAIMS, "honoured")
+        return (*CLAIMS, *FOREIGN)
     return (*CLAIMS, *(OURS if arm.level > DECISIONS else OURS[1:]))

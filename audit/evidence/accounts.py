@@ -166,8 +166,9 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
     Quantity.PARAMETERS: KnownAccounts(
         _foreign,
         (
+            Account("p under the requested parameters", ("honoured",), _all(_drawn, _gives(Part.APPLIED))),
+            Account("tokens that speak for the parameters", ("honoured_by_tokens",), _all(_drawn, _named)),
             Account("settings that the engine reports", ("configuration",), _always),
-            Account("p under the requested parameters", ("honoured",), _level(3)),
         ),
     ),
     Quantity.COUNTS: KnownAccounts(

@@ -65,11 +65,12 @@ KINDS: Final[Mapping[str, MutationKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change, and the checks whose verdict it made worse; none if it survives."""
+    """One change, and the checks whose verdict it made worse; none if it survives, or if judging ended with `error`."""
 
     quantity: str
     way: str
     noticed: tuple[str, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,16 @@ def mutate(name: str, seed: int, share: float = 1.0) -> MutatedArm:
     for change in _changes(run, victim, numbers):
         made = change() if numbers.random() < share else None
         if made is not None:
-            mutations.append(Mutation(made.quantity, made.way, _noticed(clean, _verdicts(run, made))))
+            mutations.append(_mutation(run, clean, made))
     return MutatedArm(name, seed, {check: str(verdict) for check, verdict in clean.items()}, tuple(mutations))
+
+
+def _mutation(run: _Run, clean: Mapping[str, Verdict], change: _Changed) -> Mutation:
+    try:
+        return Mutation(change.quantity, change.way, _noticed(clean, _verdicts(run, change)))
+    except Exception as error:
+        # a record may never end the judging: the list says which one did, and the others are still changed
+        return Mutation(change.quantity, change.way, error=f"{type(error).__name__}: {error}")
 
 
 def _run(kind: MutationKind, seed: int) -> _Run:

@@ -49,7 +49,7 @@ class Survivor:
 
 def survivors(arms: Sequence[MutatedArm]) -> tuple[Survivor, ...]:
     """The quantities with surviving changes, in the order of the records."""
-    left = [(arm.kind, change) for arm in arms for change in arm.mutations if not change.noticed]
+    left = [(arm.kind, change) for arm in arms for change in arm.mutations if not (change.noticed or change.error)]
     quantities = dict.fromkeys(change.quantity for _, change in left)
     return tuple(
         Survivor(
@@ -70,13 +70,15 @@ def rows(arms: Sequence[MutatedArm]) -> Iterator[Row]:
 def summary(arms: Sequence[MutatedArm]) -> str:
     """One line: the changes and how many survive."""
     changes = sum(len(arm.mutations) for arm in arms)
-    left = sum(not change.noticed for arm in arms for change in arm.mutations)
+    left = sum(not (change.noticed or change.error) for arm in arms for change in arm.mutations)
     return f"{changes} changes of {len(arms)} clean arms, {left} survive"
 
 
 def failures(arms: Sequence[MutatedArm]) -> list[str]:
-    """The quantities of which changes survive without a reason."""
-    return [f"{item.quantity}: {', '.join(item.ways)}" for item in survivors(arms) if item.reason is None]
+    """The quantities of which changes survive without a reason, and the changes that ended the judging."""
+    silent = [f"{item.quantity}: {', '.join(item.ways)}" for item in survivors(arms) if item.reason is None]
+    errors = [(arm.kind, change) for arm in arms for change in arm.mutations if change.error]
+    return silent + [f"{change.quantity}: {change.way} ends {kind} with {change.error}" for kind, change in errors]
 
 
 def document(arms: Sequence[MutatedArm]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Part(StrEnum):
     """Of the emitted tokens."""
     P = "p"
     """The target's law at every emitted token, whole or in cells."""
+    APPLIED = "applied p"
+    """The probabilities that the engine itself computed from its rows under the request's parameters."""
     Q = "q"
     """The law of every drafted token that was drawn."""
     ROWS = "rows"

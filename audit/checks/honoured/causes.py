@@ -53,10 +53,10 @@ class Hypothesis:
 
 def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
     """The request's parameters with one active parameter left out, or with min_tokens never reached."""
-    on = [key for key, value in OFF.items() if getattr(sampling, key) != value]
-    single = [Hypothesis(f"as if {key} were not set", _without(sampling, (key,))) for key in on]
+    on = active(sampling)
+    single = [Hypothesis(f"as if {key} were not set", without(sampling, (key,))) for key in on]
     several = [
-        Hypothesis(f"as if no {name} were set", _without(sampling, keys))
+        Hypothesis(f"as if no {name} were set", without(sampling, keys))
         for name, keys in GROUPS.items()
         if len(set(keys) & set(on)) > 1
     ]
@@ -65,7 +65,13 @@ def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
     return (*single, *late, *several, Hypothesis("as if no parameter were set", bare))
 
 
-def _without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
+def active(sampling: SamplingParams) -> tuple[str, ...]:
+    """The names of the parameters that are on."""
+    return tuple(key for key, value in OFF.items() if getattr(sampling, key) != value)
+
+
+def without(sampling: SamplingParams, keys: Sequence[str]) -> SamplingParams:
+    """The parameters with some of them off."""
     return replace(sampling, **{key: OFF[key] for key in keys})
 
 

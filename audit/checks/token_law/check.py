@@ -24,15 +24,14 @@ import numpy as np
 from audit.checks.base.interface import Check, Design
 from audit.checks.token_law.likeliest import judge_likeliest
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
+from audit.evidence.anchor.followed import followed, not_followed
 from audit.evidence.anchor.judgement import NO_ANCHOR
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
-from audit.evidence.decisions import unreadable
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
 from audit.evidence.law.table import moments_of
-from audit.evidence.pairing import pair_arms
-from audit.evidence.random_numbers import seed_of, shared_numbers
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.random_numbers import seed_of
+from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
@@ -41,15 +40,12 @@ from audit.stats.power import POWER, detectable_shift, zero_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.tails import EventDeviation, event_deviation, radius
 from engine.backends.evidence import Part
-from engine.core.types import FinishReason
 
 POOLED: Final = "all requests"
 MAX_FINDINGS: Final = 20
 SPREAD: Final = 0.4
 """Standard deviation of one event that `plan` expects: at most 0.5."""
 STEP: Final = 1.0
-NAMED: Final = ("server", "log-probabilities")
-"""Origins of token ids that are those which were drawn."""
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -61,33 +57,11 @@ def _foresee(params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
-def not_drawn(arm: ArmRecord) -> str | None:
-    """Why an arm's tokens may be others than those which were drawn, or None."""
-    for request in arm.requests:
-        origin = str(request.trace.header.facts.get("tokens", NAMED[0]))
-        if origin not in NAMED:
-            return f"request {request.request_id}: its tokens are by {origin}, and may not be those that were drawn"
-        if origin != NAMED[0] and request.finish_reason is FinishReason.STOP:
-            return f"request {request.request_id}: a stop string ended it, and the tokens of that string are not named"
-    return None
-
-
-def _unusable(evidence: Evidence) -> str | None:
-    arm, anchor = evidence.candidate, evidence.companions[ArmKind.ANCHOR]
-    pairs = pair_arms(arm, anchor).pairs
-    if not pairs:
-        return "the anchor arm has no request of the candidate's"
-    other = next((pair for pair in pairs if pair.candidate.tokens != pair.baseline.tokens), None)
-    if other is not None:
-        return f"request {other.candidate.request_id}: the anchor was made over other tokens"
-    return unreadable(anchor, cells=True) or not_drawn(arm) or shared_numbers(arm)
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    reason = _unusable(evidence)
+    reason = not_followed(evidence)
     if reason is not None:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
-    requests = _ordered(evidence)
+    requests = followed(evidence)
     if any(request.trace.header.sampling.greedy for request in requests):
         return judge_likeliest(requests, params)
     generator = np.random.default_rng(seed_of(evidence.candidate.requests))
@@ -117,17 +91,6 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         detectable=_detectable(result, alpha),
         findings=tuple(findings[:MAX_FINDINGS]),
         details=_details(result, process, tests, deviations),
-    )
-
-
-def _ordered(evidence: Evidence) -> tuple[Any, ...]:
-    """The anchor's requests with the candidate's names and ends, which the anchor does not know."""
-    ours = evidence.candidate.by_key()
-    return tuple(
-        dataclasses.replace(
-            request, request_id=ours[request.key].request_id, finish_reason=ours[request.key].finish_reason
-        )
-        for request in evidence.companions[ArmKind.ANCHOR].requests
     )
 
 

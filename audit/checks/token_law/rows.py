@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.evidence.anchor.followed import end_hidden
 from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
@@ -22,7 +23,7 @@ from audit.evidence.law.table import LawTable, table_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats.anytime.token_mixture import NO_TOKEN, TokenRows, log_ratios
-from engine.core.types import FinishReason, Floats
+from engine.core.types import Floats
 from engine.record.trace import Trace
 
 EDGE: Final = 0.1
@@ -61,7 +62,7 @@ class TokenEvidence:
 
 def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Generator) -> TokenEvidence:
     """Read the anchor's requests in order, up to `most` tokens. `generator` randomises the transforms."""
-    hidden = any(map(_end_hidden, requests))
+    hidden = any(map(end_hidden, requests))
     parts: list[TokenEvidence] = []
     left = most
     for request in requests:
@@ -84,12 +85,6 @@ def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Ge
 
 def _both(events: Events) -> tuple[Floats, Floats]:
     return events.happened, events.expected
-
-
-def _end_hidden(request: RequestRecord) -> bool:
-    """The answer ended by an end token that is not on record."""
-    ended = request.finish_reason is FinishReason.EOS
-    return ended and not (request.tokens and request.tokens[-1] in request.trace.header.eos_ids)
 
 
 def _request(request: RequestRecord, hidden: bool, most: int, generator: np.random.Generator) -> TokenEvidence:

@@ -38,7 +38,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
             frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.DRAFTS, Part.COUNTS, Part.REFERENCE)),
         ),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
-        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.APPLIED, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
     }
 )

@@ -86,7 +86,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
             ),
         ),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
-        RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
+        RecordLevel.TOPK: (3, frozenset((Part.P, Part.APPLIED, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
     }
 )

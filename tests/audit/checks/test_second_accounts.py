@@ -103,6 +103,21 @@ def test_rows_are_read_with_equal_bits_or_beside_an_independent_pass():
     assert judges(parts=EVERYTHING.parts - {Part.REREAD}) == ("row_closeness",)
 
 
+def test_parameters_are_judged_by_applied_probabilities_or_by_tokens():
+    def first(level, *parts, greedy=False):
+        shown = ArmEvidence(LoopOwner.FOREIGN, level, frozenset(parts), Protocol.CHAIN)
+        account, *_ = dict(accounts_of(ArmOutline(shown, level, greedy)))[Quantity.PARAMETERS]
+        return account.checks
+
+    named = (Part.REFERENCE, Part.TOKENS)
+    assert first(3, *named, Part.P, Part.APPLIED) == ("honoured",)
+    assert first(3, *named, Part.P) == ("honoured_by_tokens",)
+    assert first(0, *named) == ("honoured_by_tokens",)
+    assert first(0, Part.REFERENCE) == ("configuration",), "tokens of a text"
+    assert first(0, *named, greedy=True) == ("configuration",)
+    assert first(0, Part.TOKENS) == ("configuration",)
+
+
 def test_tokens_of_another_engine_are_followed_by_an_independent_pass():
     """A baseline of the same engine shares its faults, at temperature 0 and under shared seeds too."""
     named = frozenset((Part.REFERENCE, Part.TOKENS))

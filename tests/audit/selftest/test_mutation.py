@@ -77,6 +77,23 @@ def test_survivors_are_grouped_by_quantity_and_those_without_a_reason_fail():
     assert "4 changes of 2 clean arms, 3 survive" in mutation_report.page(ARMS)
 
 
+@pytest.mark.medium
+def test_a_change_that_ends_the_judging_is_a_failure_and_the_others_are_judged(monkeypatch):
+    judged = mutation._verdicts
+
+    def fragile(run, change):
+        if change.quantity == "token":
+            raise ZeroDivisionError("no row")
+        return judged(run, change)
+
+    monkeypatch.setattr(mutation, "_verdicts", fragile)
+    arm = mutate("n-gram", 0, 0.1)
+    errors = [change for change in arm.mutations if change.error]
+    assert {change.quantity for change in errors} == {"token"}
+    assert len(arm.mutations) > len(errors)
+    assert failures([arm]) == [f"token: {change.way} ends n-gram with ZeroDivisionError: no row" for change in errors]
+
+
 def test_every_kind_has_a_scenario_of_scripted_models():
     assert len(KINDS) == 10
     assert all(kind.scenario.models == "scripted" for kind in KINDS.values())

@@ -1,0 +1,186 @@
+"""Honoured by tokens: the emitted tokens speak for each requested parameter, against an engine that ignores it.
+
+Claim: parameters. Null, for each active sampling parameter: each token is drawn from the law of the anchor's row with
+this parameter off. Statistic: the product of the likelihood ratios of the requested law to that one, an e-value: under
+the null it ever reaches 1 / (1 - `confidence`) with at most that probability (Ville's inequality). A parameter is shown
+once the product reaches it, or if the two laws differ by at most `margin` in total variation on average, so that
+ignoring the parameter changes next to nothing. Fault: the inverse ratio reaches the number of parameters / `alpha`,
+whole rows only. Effect: the largest such mean among the parameters that the tokens do not show. Assumes what
+`token_law` assumes. Cannot see: a parameter ignored at some places only, or replaced by a value between the requested
+one and none (`token_law`); a grammar (`schema_conformance`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from audit.checks.base.interface import Check, Design
+from audit.checks.honoured.ignored import LawPair, law_pairs, parameters_on
+from audit.evidence.anchor.followed import end_hidden, followed, not_followed
+from audit.evidence.anchor.judgement import NO_ANCHOR
+from audit.evidence.coverage.examined import anchored
+from audit.evidence.coverage.groups import Group
+from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from engine.backends.evidence import Part
+from engine.core.types import RecordLevel
+
+GREEDY: Final = "a greedy arm's parameters move the most likely token alone; see token_law"
+NO_SETTING: Final = "no sampling parameter is on"
+POOLED: Final = "all requests"
+
+
+@dataclass(slots=True)
+class ParameterEvidence:
+    """The evidence on one parameter, token after token: sums, and of the two log ratios the largest so far."""
+
+    tokens: int = 0
+    speaks_for: float = 0.0
+    speaks_against: float = 0.0
+    most_for: float = 0.0
+    most_against: float = 0.0
+    distance: float = 0.0
+    unknown: int = 0
+    """Tokens whose recorded rows do not give the law without the parameter."""
+
+    def add(self, pair: LawPair | None) -> None:
+        """The next token."""
+        self.tokens += 1
+        if pair is None:
+            self.unknown += 1
+            return
+        self.speaks_for += pair.speaks_for
+        self.speaks_against += pair.speaks_against
+        self.distance += pair.distance
+        self.most_for = max(self.most_for, self.speaks_for)
+        self.most_against = max(self.most_against, self.speaks_against)
+
+    @property
+    def mean_distance(self) -> float:
+        """Mean total variation between the two laws; 1 if no row gives them."""
+        return 1.0 if self.unknown else self.distance / self.tokens
+
+    def needed(self, least: float) -> int | None:
+        """About how many tokens would reach `least` nats; None if these do not lead there."""
+        return math.ceil(self.tokens * least / self.speaks_for) if self.speaks_for > 0 else None
+
+
+def _applies(evidence: Evidence) -> str | None:
+    requests = evidence.candidate.requests
+    if len(requests) and requests[0].trace.header.sampling.greedy:
+        return GREEDY
+    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    if design.greedy:
+        return GREEDY
+    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
+
+
+def _run(evidence: Evidence, params: Params) -> CheckResult:
+    reason = not_followed(evidence)
+    if reason is not None:
+        return CheckResult(Verdict.INCONCLUSIVE, reason)
+    requests = followed(evidence)
+    least, margin = -math.log1p(-float(params["confidence"])), float(params["margin"])
+    collected = _collected(requests, int(params["max_tokens"]), least)
+    open_ones = {
+        name: one
+        for name, one in collected.items()
+        if one.most_for < least and (one.unknown or one.mean_distance > margin)
+    }
+    whole = all(request.trace.header.level is RecordLevel.FULL for request in requests)
+    limit = math.log(max(1, len(collected)) / float(params["alpha"]))
+    findings = tuple(_ignored(name, one) for name, one in open_ones.items() if whole and one.most_against >= limit)
+    tokens = max((one.tokens for one in collected.values()), default=0)
+    effect = max((one.mean_distance for one in open_ones.values()), default=0.0)
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.INCONCLUSIVE if open_ones else Verdict.CERTIFIED,
+        summary=_summary(collected, open_ones, findings, least),
+        n=tokens,
+        statistic=min((one.most_for for one in collected.values()), default=0.0),
+        effect=effect,
+        bound=effect,
+        margin=margin,
+        findings=findings,
+        details={"parameters": {name: _detail(one) for name, one in collected.items()}},
+    )
+
+
+def _collected(requests: Sequence[RequestRecord], most: int, least: float) -> dict[str, ParameterEvidence]:
+    """The evidence on each active parameter, until it reaches `least` nats, of at most `most` tokens."""
+    hidden = any(map(end_hidden, requests))
+    collected: dict[str, ParameterEvidence] = {}
+    left = most
+    for request in requests:
+        names = parameters_on(request.trace.header.sampling)
+        for index in range(min(left, len(request.tokens))):
+            open_ones = [name for name in names if collected.setdefault(name, ParameterEvidence()).most_for < least]
+            if not open_ones:
+                break
+            for name, pair in law_pairs(request.trace, index, open_ones, hidden).items():
+                collected[name].add(pair)
+            left -= 1
+    return collected
+
+
+def _ignored(name: str, one: ParameterEvidence) -> Finding:
+    return Finding(POOLED, 0, f"as if {name} were not set: that is e^{one.most_against:.3g} times as likely")
+
+
+def _summary(
+    collected: dict[str, ParameterEvidence],
+    open_ones: dict[str, ParameterEvidence],
+    findings: tuple[Finding, ...],
+    least: float,
+) -> str:
+    if findings:
+        return findings[0].message
+    if open_ones:
+        return "; ".join(_lacking(name, one, least) for name, one in open_ones.items())
+    return f"the tokens speak for {', '.join(collected)}" if collected else NO_SETTING
+
+
+def _lacking(name: str, one: ParameterEvidence, least: float) -> str:
+    if one.unknown:
+        return f"{name}: the rows on record do not give the law without it; set record: full"
+    needed = one.needed(least)
+    more = f"about {needed} tokens would" if needed else "they speak against it"
+    moved = f"it moves the law by {one.mean_distance:.2g} a token"
+    return f"{name}: {one.tokens} tokens do not tell whether it was ignored, {more}; {moved}"
+
+
+def _detail(one: ParameterEvidence) -> dict[str, Any]:
+    return {
+        "tokens": one.tokens,
+        "log_e": one.most_for,
+        "log_e_of_the_other_law": one.most_against,
+        "mean_distance": None if one.unknown else one.mean_distance,
+    }
+
+
+def _plan(params: Params, design: Design) -> None:
+    """The size depends on the laws themselves; the summary says how many tokens would do."""
+    del params, design
+
+
+CHECK = Check(
+    name="honoured_by_tokens",
+    claim="parameters",
+    needs=Level.L0,
+    defaults={"alpha": 0.001, "confidence": 0.99, "margin": 0.002, "max_tokens": 20_000},
+    run=_run,
+    applies=_applies,
+    foresee=_foresee,
+    null="each token is drawn from the law with one requested parameter ignored",
+    effect="mean total variation between the laws with and without a parameter that the tokens do not show",
+    plan=_plan,
+    companions=(ArmKind.ANCHOR,),
+    covers=frozenset({Group.PARAMETERS}),
+    examines=anchored,
+)
