@@ -1,7 +1,6 @@
 """Bind evidence to evaluation reports by formats of reports.
 
-To add a format, add one file and one line in `REGISTRY`. The first format that
-recognises a report is used.
+To add a format, add one file and one line in `REGISTRY`. The first format that recognises a report is used.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Acceptance theory: drafted tokens are accepted as often as the recorded p and q say.
 
-Claim: acceptance. Null: at each position where tokens were drafted, one of them
-is kept with the probability of the declared rule - sum min(p, q) for rejection
-sampling of a drawn token, p of the drafted tokens for a deterministic draft,
-sum p q for an independent draft compared with the target's own sample, and the
-coupled closed form for shared noise. Statistic: observed minus expected
-acceptances, pooled, by block position and by domain, Holm-adjusted. Effect: the
-pooled difference in rate; bound: the larger end of its interval (99 % by default). Assumes
-that the recorded rows are those that decided. Cannot see: what is emitted after a
-rejection, bonus tokens, reused random numbers, or a draft that is merely poor.
+Claim: acceptance. Null: at each position where tokens were drafted, one of them is kept with the probability of the
+declared rule - sum min(p, q) for rejection sampling of a drawn token, p of the drafted tokens for a deterministic
+draft, sum p q for an independent draft compared with the target's own sample, and the coupled closed form for shared
+noise. Statistic: observed minus expected acceptances, pooled, by block position and by domain, Holm-adjusted. Effect:
+the pooled difference in rate; bound: the larger end of its interval (99 % by default). Assumes that the recorded rows
+are those that decided. Cannot see: what is emitted after a rejection, bonus tokens, reused random numbers, or a draft
+that is merely poor.
 """
 
 from __future__ import annotations

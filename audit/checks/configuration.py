@@ -1,11 +1,10 @@
 """Configuration: the engine runs with the requested settings.
 
-Claim: configuration. Null: every setting that the suite requests is in effect, in
-the arm and in its baseline, and every setting of a request in that request.
-Statistic: settings whose effective value, read from the running engine, differs
-from the requested one; one is a fault, because every other verdict would then
-describe a different engine. Cannot see: settings that the backend does not read
-back, and an engine that reports one thing and does another (see honoured).
+Claim: configuration. Null: every setting that the suite requests is in effect, in the arm and in its baseline, and
+every setting of a request in that request. Statistic: settings whose effective value, read from the running engine,
+differs from the requested one; one is a fault, because every other verdict would then describe a different engine.
+Cannot see: settings that the backend does not read back, and an engine that reports one thing and does another (see
+honoured).
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Gamma invariance: another draft length changes only the speed.
 
-Claim: equality. Null, at temperature 0 and under shared randomness: the tokens
-are the same at every draft length, up to the engine's noise; statistic: requests
-that differ for real between the candidate and its companion `regamma`, any is a
-fault; effect and bound: their share, with the 99 % Clopper-Pearson upper bound.
-Null under rejection: the companion's tokens follow p as the candidate's do.
-Statistic: the law battery on the companion, and the paired difference in mean
-log-probability between the two arms by prompt, Holm-adjusted; effect and bound:
-the leak towards the draft in total variation per token. The two arms use the
-same random numbers for other decisions: they are dependent, so they are
-compared in pairs and never as two samples. Assumes the row of each token is
-right. Cannot see: faults that both lengths share (see law and the equality
-checks), and departures below the printed detectable effect.
+Claim: equality. Null, at temperature 0 and under shared randomness: the tokens are the same at every draft length, up
+to the engine's noise; statistic: requests that differ for real between the candidate and its companion `regamma`, any
+is a fault; effect and bound: their share, with the 99 % Clopper-Pearson upper bound. Null under rejection: the
+companion's tokens follow p as the candidate's do. Statistic: the law battery on the companion, and the paired
+difference in mean log-probability between the two arms by prompt, Holm-adjusted; effect and bound: the leak towards the
+draft in total variation per token. The two arms use the same random numbers for other decisions: they are dependent, so
+they are compared in pairs and never as two samples. Assumes the row of each token is right. Cannot see: faults that
+both lengths share (see law and the equality checks), and departures below the printed detectable effect.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Liveness: every request is answered.
 
-Claim: liveness. Null: the engine answers every request that was sent. Statistic:
-requests without an answer; one is a fault, because its client gets nothing. The
-finding distinguishes the kinds: a crash names the request that caused it, a
-refusal quotes the engine's message. The baseline's requests are judged too: a
-request that dies in both arms dies without speculation as well, and the summary
-blames the engine and not the speculating arm. Effect: the share of the arm's
-requests without an answer; bound: its 99 % Clopper-Pearson upper bound. Cannot
-see: answers that are late (performance), or wrong; whether a request that died
-in both arms died of the same cause.
+Claim: liveness. Null: the engine answers every request that was sent. Statistic: requests without an answer; one is a
+fault, because its client gets nothing. The finding distinguishes the kinds: a crash names the request that caused it, a
+refusal quotes the engine's message. The baseline's requests are judged too: a request that dies in both arms dies
+without speculation as well, and the summary blames the engine and not the speculating arm. Effect: the share of the
+arm's requests without an answer; bound: its 99 % Clopper-Pearson upper bound. Cannot see: answers that are late
+(performance), or wrong; whether a request that died in both arms died of the same cause.
 """
 
 from __future__ import annotations

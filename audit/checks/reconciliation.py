@@ -1,15 +1,12 @@
 """Reconciliation: independent accounts of the same requests agree.
 
-Claim: evidence. Null: the record of one hook agrees with the other hook's, with the
-outputs, the engine's per-request metrics and its counters. Statistic: requests with
-a mismatch, or without an account. A mismatch alone is no fault of the engine's
-decoding: one of the accounts is wrong, and no one knows which, so the verdict is
-inconclusive, the request's evidence level is lowered, and a gate that requires
-more cannot decide. A mismatch that the backend lists under `faults` is one: the
-target drew a token, and the engine returned another at that place. Tokens are
-compared by their ids, so no rounding and no near-tie is behind it. A hook that
-found the engine changed takes the standing from all accounts. Cannot see: an
-error that all accounts share.
+Claim: evidence. Null: the record of one hook agrees with the other hook's, with the outputs, the engine's per-request
+metrics and its counters. Statistic: requests with a mismatch, or without an account. A mismatch alone is no fault of
+the engine's decoding: one of the accounts is wrong, and no one knows which, so the verdict is inconclusive, the
+request's evidence level is lowered, and a gate that requires more cannot decide. A mismatch that the backend lists
+under `faults` is one: the target drew a token, and the engine returned another at that place. Tokens are compared by
+their ids, so no rounding and no near-tie is behind it. A hook that found the engine changed takes the standing from all
+accounts. Cannot see: an error that all accounts share.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Text: the recorded text is the decoding of the recorded tokens.
 
-Claim: decoding. Null: the text of every request is what its tokens decode to, cut
-where a stop string begins. The backend decodes the final tokens a second time,
-apart from the path that made the text, and records the result (fact `decoded`);
-the check compares the two as texts. For an endpoint the second decoding is that of
-the token ids that it sent, or the joined tokens of its log-probabilities; a
-streamed answer is also read chunk by chunk. Statistic: requests whose text
-differs; one is a fault, because a client reads the text and not the tokens.
-Effect: their share; bound: its 99 % Clopper-Pearson upper bound. A character that
-the last tokens leave incomplete (U+FFFD at the end) may be held back. Cannot see:
-a tokenizer that decodes wrongly both times, wrong tokens, calls and reasoning that
-a server read out of the text, and which of two occurrences of a stop string should
-have ended the text.
+Claim: decoding. Null: the text of every request is what its tokens decode to, cut where a stop string begins. The
+backend decodes the final tokens a second time, apart from the path that made the text, and records the result (fact
+`decoded`); the check compares the two as texts. For an endpoint the second decoding is that of the token ids that it
+sent, or the joined tokens of its log-probabilities; a streamed answer is also read chunk by chunk. Statistic: requests
+whose text differs; one is a fault, because a client reads the text and not the tokens. Effect: their share; bound: its
+99 % Clopper-Pearson upper bound. A character that the last tokens leave incomplete (U+FFFD at the end) may be held
+back. Cannot see: a tokenizer that decodes wrongly both times, wrong tokens, calls and reasoning that a server read out
+of the text, and which of two occurrences of a stop string should have ended the text.
 """
 
 from __future__ import annotations

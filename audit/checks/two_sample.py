@@ -1,20 +1,15 @@
 """Two samples: the candidate's answers look like the baseline's, from tokens alone.
 
-Claim: text. Null: given the prompt, an answer of the candidate and one of the
-baseline have the same law. Statistic: MMD with the Hamming and with a spectrum
-kernel, chi-square of bigrams, total variation of first tokens, each with a
-permutation p-value that moves whole answers between the arms within a prompt;
-Holm-adjusted. Needs two answers per prompt and arm, independent of each other:
-arms that share their random numbers are refused (protocol gumbel, drafts coupled
-to the target's noise, temperature 0; answers that follow the baseline's of the
-same seed, by a permutation test), and so are requests that share a stream.
-Certified does not cover the law: no number of samples bounds a total variation.
-It means that the means of four features (length, share of distinct tokens, of
-repeats, of answers that ended by themselves) differ by at most `margin`, by two
-one-sided tests with the prompt as unit (intersection-union). Effect and
-bound: the largest of these differences and of their 99 % bounds. Cannot see:
-faults that leave these statistics unchanged, such as a small shift per token;
-see law, which needs a hundredth of the tokens.
+Claim: text. Null: given the prompt, an answer of the candidate and one of the baseline have the same law. Statistic:
+MMD with the Hamming and with a spectrum kernel, chi-square of bigrams, total variation of first tokens, each with a
+permutation p-value that moves whole answers between the arms within a prompt; Holm-adjusted. Needs two answers per
+prompt and arm, independent of each other: arms that share their random numbers are refused (protocol gumbel, drafts
+coupled to the target's noise, temperature 0; answers that follow the baseline's of the same seed, by a permutation
+test), and so are requests that share a stream. Certified does not cover the law: no number of samples bounds a total
+variation. It means that the means of four features (length, share of distinct tokens, of repeats, of answers that ended
+by themselves) differ by at most `margin`, by two one-sided tests with the prompt as unit (intersection-union). Effect
+and bound: the largest of these differences and of their 99 % bounds. Cannot see: faults that leave these statistics
+unchanged, such as a small shift per token; see law, which needs a hundredth of the tokens.
 """
 
 from __future__ import annotations

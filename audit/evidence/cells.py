@@ -15,8 +15,7 @@ from engine.record.rows.lumping import PAD
 class CellsBesideRows:
     """Cells [n, k] of n rows: which are used, which name a token of the vocabulary, and the rows' values there.
 
-    held: 0 where a cell is unused; meaningless where it names no token.
-    twice: [n] a token has two cells.
+    held: 0 where a cell is unused; meaningless where it names no token. twice: [n] a token has two cells.
     """
 
     used: NDArray[np.bool_]

@@ -1,9 +1,8 @@
 """The distributions behind a trace's emitted tokens, as arrays.
 
-At level `full`, p of every emitted token is recomputed from its logits row, and q
-of its position from the tokens drafted there. At `topk` both come from the
-recorded cells: a token is then the number of its cell, and the last cell is the
-tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
+At level `full`, p of every emitted token is recomputed from its logits row, and q of its position from the tokens
+drafted there. At `topk` both come from the recorded cells: a token is then the number of its cell, and the last cell is
+the tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The tokens drafted at each emitted token's place, as arrays.
 
-The source is the step's tree, never the list of examined nodes alone: the drafted
-tokens are fixed before the target draws its token, the examined ones are not.
-Chains are read without a loop.
+The source is the step's tree, never the list of examined nodes alone: the drafted tokens are fixed before the target
+draws its token, the examined ones are not. Chains are read without a loop.
 """
 
 from __future__ import annotations

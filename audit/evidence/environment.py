@@ -1,8 +1,7 @@
 """Fingerprint of a run's code, packages and hardware, and the user who ran it.
 
-The format is versioned (`FORMAT`): a digest is comparable with digests of the same
-format only. It deliberately omits facts that do not change numbers (host name, free
-memory, load).
+The format is versioned (`FORMAT`): a digest is comparable with digests of the same format only. It deliberately omits
+facts that do not change numbers (host name, free memory, load).
 """
 
 from __future__ import annotations
@@ -125,8 +124,7 @@ def numeric_libraries(config: str) -> tuple[str, ...]:
 def code_version(file: Path) -> dict[str, Any]:
     """Version of the code that `file` belongs to: package version, and commit if git tracks the file.
 
-    A file in an environment inside an unrelated repository is not tracked by that
-    repository and gets no commit.
+    A file in an environment inside an unrelated repository is not tracked by that repository and gets no commit.
     """
     version: dict[str, Any] = {"version": package_versions(("specaudit",)).get("specaudit")}
     folder = file.resolve().parent

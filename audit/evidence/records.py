@@ -130,8 +130,7 @@ class ArmRecord:
     level: Level
     effective: Effective
     requests: Sequence[RequestRecord]
-    """A tuple or `LazyRequests`: iterate as often as needed, one record at a time, and keep no list of their
-    traces."""
+    """A tuple or `LazyRequests`: iterate as often as needed, one record at a time, and keep no list of their traces."""
     failed: Sequence[RequestRecord] = ()
     """Requests without an answer; `requests` does not contain them."""
     refused: Sequence[RequestRecord] = ()

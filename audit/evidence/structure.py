@@ -1,8 +1,7 @@
 """Rules between a trace's tokens that hold whatever the random numbers were.
 
-Positions follow each other, an accepted token was drafted, only the last step
-may be cut short, nothing follows an end token, and the finish reason agrees with
-the tokens. Level `tokens` is enough.
+Positions follow each other, an accepted token was drafted, only the last step may be cut short, nothing follows an end
+token, and the finish reason agrees with the tokens. Level `tokens` is enough.
 """
 
 from __future__ import annotations

@@ -44,10 +44,9 @@ EXIT_CODES: Final = {Decision.ALLOW: 0, Decision.BLOCK: 1, Decision.CANNOT_DECID
 class Reason:
     """One unmet requirement. `answer` is the decision that follows from it alone.
 
-    arm, check: the result that the reason is about, if it is about one.
-    about: the parameter, situation or count, where a requirement has several.
-    statement: id of the signed waiver or review that made a remark of it.
-    until: when that ends; None if it does not.
+    arm, check: the result that the reason is about, if it is about one. about: the parameter, situation or count, where
+    a requirement has several. statement: id of the signed waiver or review that made a remark of it. until: when that
+    ends; None if it does not.
     """
 
     answer: Decision

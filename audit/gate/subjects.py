@@ -30,8 +30,7 @@ class Subject:
 def parse_subject(text: str) -> Subject:
     """A subject from `ROLE=sha256:...` or `ROLE=FOLDER`, a model folder that is digested here.
 
-    The role tokenizer digests the folder's tokenizer files, any other role its
-    configuration and weights.
+    The role tokenizer digests the folder's tokenizer files, any other role its configuration and weights.
 
     Raises:
         UserError: neither form, or a folder without a model.

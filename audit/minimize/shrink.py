@@ -47,8 +47,7 @@ def _without_chunks(
 def smallest(low: int, high: int, stays: Callable[[int], bool]) -> int:
     """Bisect for a number from `low` to `high` with the property whose predecessor lacks it.
 
-    It is the smallest of all if every larger number has the property too.
-    Assumes that `high` has it.
+    It is the smallest of all if every larger number has the property too. Assumes that `high` has it.
     """
     while low < high:
         middle = (low + high) // 2

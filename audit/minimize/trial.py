@@ -1,12 +1,11 @@
 """Trials of suites of one arm: whether the verdict stays.
 
-Every trial is a run through the arm's backend in memory. The first trial with
-the verdict shows whether the check needs only the candidate; if so, later trials
-omit baseline, control and companions. No trial begins beyond the limits.
+Every trial is a run through the arm's backend in memory. The first trial with the verdict shows whether the check needs
+only the candidate; if so, later trials omit baseline, control and companions. No trial begins beyond the limits.
 
-A long search would find a set of requests that fails a test by luck. If the
-verdict comes from a test, trial k therefore draws fresh random numbers and gets
-the share 6 / (pi^2 k^2) of the error probability, as an interim look would.
+A long search would find a set of requests that fails a test by luck. If the verdict comes from a test, trial k
+therefore draws fresh random numbers and gets the share 6 / (pi^2 k^2) of the error probability, as an interim look
+would.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 A check sees only the evidence, so a stored run can be judged again
 later, elsewhere, without the models.
 
-In a run with interim looks a check that an earlier look decided keeps its result.
-Each look spends its own share of the error probabilities, so a bound that held at
-look k holds for the engine however the run goes on, and another look would spend
-more for nothing. Such a result speaks of the evidence up to its look
-(`details.look`, `n`): the check has not read what the run recorded afterwards.
+In a run with interim looks a check that an earlier look decided keeps its result. Each look spends its own share of the
+error probabilities, so a bound that held at look k holds for the engine however the run goes on, and another look would
+spend more for nothing. Such a result speaks of the evidence up to its look (`details.look`, `n`): the check has not
+read what the run recorded afterwards.
 """
 
 from __future__ import annotations
@@ -217,9 +216,8 @@ def exit_code(checks: Iterable[StoredCheck]) -> int:
 def arm_exit_code(results: Iterable[Outcome]) -> int:
     """0 if every check is certified that has a claim about the arm, 1 with a fault, else 3.
 
-    A check whose claim does not exist for the arm (`not_run`) decides nothing. A check
-    that is `not_run` for want of evidence leaves the arm undecided, and so does an arm
-    without a single certified check.
+    A check whose claim does not exist for the arm (`not_run`) decides nothing. A check that is `not_run` for want of
+    evidence leaves the arm undecided, and so does an arm without a single certified check.
     """
     listed = tuple(results)
     verdicts = {result.verdict for result in listed}

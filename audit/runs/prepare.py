@@ -1,7 +1,6 @@
 """Validates a run before it begins: models, arms, requests.
 
-Loads the models and builds every arm, so that mistakes surface before anything
-is written. Generates nothing.
+Loads the models and builds every arm, so that mistakes surface before anything is written. Generates nothing.
 """
 
 from __future__ import annotations

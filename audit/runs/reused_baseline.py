@@ -1,8 +1,7 @@
 """Reuses the plain arms of an earlier run instead of running new ones.
 
-For a single endpoint: record a baseline with speculation off, restart with
-speculation on, compare with the stored baseline. The new run stores the reused
-records with their origin, so that its evidence is complete.
+For a single endpoint: record a baseline with speculation off, restart with speculation on, compare with the stored
+baseline. The new run stores the reused records with their origin, so that its evidence is complete.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Rounds of a run with a stop rule: each repeats the suite's cases with fresh streams and ends with a look.
 
-A round repeats the cases of the candidates that more evidence may decide, with
-their baselines, controls and companions, under sample numbers that no earlier
-repetition had. Rounds double: the first has one repetition of the suite, and each
-other as many as all rounds before it together, so all looks read at most about
-twice the final evidence. Where the doubled round might pass the limit, it has as
-many repetitions as fit. Greedy arms run in the first round only, because repetitions
-would be copies.
+A round repeats the cases of the candidates that more evidence may decide, with their baselines, controls and
+companions, under sample numbers that no earlier repetition had. Rounds double: the first has one repetition of the
+suite, and each other as many as all rounds before it together, so all looks read at most about twice the final
+evidence. Where the doubled round might pass the limit, it has as many repetitions as fit. Greedy arms run in the first
+round only, because repetitions would be copies.
 
-The run's events record the looks, and the number of repetitions follows from them
-and from the stored requests: an interrupted run continues where it stopped.
+The run's events record the looks, and the number of repetitions follows from them and from the stored requests: an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Plans a suite before any model is loaded: the evidence that checks need, the evidence they get, and the time.
 
-Counts and spreads come from a finished run of the same suite with the same arm,
-else from stated defaults; `PlannedCheck.basis` and `RunPlan.rate_from` name the
-source. A plan is an expectation: requests that end early give less evidence, and
-a spread measured once is an estimate.
+Counts and spreads come from a finished run of the same suite with the same arm, else from stated defaults;
+`PlannedCheck.basis` and `RunPlan.rate_from` name the source. A plan is an expectation: requests that end early give
+less evidence, and a spread measured once is an estimate.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Clean arms: the rate of false alarms and the uniformity of p-values.
 
-P-values of a correct engine may be too large too often, but not too small. A
-one-sided Kolmogorov test compares each test's p-values with the uniform law, and
-Holm's method adjusts for the number of tests. Sequential tests contribute their
-smallest p-value over time, so the comparison covers optional stopping.
+P-values of a correct engine may be too large too often, but not too small. A one-sided Kolmogorov test compares each
+test's p-values with the uniform law, and Holm's method adjusts for the number of tests. Sequential tests contribute
+their smallest p-value over time, so the comparison covers optional stopping.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Every registered check with its default parameters, in the registry's order.
 
-Every new check joins the battery. Two parameters have no meaningful default: the
-pair's recorded acceptance rate and its tokens per forward. A trusted run supplies
-them.
+Every new check joins the battery. Two parameters have no meaningful default: the pair's recorded acceptance rate and
+its tokens per forward. A trusted run supplies them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Every fault in a default suite: what a user gets who writes the fault's proposer, rule and parameters, and no more.
 
-Batch size, neighbours, record level, checks and floors of coverage are the suite's
-defaults; the detection of `audit.selftest.detect` has an arm made for the fault and
-all checks instead. Prompts have no default: the bundled models read the packaged
-ones, scripted models random letters. Cannot tell how often a user's own prompts
-bring the fault's situation about.
+Batch size, neighbours, record level, checks and floors of coverage are the suite's defaults; the detection of
+`audit.selftest.detect` has an arm made for the fault and all checks instead. Prompts have no default: the bundled
+models read the packaged ones, scripted models random letters. Cannot tell how often a user's own prompts bring the
+fault's situation about.
 """
 
 from __future__ import annotations

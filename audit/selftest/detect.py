@@ -1,15 +1,14 @@
 """Finds how many tokens it takes to catch a fault, and which checks catch it.
 
-The search tries sizes in order; the first with enough seeds caught is the number
-of tokens needed. Three views of the same arms stay separate: the engine's full
-record, log-probabilities, text. A size is abandoned as soon as too many seeds
-are missed.
+The search tries sizes in order; the first with enough seeds caught is the number of tokens needed. Three views of the
+same arms stay separate: the engine's full record, log-probabilities, text. A size is abandoned as soon as too many
+seeds are missed.
 
 Evidence as visible outside the engine: text and finish reasons, optionally with log-probabilities.
 
-The module rewrites the candidate's records as those of an engine that decodes one
-token at a time, so that checks see only what an interface would give. Baseline,
-control and passes over given tokens stay complete, because they are the auditor's own runs.
+The module rewrites the candidate's records as those of an engine that decodes one token at a time, so that checks see
+only what an interface would give. Baseline, control and passes over given tokens stay complete, because they are the
+auditor's own runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The whole self-test as independent pieces of work, spread over processes, in its default and its quick size.
 
-Every piece depends only on its seeds, and results are sorted, so the number of
-processes affects only the run time.
+Every piece depends only on its seeds, and results are sorted, so the number of processes affects only the run time.
 """
 
 from __future__ import annotations

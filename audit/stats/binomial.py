@@ -1,8 +1,7 @@
 """Exact binomial bounds.
 
-Source: Clopper and Pearson 1934. Assumes independent trials with one common
-probability; callers with clustered trials document it on their own page. Cost: two
-beta quantiles.
+Source: Clopper and Pearson 1934. Assumes independent trials with one common probability; callers with clustered trials
+document it on their own page. Cost: two beta quantiles.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Upper and lower confidence bounds of a mean of numbers in [0, 1], with the count fixed beforehand.
 
-Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample
-variance; betting (Waudby-Smith and Ramdas 2024, section 4) rejects every mean
-against which a gambler would have won, and is tighter almost everywhere. Each function is one-sided.
-Assumes independent numbers with a common mean, such as positions drawn at
-random; betting needs only that the mean given the past is constant. Cost:
-linear; betting passes over the data about a dozen times. Not valid under interim
-looks, except `drifting_mean` and `drifting_lower`: a mixture of fixed bets in the empirical
-Bernstein supermartingale (Howard et al. 2021, theorem 4), which bounds the average of the
-means given the past, needs no independence and holds at every stopping time.
+Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample variance; betting (Waudby-Smith and Ramdas 2024,
+section 4) rejects every mean against which a gambler would have won, and is tighter almost everywhere. Each function is
+one-sided. Assumes independent numbers with a common mean, such as positions drawn at random; betting needs only that
+the mean given the past is constant. Cost: linear; betting passes over the data about a dozen times. Not valid under
+interim looks, except `drifting_mean` and `drifting_lower`: a mixture of fixed bets in the empirical Bernstein
+supermartingale (Howard et al. 2021, theorem 4), which bounds the average of the means given the past, needs no
+independence and holds at every stopping time.
 """
 
 from __future__ import annotations
@@ -43,12 +41,10 @@ def bernstein_upper(x: Floats, confidence: float = 0.99) -> float:
 def betting_upper(x: Floats, confidence: float = 0.99) -> float:
     """Upper bound of the mean of `x` [n] by betting that the mean is smaller; 1 without numbers.
 
-    Against each mean m a gambler stakes l_t on every number and ends with
-    prod(1 + l_t (m - x_t)). If the mean is m or more this is a nonnegative
-    supermartingale, which reaches 1 / (1 - confidence) with probability at most
-    1 - confidence. Wealth grows with m, so the smallest rejected m is found by
-    bisection; the answer is on the rejected side, and its distance from the sample
-    mean is at most 1 % too large.
+    Against each mean m a gambler stakes l_t on every number and ends with prod(1 + l_t (m - x_t)). If the mean is m or
+    more this is a nonnegative supermartingale, which reaches 1 / (1 - confidence) with probability at most 1 -
+    confidence. Wealth grows with m, so the smallest rejected m is found by bisection; the answer is on the rejected
+    side, and its distance from the sample mean is at most 1 % too large.
     """
     _require_unit(x)
     target = -math.log(1.0 - confidence)

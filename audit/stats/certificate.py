@@ -1,17 +1,14 @@
 """Bounds of the distance between the emitted and the reference law, and the limits of such claims.
 
-A certificate needs the random numbers. Given a context, the token that replay
-computes follows the recorded p, so the law of the emitted token differs from it
-by at most the probability of a mismatch (coupling); the distance from the recorded p
-to the reference is measured on anchored positions; the triangle inequality adds
-the two, each bounded with a share of the error probability (Clopper-Pearson for
-mismatches, betting for distances). Sampling unit: one position per response, so
-that trials are independent.
+A certificate needs the random numbers. Given a context, the token that replay computes follows the recorded p, so the
+law of the emitted token differs from it by at most the probability of a mismatch (coupling); the distance from the
+recorded p to the reference is measured on anchored positions; the triangle inequality adds the two, each bounded with a
+share of the error probability (Clopper-Pearson for mismatches, betting for distances). Sampling unit: one position per
+response, so that trials are independent.
 
-Without random numbers no upper bound of the distance follows from any amount of
-output; `Observation` holds the weaker claims that do. Assumes independent random numbers,
-complete records, and responses drawn independently from the workload. Cost: that
-of the bounds. The page on statistics has the derivation and the limits.
+Without random numbers no upper bound of the distance follows from any amount of output; `Observation` holds the weaker
+claims that do. Assumes independent random numbers, complete records, and responses drawn independently from the
+workload. Cost: that of the bounds. The page on statistics has the derivation and the limits.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Intervals where the prompt, not the token, is the independent unit.
 
-Tokens of one response share a context and a difficulty, so a rate over tokens
-varies as if there were far fewer of them. Every function sums within clusters
-first. `ratio_interval`, `mean_interval` and `speed_up` leave out one cluster at
-a time (the jackknife, known as CR3 in regression: Cameron and Miller 2015) and
-use the t law with G - 1 degrees of freedom for G clusters; for a mean of equal
-clusters this is the t interval of their means. `quantile_interval` takes order
-statistics of as many items as the clusters are worth. Assumes that clusters are
-independent draws; all intervals are asymptotic in G. Cost: a sort.
+Tokens of one response share a context and a difficulty, so a rate over tokens varies as if there were far fewer of
+them. Every function sums within clusters first. `ratio_interval`, `mean_interval` and `speed_up` leave out one cluster
+at a time (the jackknife, known as CR3 in regression: Cameron and Miller 2015) and use the t law with G - 1 degrees of
+freedom for G clusters; for a mean of equal clusters this is the t interval of their means. `quantile_interval` takes
+order statistics of as many items as the clusters are worth. Assumes that clusters are independent draws; all intervals
+are asymptotic in G. Cost: a sort.
 """
 
 from __future__ import annotations
@@ -80,10 +78,9 @@ def quantile_interval(
 ) -> ClusterInterval:
     """The `level` quantile of `values` [n]: the smallest value with at least that share at or below it.
 
-    Between two order statistics, exact for independent items (David and Nagaraja
-    2003, section 7.1); clustered items count as n / design effect of them (as
-    Korn and Graubard 1998 do for shares). A bound beyond the data is
-    infinite: the P99 of 50 prompts has no upper bound.
+    Between two order statistics, exact for independent items (David and Nagaraja 2003, section 7.1); clustered items
+    count as n / design effect of them (as Korn and Graubard 1998 do for shares). A bound beyond the data is infinite:
+    the P99 of 50 prompts has no upper bound.
     """
     _require_level(level)
     ordered = np.sort(values)

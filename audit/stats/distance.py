@@ -1,12 +1,10 @@
 """Total variation between partially known rows, and between a law and its tokens.
 
-For rows known on K cells and a tail the distance lies in an interval with both ends
-attained: the tails may agree up to their mass, or share no token. From tokens alone
-only a lower bound exists: the distance is the supremum over witness functions, so a
-witness chosen on one part of the responses and measured on the other bounds it from
-below (cross-fitting; the bound on the drifting mean is that of Howard et al. 2021,
-see sequences). Assumes p was fixed before each token, and responses whose random
-numbers differ. Cost: O(K) per row, O(V) per token for the cells.
+For rows known on K cells and a tail the distance lies in an interval with both ends attained: the tails may agree up to
+their mass, or share no token. From tokens alone only a lower bound exists: the distance is the supremum over witness
+functions, so a witness chosen on one part of the responses and measured on the other bounds it from below
+(cross-fitting; the bound on the drifting mean is that of Howard et al. 2021, see sequences). Assumes p was fixed before
+each token, and responses whose random numbers differ. Cost: O(K) per row, O(V) per token for the cells.
 """
 
 from __future__ import annotations
@@ -64,8 +62,7 @@ def distances(p: Floats, reference: Floats) -> Distances:
 def top_k_distance(ids: NDArray[np.int64], p: Floats, reference_ids: NDArray[np.int64], reference: Floats) -> Distances:
     """Distance of two rows, each on its own tokens: `ids` [K] with `p` [K], `reference_ids` [L] with `reference` [L].
 
-    A token that only one side lists counts in both tails. The result is an
-    interval of length 1 row.
+    A token that only one side lists counts in both tails. The result is an interval of length 1 row.
     """
     _, here, there = np.intersect1d(ids, reference_ids, assume_unique=True, return_indices=True)
     return distances(p[here][None], reference[there][None])

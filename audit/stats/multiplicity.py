@@ -22,8 +22,7 @@ from engine.core.types import Floats
 def holm(p_values: Sequence[float] | Floats) -> Floats:
     """Adjusted p-values in the given order.
 
-    Rejecting where the adjusted value is below alpha keeps the probability of
-    any false rejection at or below alpha.
+    Rejecting where the adjusted value is below alpha keeps the probability of any false rejection at or below alpha.
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")

@@ -1,12 +1,10 @@
 """Paired comparisons: the same prompts under two arms.
 
-For yes/no outcomes: the exact McNemar test (1947), exact bounds on the direction
-of the discordant pairs (Clopper and Pearson 1934), and asymptotic bounds of the
-loss by Tango's score (1998). For numbers: the sign-flip permutation test of the mean, flipping whole
-prompts (Fisher 1935), exact by enumeration for few prompts and (1 + b) / (1 + B)
-otherwise. Assumes independent prompts; the sign-flip test that a prompt's sum is
-symmetric about zero under the null, which holds when the arms are exchangeable
-within a prompt. Cost: constant, a root search, or O(G) per flip of G prompts.
+For yes/no outcomes: the exact McNemar test (1947), exact bounds on the direction of the discordant pairs (Clopper and
+Pearson 1934), and asymptotic bounds of the loss by Tango's score (1998). For numbers: the sign-flip permutation test of
+the mean, flipping whole prompts (Fisher 1935), exact by enumeration for few prompts and (1 + b) / (1 + B) otherwise.
+Assumes independent prompts; the sign-flip test that a prompt's sum is symmetric about zero under the null, which holds
+when the arms are exchangeable within a prompt. Cost: constant, a root search, or O(G) per flip of G prompts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Randomised probability integral transform of tokens, and the smooth test of its uniformity.
 
-If a token follows p given everything before it, then for any order of the
-vocabulary that is fixed before the token is drawn, U = (mass before the token)
-+ V p(token) with V uniform is itself uniform given the past. So the U of a run
-are independent uniforms whatever the contexts were (Rosenblatt 1952; Dunn and
-Smyth 1996). Neyman's smooth test (1937) with four Legendre polynomials has a
-chi-square limit with 4 degrees of freedom; below `EXACT_BELOW` numbers its law
-is simulated instead. Cost: O(V) per token; a simulation is O(n * replicates).
+If a token follows p given everything before it, then for any order of the vocabulary that is fixed before the token is
+drawn, U = (mass before the token) + V p(token) with V uniform is itself uniform given the past. So the U of a run are
+independent uniforms whatever the contexts were (Rosenblatt 1952; Dunn and Smyth 1996). Neyman's smooth test (1937) with
+four Legendre polynomials has a chi-square limit with 4 degrees of freedom; below `EXACT_BELOW` numbers its law is
+simulated instead. Cost: O(V) per token; a simulation is O(n * replicates).
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """Two-sample tests for engines that return only text.
 
-They test whether two arms answer the same prompts alike, by four statistics: the
-squared maximum mean discrepancy (MMD) with the Hamming kernel, the share of places
-with the same token, and with a k-spectrum kernel, the normalised product of counts
-of short runs (Gretton et al. 2012; Gao, Liang and Guestrin 2025, whose estimate is
-used: within prompts, without the diagonal); the chi-square of bigrams by arm within
-each prompt; and the total variation between the laws of the first token. Each is a
-sum over prompts, and its p-value is (1 + b) / (1 + B) over permutations that move
-whole responses between the arms of one prompt: valid for responses that are
-independent given the prompt, whatever the number per prompt and arm. Weak compared
-with every test that knows p, and blind to faults that leave these statistics
-unchanged; a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt
-with n responses of L tokens for a kernel, then O(n^2) per permutation.
+They test whether two arms answer the same prompts alike, by four statistics: the squared maximum mean discrepancy (MMD)
+with the Hamming kernel, the share of places with the same token, and with a k-spectrum kernel, the normalised product
+of counts of short runs (Gretton et al. 2012; Gao, Liang and Guestrin 2025, whose estimate is used: within prompts,
+without the diagonal); the chi-square of bigrams by arm within each prompt; and the total variation between the laws of
+the first token. Each is a sum over prompts, and its p-value is (1 + b) / (1 + B) over permutations that move whole
+responses between the arms of one prompt: valid for responses that are independent given the prompt, whatever the number
+per prompt and arm. Weak compared with every test that knows p, and blind to faults that leave these statistics
+unchanged; a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt with n responses of L tokens for a
+kernel, then O(n^2) per permutation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Read a store's revision and upgrade it to the one that the code needs.
 
-The module works from the installed package: it finds the scripts by the package
-name `migrations`, never by a folder.
+The module works from the installed package: it finds the scripts by the package name `migrations`, never by a folder.
 """
 
 from __future__ import annotations

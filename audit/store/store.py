@@ -1,7 +1,6 @@
 """The store as the rest of the harness sees it: one object, one method per question.
 
-Opens a database of the right revision, wraps each call in a transaction and
-turns database errors into one clear line.
+Opens a database of the right revision, wraps each call in a transaction and turns database errors into one clear line.
 """
 
 from __future__ import annotations

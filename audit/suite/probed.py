@@ -33,9 +33,8 @@ TWO: Final = """\
 class SuiteWishes:
     """The user's part of a probe.
 
-    plain: the address of the target without speculation; None if it has none of its own.
-    target: the target's files, a source of models; None if they are not here.
-    api_key_env: the variable that holds the key.
+    plain: the address of the target without speculation; None if it has none of its own. target: the target's files, a
+    source of models; None if they are not here. api_key_env: the variable that holds the key.
     """
 
     plain: str | None = None

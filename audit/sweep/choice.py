@@ -2,9 +2,8 @@
 
 Medians with distribution-free intervals, from order statistics.
 
-The j-th smallest and j-th largest of n independent values hold the median with
-probability 1 - 2 P(Binomial(n, 1/2) < j), whatever the distribution (David and
-Nagaraja, Order Statistics, section 7.1).
+The j-th smallest and j-th largest of n independent values hold the median with probability 1 - 2 P(Binomial(n, 1/2) <
+j), whatever the distribution (David and Nagaraja, Order Statistics, section 7.1).
 """
 
 from __future__ import annotations

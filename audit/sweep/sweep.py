@@ -1,12 +1,10 @@
 """Measures plain decoding and an arm at several draft lengths, and recommends one.
 
-Uses a suite's own prompts, sampling and batch size. Checks nothing and stores
-nothing, because a timing is no evidence.
+Uses a suite's own prompts, sampling and batch size. Checks nothing and stores nothing, because a timing is no evidence.
 
 Times of several jobs, interleaved round by round in one process.
 
-A busy machine slows whole rounds, so callers compare jobs of the same round with
-each other.
+A busy machine slows whole rounds, so callers compare jobs of the same round with each other.
 """
 
 from __future__ import annotations

@@ -90,9 +90,7 @@ class LocalTarget:
         return tuple(self.tokens.encode(prompt))
 
     def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool = False) -> SecondDecoding | None:
-        """Text that `tokens` add to `prompt`; None without a tokenizer, or if the prompt ends inside a
-        character.
-        """
+        """Text that `tokens` add to `prompt`; None without a tokenizer, or if the prompt ends inside a character."""
         tokenizer = self._tokenizer
         return None if tokenizer is None else decode_after(tokenizer, prompt, tokens, special=special)
 

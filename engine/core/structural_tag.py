@@ -37,10 +37,9 @@ class Tag:
 class TagGrammar:
     """A structural tag.
 
-    triggers: the texts that begin a tag, wherever they stand; None if nothing stands beside the tags.
-    separator: the text between two tags if nothing else stands beside them; may be empty.
-    at_least_one: the answer has a tag. With triggers it begins with one, as in xgrammar.
-    stop_after_first: the answer ends with its first tag.
+    triggers: the texts that begin a tag, wherever they stand; None if nothing stands beside the tags. separator: the
+    text between two tags if nothing else stands beside them; may be empty. at_least_one: the answer has a tag. With
+    triggers it begins with one, as in xgrammar. stop_after_first: the answer ends with its first tag.
     """
 
     tags: tuple[Tag, ...]

@@ -103,10 +103,9 @@ SAMPLED: Final = SamplingParams(temperature=1.0)
 class Suits:
     """The arms in which a fault can take effect.
 
-    protocols: the verification rules that the fault breaks; every other rule refuses it. Empty for all rules.
-    shape: the shape of the proposals that the fault needs; None for any.
-    temperature: whether the fault shows when sampling, at temperature 0, or in both cases.
-    needs: what else a request or the arm must have.
+    protocols: the verification rules that the fault breaks; every other rule refuses it. Empty for all rules. shape:
+    the shape of the proposals that the fault needs; None for any. temperature: whether the fault shows when sampling,
+    at temperature 0, or in both cases. needs: what else a request or the arm must have.
     """
 
     protocols: tuple[Protocol, ...] = ()

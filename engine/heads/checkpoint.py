@@ -1,8 +1,7 @@
 """A draft head's checkpoint, independent of its published layout.
 
-A head has no embedding or output matrix that could run alone: it drafts with
-the target's hidden states. A layout reads one published format strictly: a missing, unexpected or misshapen tensor is
-an error that names it.
+A head has no embedding or output matrix that could run alone: it drafts with the target's hidden states. A layout reads
+one published format strictly: a missing, unexpected or misshapen tensor is an error that names it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Key and value storage addressed by columns, and the refusal of state that cannot be rolled back.
 
-Rejected tokens need no removal: their columns are overwritten by the next
-step. That works only for models whose whole state is one key and one value per
-token, which is what `require_rollback` asks of a configuration.
+Rejected tokens need no removal: their columns are overwritten by the next step. That works only for models whose whole
+state is one key and one value per token, which is what `require_rollback` asks of a configuration.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The placement of one step's tokens: the root and its drafted nodes, for a ragged batch.
 
-Node i of a row with n committed tokens is written to column n + i and sees the
-committed columns and its own path; a chain's nodes then sit in their final
-columns.
+Node i of a row with n committed tokens is written to column n + i and sees the committed columns and its own path; a
+chain's nodes then sit in their final columns.
 """
 
 from __future__ import annotations

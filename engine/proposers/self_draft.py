@@ -1,10 +1,9 @@
 """Drafting with a part of the target, in the loop's own cache: its first layers, or all but some of its sublayers.
 
-After every step the target's cache holds all committed tokens but the newest.
-Drafting feeds that token at its column and continues in the scratch columns after it;
-the drafted part reads the committed keys and values, which are the whole target's.
-The verifying forward begins at the newest token too and overwrites all of these columns, so the target never reads
-values that the part wrote. No second model, no training and no cache of a draft's own are needed.
+After every step the target's cache holds all committed tokens but the newest. Drafting feeds that token at its column
+and continues in the scratch columns after it; the drafted part reads the committed keys and values, which are the whole
+target's. The verifying forward begins at the newest token too and overwrites all of these columns, so the target never
+reads values that the part wrote. No second model, no training and no cache of a draft's own are needed.
 
 Early exit (LayerSkip, Elhoushi et al. 2404.16710): the hidden state after layer E goes through the target's final norm
 and head. Any checkpoint works; one trained with early exits drafts better. Layer skip (Draft & Verify, Zhang et al.

@@ -1,10 +1,9 @@
 """Which tree to draft: Sequoia's dynamic programme (Chen et al. 2402.12374) and the size that pays.
 
-rates[b] is the chance that the b-th tried child of a node (from 0) is the accepted
-one, assumed independent of the node. The events are disjoint, so the sum is at most 1; children beyond the vector are
-never accepted. Where acceptance depends on the level, rates holds a vector per level, the root's children first, the
-last one also for all deeper levels. Sizes count drafted nodes, never the root, which is already committed; depths are
-levels of drafted nodes.
+rates[b] is the chance that the b-th tried child of a node (from 0) is the accepted one, assumed independent of the
+node. The events are disjoint, so the sum is at most 1; children beyond the vector are never accepted. Where acceptance
+depends on the level, rates holds a vector per level, the root's children first, the last one also for all deeper
+levels. Sizes count drafted nodes, never the root, which is already committed; depths are levels of drafted nodes.
 """
 
 from __future__ import annotations
@@ -135,9 +134,8 @@ class ChosenShape:
 class _Table:
     """The programme's cells for every depth d left and number n of nodes below a node; n <= N, d <= D, b < B.
 
-    values [D + 1, N + 1]: expected tokens of the best subtree, its top included; -inf where there is none.
-    taken [D + 1, B, N + 1]: of n nodes for the children from the b-th on, the number that goes to that child, itself
-    included.
+    values [D + 1, N + 1]: expected tokens of the best subtree, its top included; -inf where there is none. taken [D +
+    1, B, N + 1]: of n nodes for the children from the b-th on, the number that goes to that child, itself included.
     """
 
     values: Floats

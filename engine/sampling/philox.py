@@ -1,10 +1,9 @@
 """The first word of Philox-4x64-10 blocks, for one counter or for an array of them.
 
-Numpy's own generator gives the same words, but making one costs more than ten
-rounds by hand, and a replay reads one number from each of many counters. Source:
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
-(SC 2011). Numpy adds one to a counter before its first block and gives the words
-of a block in order; a double is a word's upper 53 bits times 2^-53.
+Numpy's own generator gives the same words, but making one costs more than ten rounds by hand, and a replay reads one
+number from each of many counters. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
+(SC 2011). Numpy adds one to a counter before its first block and gives the words of a block in order; a double is a
+word's upper 53 bits times 2^-53.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Counter-based random streams: no state, no order, no sharing between purposes.
 
-Every number is a function of (seed, stream, position, purpose, index) through
-Philox-4x64-10. Two purposes never share a counter, so acceptance, residual,
-bonus and draft numbers are independent (the failure mode of vLLM issue 47386),
-and a request draws the same numbers in every batch.
+Every number is a function of (seed, stream, position, purpose, index) through Philox-4x64-10. Two purposes never share
+a counter, so acceptance, residual, bonus and draft numbers are independent (the failure mode of vLLM issue 47386), and
+a request draws the same numbers in every batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The end of a generation: end tokens, stop strings, length; exact inside a draft.
 
-The tokens of a step are examined one by one; tokens after the first end are dropped and never counted, accepted or
-not.
+The tokens of a step are examined one by one; tokens after the first end are dropped and never counted, accepted or not.
 """
 
 from __future__ import annotations

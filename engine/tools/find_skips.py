@@ -1,13 +1,11 @@
 """``python -m engine.tools.find_skips``: which sublayers of a target its own drafts can do without.
 
-The search behind the proposer `layer_skip` (Draft & Verify, Zhang et al. 2309.08168,
-which searches by Bayesian optimisation on tokens per second). This search measures the acceptance and counts the cost:
-the share of positions at which the skipped model's argmax is the target's, and the share of sublayers that run, the
-head among them. Both enter the cost model of `engine.record.cost`, and the set with the largest expected speed-up
-wins.
+The search behind the proposer `layer_skip` (Draft & Verify, Zhang et al. 2309.08168, which searches by Bayesian
+optimisation on tokens per second). This search measures the acceptance and counts the cost: the share of positions at
+which the skipped model's argmax is the target's, and the share of sublayers that run, the head among them. Both enter
+the cost model of `engine.record.cost`, and the set with the largest expected speed-up wins.
 
-The search is greedy and then local, in a fixed order, without random numbers: equal
-inputs give equal sets.
+The search is greedy and then local, in a fixed order, without random numbers: equal inputs give equal sets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Measured inputs for planning a tree on a pair: acceptance by level and rank, and the times of drafts and targets.
 
-Acceptance is counted in real steps whose tree is complete: every node has `width`
-children, in `depth` levels, drawn without replacement. A trial is a node that was
-reached and whose children were tried; the counts also hold for trees of other shapes, which would have ended at the
-same nodes. Errors treat prompts as the unit: steps of one answer are alike. The measurements hold for these prompts,
-this temperature and this machine.
+Acceptance is counted in real steps whose tree is complete: every node has `width` children, in `depth` levels, drawn
+without replacement. A trial is a node that was reached and whose children were tried; the counts also hold for trees of
+other shapes, which would have ended at the same nodes. Errors treat prompts as the unit: steps of one answer are alike.
+The measurements hold for these prompts, this temperature and this machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """``python -m engine.tools.plan_tree``: the best tree for `sequoia` on a pair, prompts, temperature and machine.
 
-Measures acceptance and times (`engine.tools.measure_acceptance`), plans
-(`engine.proposers.tree_planning`), and compares the chosen tree with
-chains and complete k-ary trees.
+Measures acceptance and times (`engine.tools.measure_acceptance`), plans (`engine.proposers.tree_planning`), and
+compares the chosen tree with chains and complete k-ary trees.
 """
 
 from __future__ import annotations

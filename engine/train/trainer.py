@@ -52,9 +52,8 @@ def new_model(recipe: ModelRecipe, vocabulary: int, seed: int) -> LlamaForCausal
 def grow(source: LlamaForCausalLM, recipe: ModelRecipe) -> LlamaForCausalLM:
     """A deeper model that starts out as the same function as `source`.
 
-    Layer k copies source layer floor(k L / L'). Of the copies of one layer all but
-    the first have zero output projections, so they add nothing to the residual
-    stream until they are trained (block expansion, arXiv:2401.02415).
+    Layer k copies source layer floor(k L / L'). Of the copies of one layer all but the first have zero output
+    projections, so they add nothing to the residual stream until they are trained (block expansion, arXiv:2401.02415).
     """
     model = new_model(recipe, source.config.vocab_size, seed=0)
     depth = len(source.model.layers)

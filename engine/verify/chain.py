@@ -1,9 +1,8 @@
 """Token-wise rejection sampling of a chain (Leviathan et al. 2211.17192, Chen et al. 2302.01318).
 
-Accept x ~ q if u q(x) < p(x); at the first rejection emit from the residual
-norm(max(p - q, 0)); after the last acceptance emit a bonus from p. The emitted
-law is p for any q that is the draft's true law; a deterministic draft has a one-hot q. Acceptance, residual and bonus
-numbers come from separate streams.
+Accept x ~ q if u q(x) < p(x); at the first rejection emit from the residual norm(max(p - q, 0)); after the last
+acceptance emit a bonus from p. The emitted law is p for any q that is the draft's true law; a deterministic draft has a
+one-hot q. Acceptance, residual and bonus numbers come from separate streams.
 """
 
 from __future__ import annotations

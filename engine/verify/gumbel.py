@@ -1,10 +1,9 @@
 """Shared-randomness verification: keep what equals the target's own sample.
 
-The target samples by Gumbel-max under noise keyed by (seed, stream, absolute
-position), so the emitted tokens are those of plain decoding with the same keys,
-token by token, for every proposer (Daliri, Musco and Suresh 2408.07978). The rule needs no q. A draft that uses the
-same noise is accepted more often; an acceptance test on p / q must never be combined with such a draft, because the
-emitted law would then differ from p.
+The target samples by Gumbel-max under noise keyed by (seed, stream, absolute position), so the emitted tokens are those
+of plain decoding with the same keys, token by token, for every proposer (Daliri, Musco and Suresh 2408.07978). The rule
+needs no q. A draft that uses the same noise is accepted more often; an acceptance test on p / q must never be combined
+with such a draft, because the emitted law would then differ from p.
 """
 
 from __future__ import annotations

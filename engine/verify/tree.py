@@ -1,9 +1,8 @@
 """Rejection sampling over a token tree, for every sibling rule.
 
-At a node the children are tried in order against what is left of p: accept c if
-u q(c) < p'(c), else p' becomes norm(max(p' - q, 0)); after the last refusal emit
-from p'. With q the distribution that the child was drawn from *given its earlier
-siblings*, the emitted law is p, by induction over the children:
+At a node the children are tried in order against what is left of p: accept c if u q(c) < p'(c), else p' becomes
+norm(max(p' - q, 0)); after the last refusal emit from p'. With q the distribution that the child was drawn from *given
+its earlier siblings*, the emitted law is p, by induction over the children:
 
 * drawn with replacement, every sibling has the same q (SpecInfer 2305.09781);
 * drawn without, q has lost the earlier siblings and is renormalised (Sequoia 2402.12374);

@@ -1,8 +1,7 @@
 """The exact law of the real loop's output, by enumerating every random decision.
 
-A uniform number becomes a branch: an acceptance test is taken with probability
-min(1, p / q), a draw with its weights. Each leaf is one run of the loop; the
-leaves' probabilities add up to the exact law of the tokens. One loop serves all
+A uniform number becomes a branch: an acceptance test is taken with probability min(1, p / q), a draw with its weights.
+Each leaf is one run of the loop; the leaves' probabilities add up to the exact law of the tokens. One loop serves all
 leaves, so a proposer that carries something over would show.
 """
 

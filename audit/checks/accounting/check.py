@@ -1,14 +1,12 @@
 """Accounting: counts, lengths, roles, ends and recorded probabilities agree with each other.
 
-Claim: accounting. Null: no request contradicts itself. Statistic: the number of
-contradictions; any is a fault. Effect and bound: the share of requests with one,
-and its 99 % Clopper-Pearson upper bound. Rules, by what is recorded: structure,
-lengths of drafts, ends and masks (tokens); probabilities and log-probabilities in their
-range and compatible with the recorded lead (`scalars`); the largest scores, and
-truncation that a token escaped (`topk`); recomputation from the row (`full`).
-Assumes nothing about chance: a correct engine cannot break any of these. Cannot
-see: whether a token, a row or a random number is correct, or a stop string that
-ends with the text of an end token. Shares `engine.sampling.transforms` with the engine.
+Claim: accounting. Null: no request contradicts itself. Statistic: the number of contradictions; any is a fault. Effect
+and bound: the share of requests with one, and its 99 % Clopper-Pearson upper bound. Rules, by what is recorded:
+structure, lengths of drafts, ends and masks (tokens); probabilities and log-probabilities in their range and compatible
+with the recorded lead (`scalars`); the largest scores, and truncation that a token escaped (`topk`); recomputation from
+the row (`full`). Assumes nothing about chance: a correct engine cannot break any of these. Cannot see: whether a token,
+a row or a random number is correct, or a stop string that ends with the text of an end token. Shares
+`engine.sampling.transforms` with the engine.
 """
 
 from __future__ import annotations

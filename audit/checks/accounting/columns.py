@@ -1,8 +1,7 @@
 """Vectorised search for suspect numbers, which `audit.checks.accounting.rules` then examines one by one.
 
-The result contains every number that breaks a rule. Where the rule takes a
-logarithm or a sum, whose last bits depend on the order of operations, it also
-contains numbers close to the limit.
+The result contains every number that breaks a rule. Where the rule takes a logarithm or a sum, whose last bits depend
+on the order of operations, it also contains numbers close to the limit.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """Rules that a request's tokens, text and numbers must obey whatever the random numbers were.
 
-They complement the rules of the record's structure (`audit.evidence.structure`)
-and of lengths (`audit.checks.accounting.rules`): ends and masks that the tokens
-alone show, and recorded probabilities that contradict each other or are out of
-range. `audit.checks.accounting.columns` first selects suspect numbers from whole
-columns; the rules here examine only those.
+They complement the rules of the record's structure (`audit.evidence.structure`) and of lengths
+(`audit.checks.accounting.rules`): ends and masks that the tokens alone show, and recorded probabilities that contradict
+each other or are out of range. `audit.checks.accounting.columns` first selects suspect numbers from whole columns; the
+rules here examine only those.
 
 The number of drafted tokens per step against the arm's declaration.
 
-No step drafts more than gamma. Where the proposer declares steady drafts
-(`engine.core.steady.SteadyDrafts`), every step drafts as many tokens as gamma, the
-proposer's limit and the end of the request allow: the last token of a request is
-never drafted, because a step emits one more token than it accepts. The rule does
-not apply to arms without the declaration, beyond the draft's context length, and
-after a prefix of one token, where some proposers have no hidden state yet.
+No step drafts more than gamma. Where the proposer declares steady drafts (`engine.core.steady.SteadyDrafts`), every
+step drafts as many tokens as gamma, the proposer's limit and the end of the request allow: the last token of a request
+is never drafted, because a step emits one more token than it accepts. The rule does not apply to arms without the
+declaration, beyond the draft's context length, and after a prefix of one token, where some proposers have no hidden
+state yet.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Coupled equality: under shared randomness the candidate's sampled tokens are the baseline's.
 
-Claim: equality. Null: every emitted token is the target's own Gumbel-max sample
-under the noise of its position, which plain decoding also draws. Statistic: the
-number of real divergences; any is a fault. A divergence is numerical if the
-baseline's log p + noise of its own token leads that of the candidate's token by
-no more than the largest change of that lead between baseline and control at
-equal prefixes (a Wilks bound), or if one of the two tokens is that close to a
-truncation threshold. Needs the baseline's rows to triage. Effect and bound:
-real divergences per 1000 compared tokens and the 99 % Clopper-Pearson upper
-bound. Assumes that the control's positions are exchangeable with the judged
-ones. A baseline token that is not the best of its own perturbed row is a fault of
-the baseline. Cannot see: whether the noise is random at all, a wrong token at a
-near-tie, and anything after the first difference of a pair.
+Claim: equality. Null: every emitted token is the target's own Gumbel-max sample under the noise of its position, which
+plain decoding also draws. Statistic: the number of real divergences; any is a fault. A divergence is numerical if the
+baseline's log p + noise of its own token leads that of the candidate's token by no more than the largest change of that
+lead between baseline and control at equal prefixes (a Wilks bound), or if one of the two tokens is that close to a
+truncation threshold. Needs the baseline's rows to triage. Effect and bound: real divergences per 1000 compared tokens
+and the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are exchangeable with the judged ones. A
+baseline token that is not the best of its own perturbed row is a fault of the baseline. Cannot see: whether the noise
+is random at all, a wrong token at a near-tie, and anything after the first difference of a pair.
 """
 
 from __future__ import annotations

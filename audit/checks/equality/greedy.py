@@ -1,17 +1,14 @@
 """Greedy equality: at temperature 0 the candidate's tokens are the baseline's.
 
-Claim: equality. Null: every emitted token is the one that the target alone
-would have chosen, up to the engine's own noise. Statistic: the number of real
-divergences; any is a fault. A divergence is numerical if the baseline's score
-of its own token leads that of the candidate's token by no more than the largest
-change of a top-two margin between baseline and control at equal prefixes (a
-Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
-the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are
-exchangeable with the judged ones. A baseline token that is not the argmax of its
-own processed row is a fault of the baseline (rows needed: levels topk and full).
-Cannot see: a wrong token that happens to be a near-tie, anything after the first
-difference of a pair, and faults of the rows that the baseline shares. Text alone
-(L0) gives no leads: equal texts are certified, different texts are inconclusive.
+Claim: equality. Null: every emitted token is the one that the target alone would have chosen, up to the engine's own
+noise. Statistic: the number of real divergences; any is a fault. A divergence is numerical if the baseline's score of
+its own token leads that of the candidate's token by no more than the largest change of a top-two margin between
+baseline and control at equal prefixes (a Wilks bound). Effect and bound: real divergences per 1000 compared tokens and
+the 99 % Clopper-Pearson upper bound. Assumes that the control's positions are exchangeable with the judged ones. A
+baseline token that is not the argmax of its own processed row is a fault of the baseline (rows needed: levels topk and
+full). Cannot see: a wrong token that happens to be a near-tie, anything after the first difference of a pair, and
+faults of the rows that the baseline shares. Text alone (L0) gives no leads: equal texts are certified, different texts
+are inconclusive.
 """
 
 from __future__ import annotations

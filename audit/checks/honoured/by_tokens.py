@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design
-from audit.checks.honoured.ignored import LawPair, law_pairs, parameters_on
-from audit.evidence.anchor.followed import end_hidden, followed, not_followed
+from audit.checks.honoured.law_pairs import LawPair, law_pairs, parameters_on
 from audit.evidence.anchor.judgement import NO_ANCHOR
+from audit.evidence.anchor.reference_laws import end_hidden, followed, not_followed
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord

@@ -1,8 +1,7 @@
 """Compare an engine's reported probabilities with those of its raw rows under the request's parameters.
 
-The comparison covers the emitted token of a row and the token drafted there.
-Level `full` allows computing the expected probability from the row; level `topk`
-records it for the emitted token.
+The comparison covers the emitted token of a row and the token drafted there. Level `full` allows computing the expected
+probability from the row; level `topk` records it for the emitted token.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Law: emitted tokens follow the target's conditional distribution.
 
-Claim: law. Null: each emitted token is drawn from its recorded p given all that
-came before. Statistic: a battery of one-sample tests, Holm-adjusted: randomised
-transforms in three orders, score martingales for log p and for a leak of the draft,
-a sequential mixture over named faults, by block position, on bonus tokens, and the
-components of the chain rule if the arm declares that protocol. Effect: the
-estimated leak in total variation per emitted token, under r = (1 - l) p + l q if q
-is known, else with the argmax of p in place of q; bound: its upper bound (99 % by
-default). Assumes rows that are the target's, independent random numbers between
-requests, and that the number of requests was fixed beforehand. Cannot see: wrong
-rows, repeated random numbers within a request's own stream, and departures below
-the printed detectable leak; the bound covers only departures in the direction of
-the leak.
+Claim: law. Null: each emitted token is drawn from its recorded p given all that came before. Statistic: a battery of
+one-sample tests, Holm-adjusted: randomised transforms in three orders, score martingales for log p and for a leak of
+the draft, a sequential mixture over named faults, by block position, on bonus tokens, and the components of the chain
+rule if the arm declares that protocol. Effect: the estimated leak in total variation per emitted token, under r = (1 -
+l) p + l q if q is known, else with the argmax of p in place of q; bound: its upper bound (99 % by default). Assumes
+rows that are the target's, independent random numbers between requests, and that the number of requests was fixed
+beforehand. Cannot see: wrong rows, repeated random numbers within a request's own stream, and departures below the
+printed detectable leak; the bound covers only departures in the direction of the leak.
 """
 
 from __future__ import annotations

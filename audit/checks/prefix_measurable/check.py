@@ -1,18 +1,14 @@
 """Prefix-measurable drafts: no drafted token is dropped because of its own probability.
 
-Claim: law. Null: the prefix alone decides whether a place keeps its drafted token,
-so that a kept token follows q. Statistic: kept tokens with q below each of a grid
-of thresholds against their expectation, smooth tests of the randomised ranks by q,
-by p / q and by id, and a score test of how sure the draft is after the token
-(estimated from other requests); Holm. Effect: the largest share of kept tokens that is
-missing below a threshold, a lower bound of the total variation between the kept
-tokens' law and q; bound: its 99 % upper bound over all thresholds. Drafted tokens
-that were reached and never examined are faults, whatever chance did. Where the arm
-declares steady drafts, every place is filled, which `accounting` verifies: without
-a departure the claim is then certified by enough tokens and does not exist for
-fewer. Assumes that q is the draft's law (q_contract). Cannot see: dropping by properties of the token
-other than its q, p, id and continuation; dropping of deterministic drafts, where
-every rule is a function of the prefix.
+Claim: law. Null: the prefix alone decides whether a place keeps its drafted token, so that a kept token follows q.
+Statistic: kept tokens with q below each of a grid of thresholds against their expectation, smooth tests of the
+randomised ranks by q, by p / q and by id, and a score test of how sure the draft is after the token (estimated from
+other requests); Holm. Effect: the largest share of kept tokens that is missing below a threshold, a lower bound of the
+total variation between the kept tokens' law and q; bound: its 99 % upper bound over all thresholds. Drafted tokens that
+were reached and never examined are faults, whatever chance did. Where the arm declares steady drafts, every place is
+filled, which `accounting` verifies: without a departure the claim is then certified by enough tokens and does not exist
+for fewer. Assumes that q is the draft's law (q_contract). Cannot see: dropping by properties of the token other than
+its q, p, id and continuation; dropping of deterministic drafts, where every rule is a function of the prefix.
 """
 
 from __future__ import annotations

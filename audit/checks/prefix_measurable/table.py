@@ -1,8 +1,7 @@
 """Kept drafted tokens as numbers with a known law, provided that keeping did not depend on the token.
 
-If the prefix decides whether a place keeps its drafted token, a kept token follows
-q; if the token itself decides, it follows q given that it was kept. Rows of q are
-read request by request and not stored.
+If the prefix decides whether a place keeps its drafted token, a kept token follows q; if the token itself decides, it
+follows q given that it was kept. Rows of q are read request by request and not stored.
 """
 
 from __future__ import annotations

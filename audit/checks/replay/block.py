@@ -1,9 +1,8 @@
 """Second implementation of the block rule, from its definition, for the replay of a whole step.
 
-One decision keeps a prefix of the draft, so the replay needs every row of the step:
-the rows that decided emitted tokens and the record's spare rows. This module does
-not use the engine's verifier. If a stop cuts the emitted tokens short, the kept
-prefix must be at least as long as the emitted part.
+One decision keeps a prefix of the draft, so the replay needs every row of the step: the rows that decided emitted
+tokens and the record's spare rows. This module does not use the engine's verifier. If a stop cuts the emitted tokens
+short, the kept prefix must be at least as long as the emitted part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Vectorised search for suspect steps of a chain-rule trace at level `topk`.
 
-It applies the rules of `audit.checks.replay.masses` in numpy to all numbers of a
-trace at once, with intervals and cells as arrays. The result contains every step
-that breaks a rule, and may contain steps within the rules' tolerance.
+It applies the rules of `audit.checks.replay.masses` in numpy to all numbers of a trace at once, with intervals and
+cells as arrays. The result contains every step that breaks a rule, and may contain steps within the rules' tolerance.
 """
 
 from __future__ import annotations

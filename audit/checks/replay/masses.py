@@ -1,10 +1,9 @@
 """Recompute the chain rule at level `topk` from the recorded masses of each draw.
 
-A token drawn from a law by a number u is right if the law's mass before it, in id
-order, is at most u and its own mass reaches beyond u. The recorder computed the
-masses from whole rows, which the record does not hold; if a token has a cell, its
-mass must agree with the cell. Numbers come from the key. This module examines only
-the suspect steps of `audit.checks.replay.columns`.
+A token drawn from a law by a number u is right if the law's mass before it, in id order, is at most u and its own mass
+reaches beyond u. The recorder computed the masses from whole rows, which the record does not hold; if a token has a
+cell, its mass must agree with the cell. Numbers come from the key. This module examines only the suspect steps of
+`audit.checks.replay.columns`.
 """
 
 from __future__ import annotations

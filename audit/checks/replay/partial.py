@@ -1,10 +1,9 @@
 """Replay of a trace without rows: numbers from their keys, decisions from recorded scalars.
 
-A greedy token at level `topk` counts as recomputed if the largest score is unique.
-Under the chain rule `topk` holds the masses behind every draw
-(`audit.checks.replay.masses`), under the Gumbel rule the two leaders of every
-draw (`audit.checks.replay.perturbed`). Every other decision counts as not recomputable,
-even if its recorded numbers agree with each other.
+A greedy token at level `topk` counts as recomputed if the largest score is unique. Under the chain rule `topk` holds
+the masses behind every draw (`audit.checks.replay.masses`), under the Gumbel rule the two leaders of every draw
+(`audit.checks.replay.perturbed`). Every other decision counts as not recomputable, even if its recorded numbers agree
+with each other.
 """
 
 from __future__ import annotations

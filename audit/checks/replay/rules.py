@@ -1,9 +1,8 @@
 """Second implementation of the verification rules, from their definitions, for the replay.
 
-This module does not call the engine's verifiers, so that a fault there cannot hide
-itself. It shares only `engine.sampling.transforms` (the transforms, the inverse
-distribution function) and `engine.sampling.rng` (the numbers) with the engine, and
-never sees the recorded decisions.
+This module does not call the engine's verifiers, so that a fault there cannot hide itself. It shares only
+`engine.sampling.transforms` (the transforms, the inverse distribution function) and `engine.sampling.rng` (the numbers)
+with the engine, and never sees the recorded decisions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Versions of a draft that learns while it serves: one chain that starts at the configured draft.
 
-Within a request a version's number never falls and its digest is that of its
-parent and its update. Within an arm every version descends, update by update,
-from the version in the effective configuration; a resumed run restarts that chain,
-so an arm may hold several chains. Cannot see: whether an update's digest matches
-the learnt weights, because the record does not hold the weights.
+Within a request a version's number never falls and its digest is that of its parent and its update. Within an arm every
+version descends, update by update, from the version in the effective configuration; a resumed run restarts that chain,
+so an arm may hold several chains. Cannot see: whether an update's digest matches the learnt weights, because the record
+does not hold the weights.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ import numpy as np
 from audit.checks.base.interface import Check, Design
 from audit.checks.token_law.likeliest import judge_likeliest
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
-from audit.evidence.anchor.followed import followed, not_followed
 from audit.evidence.anchor.judgement import NO_ANCHOR
+from audit.evidence.anchor.reference_laws import followed, not_followed
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.anchor.followed import end_hidden
+from audit.evidence.anchor.reference_laws import end_hidden
 from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE

@@ -1,15 +1,12 @@
 """Transcript: the whole chain from random numbers and the target's rows to tokens, in one statement.
 
-Claim: transcript. Null: the tokens under speculation follow the reference's law.
-Combines other checks: every decision and every draft replayed, random numbers
-audited, records free of contradictions, kept drafts independent of their own
-probability, and rows against the reference's (anchor). A fault in any part is
-a fault here. Effect and bound: eps_replay + eps_numeric, total variation per
-token with 99 % confidence (`audit.stats.certificate`), from one position per
-prompt for the mismatches and the mean distance per prompt for the rows. Assumes
-A1 to A4 of the certificate. Cannot see: a forged record, prompts and builds
-outside the workload. Without random numbers or without an anchor the check makes
-only a weaker statement and certifies nothing.
+Claim: transcript. Null: the tokens under speculation follow the reference's law. Combines other checks: every decision
+and every draft replayed, random numbers audited, records free of contradictions, kept drafts independent of their own
+probability, and rows against the reference's (anchor). A fault in any part is a fault here. Effect and bound:
+eps_replay + eps_numeric, total variation per token with 99 % confidence (`audit.stats.certificate`), from one position
+per prompt for the mismatches and the mean distance per prompt for the rows. Assumes A1 to A4 of the certificate. Cannot
+see: a forged record, prompts and builds outside the workload. Without random numbers or without an anchor the check
+makes only a weaker statement and certifies nothing.
 """
 
 from __future__ import annotations

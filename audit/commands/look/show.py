@@ -40,9 +40,8 @@ def command(run: str, request: str | None, as_json: bool, store: str) -> None:
     """Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.
 
     REQUEST is CASE#SAMPLE, as findings name it, of the first candidate that has it, or ARM/CASE#SAMPLE. Its page has
-    every drafted and emitted token with its role (accepted, rejected, recovered, bonus, plain), p, q, the random
-    number that decided it and the lead of the best score, and what the record says about grammar, tool calls and
-    filters.
+    every drafted and emitted token with its role (accepted, rejected, recovered, bonus, plain), p, q, the random number
+    that decided it and the lead of the best score, and what the record says about grammar, tool calls and filters.
 
     The id of a completion that `audit serve` gave names both: `audit show ID`, or ID#1 for its second choice.
     """

@@ -137,11 +137,10 @@ def command(
 ) -> None:
     """Follow the /metrics of the live server at URL, and alarm when acceptance fell.
 
-    Reads the counters of vLLM and of `audit serve`, and the gauges of SGLang, by model. Every reading is stored.
-    With --canary the same requests are sent after every reading, and changed answers are reported.
-    Without --run and --reference nothing is tested. The test is valid at any time: on traffic whose acceptance
-    keeps the reference, at most --false-alarms alarms are expected in 30 days. An alarm says that acceptance fell,
-    not why.
+    Reads the counters of vLLM and of `audit serve`, and the gauges of SGLang, by model. Every reading is stored. With
+    --canary the same requests are sent after every reading, and changed answers are reported. Without --run and
+    --reference nothing is tested. The test is valid at any time: on traffic whose acceptance keeps the reference, at
+    most --false-alarms alarms are expected in 30 days. An alarm says that acceptance fell, not why.
 
     Exit codes: 0 no alarm, 1 an alarm, 2 invalid input, 3 nothing could be read.
     """

@@ -62,16 +62,14 @@ class _MinimizeResult:
 def command(ctx: click.Context, /, run: str, request: str | None, check: str | None, keep: bool, **given: Any) -> None:
     """Find a small reproducer of a fault of RUN, from one REQUEST.
 
-    REQUEST is ARM/CASE#SAMPLE, as findings name it, or CASE#SAMPLE; without it, the
-    first that the fault names. The search drops other requests, then reduces lengths,
-    neighbours, batch, draft length, prompt and sampling parameters while the
-    check still finds a fault. Every trial is a real run through the arm's backend.
-    If one request does not reproduce the verdict, the search keeps as few as do.
-    Trials share an engine, which is fast; with --fresh none sees what another left.
+    REQUEST is ARM/CASE#SAMPLE, as findings name it, or CASE#SAMPLE; without it, the first that the fault names. The
+    search drops other requests, then reduces lengths, neighbours, batch, draft length, prompt and sampling parameters
+    while the check still finds a fault. Every trial is a real run through the arm's backend. If one request does not
+    reproduce the verdict, the search keeps as few as do. Trials share an engine, which is fast; with --fresh none sees
+    what another left.
 
-    Exit code 0: the written reproducer gave the verdict twice more. 2: invalid
-    input, or a run without a fault. 3: the verdict does not reproduce (nothing is
-    written), or the written reproducer does not give it every time.
+    Exit code 0: the written reproducer gave the verdict twice more. 2: invalid input, or a run without a fault. 3: the
+    verdict does not reproduce (nothing is written), or the written reproducer does not give it every time.
     """
     from audit.minimize.result import require_free
     from audit.minimize.start import begin

@@ -51,14 +51,12 @@ def command(
 ) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
 
-    With --until decided, the suite's cases run in rounds with fresh random streams.
-    Each round ends with an interim look, and the checks' error probabilities are
-    divided over the looks. The run ends when all checks are certified, one finds a
-    fault, or another round could exceed --max-tokens.
+    With --until decided, the suite's cases run in rounds with fresh random streams. Each round ends with an interim
+    look, and the checks' error probabilities are divided over the looks. The run ends when all checks are certified,
+    one finds a fault, or another round could exceed --max-tokens.
 
-    With --baseline, the run reuses the baselines and controls of an earlier run of
-    the same requests and decodes nothing without speculation. Use it for a single
-    endpoint that was restarted with speculation after the earlier run.
+    With --baseline, the run reuses the baselines and controls of an earlier run of the same requests and decodes
+    nothing without speculation. Use it for a single endpoint that was restarted with speculation after the earlier run.
 
     With --text off, or the suite's key text, the store gets commitments to prompts, outputs and findings, and never
     their content. Such a run cannot be resumed, judged again or replayed.
@@ -70,12 +68,11 @@ def command(
     them. A part whose worker died goes to another one. The content is that of a run of one process. With --executor
     slurm the workers are jobs of SLURM, with the options of sbatch that --slurm gives: --slurm partition=short.
 
-    A suite may read the variables, send requests to the hosts and start the
-    programs that the --allow options or the user's configuration name; audit
-    validate lists what it would touch.
+    A suite may read the variables, send requests to the hosts and start the programs that the --allow options or the
+    user's configuration name; audit validate lists what it would touch.
 
-    Exit code 0: everything that applies is certified. 1: a claim is broken.
-    2: the suite cannot run. 3: a check or an arm is undecided.
+    Exit code 0: everything that applies is certified. 1: a claim is broken. 2: the suite cannot run. 3: a check or an
+    arm is undecided.
     """
     rule = _rule(until, max_tokens)
     if rule is not None and baseline is not None:

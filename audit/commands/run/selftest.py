@@ -49,25 +49,21 @@ def command(
 ) -> None:
     """Run deliberately broken arms and clean arms, and judge both.
 
-    Some check must catch every fault of the catalogue in nine of ten seeds, and
-    clean arms must raise no more alarms than the checks allow. All checks run with
-    their default parameters, over scripted models. The same command prints the same
-    bytes.
+    Some check must catch every fault of the catalogue in nine of ten seeds, and clean arms must raise no more alarms
+    than the checks allow. All checks run with their default parameters, over scripted models. The same command prints
+    the same bytes.
 
-    With --default-suite each fault runs in a suite that names its proposer, rule,
-    parameters and models and leaves all else at the defaults; the default checks
-    must catch it. No clean arms run.
+    With --default-suite each fault runs in a suite that names its proposer, rule, parameters and models and leaves all
+    else at the defaults; the default checks must catch it. No clean arms run.
 
-    With --mutate every column, header, fact, text and statement of one record is
-    changed in up to ten ways, in 3 clean arms of each of 10 kinds (--quick: a
-    fiftieth of the changes of one). Each change must make a verdict worse, or have
+    With --mutate every column, header, fact, text and statement of one record is changed in up to ten ways, in 3 clean
+    arms of each of 10 kinds (--quick: a fiftieth of the changes of one). Each change must make a verdict worse, or have
     a reason why it may survive.
 
-    Without --fault, engines of other projects that this Python has run models of an
-    exactly known law, sound ones and ones with a planted leak.
+    Without --fault, engines of other projects that this Python has run models of an exactly known law, sound ones and
+    ones with a planted leak.
 
-    Exit code 0: all faults caught, no excess of alarms; 1: the last lines give the failures;
-    2: invalid input.
+    Exit code 0: all faults caught, no excess of alarms; 1: the last lines give the failures; 2: invalid input.
     """
     for path in (out, page):
         if path is not None:

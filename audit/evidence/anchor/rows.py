@@ -1,8 +1,7 @@
 """Distance between recorded rows and the reference's, position by position.
 
-Two traces may hold whole rows (level `full`) or the largest entries and a tail
-(`topk`), in any combination. If a row is known in part only, its distance is an
-interval.
+Two traces may hold whole rows (level `full`) or the largest entries and a tail (`topk`), in any combination. If a row
+is known in part only, its distance is an interval.
 """
 
 from __future__ import annotations

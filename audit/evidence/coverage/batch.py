@@ -1,11 +1,9 @@
 """The other rows of a batch in each step of a request, from the facts that the requests recorded.
 
-A request of the built-in loop records the call of the loop that served it
-(`call`), its row and the round in which it was admitted (`row`, `round`), and the
-rounds in which a row with other sampling parameters was active (`unlike`). Every
-active row takes one step per round, so step k ran in round `round` + k. An engine
-that pauses requests and moves them between rows records the rounds of all steps
-instead (`rounds`): what depends on rows and parameters is unknown there.
+A request of the built-in loop records the call of the loop that served it (`call`), its row and the round in which it
+was admitted (`row`, `round`), and the rounds in which a row with other sampling parameters was active (`unlike`). Every
+active row takes one step per round, so step k ran in round `round` + k. An engine that pauses requests and moves them
+between rows records the rounds of all steps instead (`rounds`): what depends on rows and parameters is unknown there.
 Neighbours that a backend does not record count as rows with other parameters only.
 """
 

@@ -6,8 +6,7 @@ where the record lacks the facts. Only those of the group BATCH receive
 `RequestView.batch`. An entry without a recogniser names a situation that no
 backend records yet.
 
-To add a situation, add one function, one entry here and one page in
-docs/situations.
+To add a situation, add one function, one entry here and one page in docs/situations.
 
 Situations of what reads the text: tool calls that the engine found, and tokens on which a filter decided.
 """

@@ -1,12 +1,10 @@
 """A candidate against a rerun at the same seed: which requests differ, and why.
 
-At temperature 0 and under shared randomness a difference is triaged as the
-equality checks do, by the lead at the first differing token and the noise
-between baseline and control. Under rejection the token is a function of rows,
-drafts and numbers: other numbers for the same purpose are real; other drafts
-are a kind of their own, because another draft uses the same numbers differently;
-with equal numbers and drafts the rows must have changed, and the change counts
-as numerical if it is within the largest change over requests that did not differ.
+At temperature 0 and under shared randomness a difference is triaged as the equality checks do, by the lead at the first
+differing token and the noise between baseline and control. Under rejection the token is a function of rows, drafts and
+numbers: other numbers for the same purpose are real; other drafts are a kind of their own, because another draft uses
+the same numbers differently; with equal numbers and drafts the rows must have changed, and the change counts as
+numerical if it is within the largest change over requests that did not differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The law tests, by component and stratum.
 
-Every stratum is fixed before its tokens are drawn: the position in the block,
-or that all drafted tokens were accepted. No test selects accepted tokens, because
-that selection is not fixed beforehand (they follow min(p, q)).
+Every stratum is fixed before its tokens are drawn: the position in the block, or that all drafted tokens were accepted.
+No test selects accepted tokens, because that selection is not fixed beforehand (they follow min(p, q)).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One view of whole rows and of lumped ones, for the law tests.
 
-For whole rows this module sums the exact numbers; for lumped rows the record holds
-them, and only tests of single cells lose power by the lumping. Every law computed
-here is fixed before its token is drawn.
+For whole rows this module sums the exact numbers; for lumped rows the record holds them, and only tests of single cells
+lose power by the lumping. Every law computed here is fixed before its token is drawn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The numbers that the law tests need, one row per emitted token.
 
-Apart from the emitted token, a row depends only on data fixed before that token was
-drawn. The table keeps rows and no distributions, so that memory does not grow with
-the vocabulary.
+Apart from the emitted token, a row depends only on data fixed before that token was drawn. The table keeps rows and no
+distributions, so that memory does not grow with the vocabulary.
 """
 
 from __future__ import annotations

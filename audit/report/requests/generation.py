@@ -24,12 +24,11 @@ ACCEPTED: Final = ROLES[Role.ACCEPTED]
 class TokenLine:
     """One drafted or emitted token.
 
-    step, position: of the token; the position of a drafted token that was not kept is where it would have stood.
-    role: accepted, recovered, bonus or plain; `rejected`, or `not examined`, of a drafted token that was not emitted.
-    parent: the drafted token before it in the step's tree, from 0; -1 for the root; None if it was not drafted.
-    p, q: of the token at its decision. uniform: the number that decided or drew it.
-    margin: lead of the best score over the next, of the row that decided an emitted token.
-    allowed: number of tokens that the grammar allows there.
+    step, position: of the token; the position of a drafted token that was not kept is where it would have stood. role:
+    accepted, recovered, bonus or plain; `rejected`, or `not examined`, of a drafted token that was not emitted. parent:
+    the drafted token before it in the step's tree, from 0; -1 for the root; None if it was not drafted. p, q: of the
+    token at its decision. uniform: the number that decided or drew it. margin: lead of the best score over the next, of
+    the row that decided an emitted token. allowed: number of tokens that the grammar allows there.
     """
 
     step: int

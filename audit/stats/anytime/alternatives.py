@@ -1,14 +1,11 @@
 """A mixture e-process over named faults: valid at any stopping time; its leading component names the fault.
 
-Each alternative is a law r that is fixed before the token Y is drawn, so the
-product of r(Y) / p(Y) is a nonnegative martingale under the claim Y ~ p, and so
-is the prior-weighted average of all products. By Ville's inequality (1939) it
-ever reaches 1 / alpha with probability at most alpha. Finding alternative k takes
-about (log(1 / alpha) - log(weight of k)) / KL(r_k || p) tokens. Exact, no
-asymptotics. Rows may be whole vocabularies or cells of one, such as the top
-entries of p and q and a tail: lumping keeps every martingale. Cost: O(C) per
-token for the base laws and one addition per token and alternative; state is
-O(K), independent of the length of the run. The caller must ensure that every flag
+Each alternative is a law r that is fixed before the token Y is drawn, so the product of r(Y) / p(Y) is a nonnegative
+martingale under the claim Y ~ p, and so is the prior-weighted average of all products. By Ville's inequality (1939) it
+ever reaches 1 / alpha with probability at most alpha. Finding alternative k takes about (log(1 / alpha) - log(weight of
+k)) / KL(r_k || p) tokens. Exact, no asymptotics. Rows may be whole vocabularies or cells of one, such as the top
+entries of p and q and a tail: lumping keeps every martingale. Cost: O(C) per token for the base laws and one addition
+per token and alternative; state is O(K), independent of the length of the run. The caller must ensure that every flag
 was fixed before its token.
 """
 
@@ -75,9 +72,8 @@ class Chunk:
     refused: NDArray[np.int64]
     """[E] cell of the draft token refused here, or refused one position earlier, or NO_TOKEN.
 
-    A token refused here depends on the decision. That is valid for rules that never
-    make a refused token more likely, such as rejection sampling: the product is
-    then a supermartingale.
+    A token refused here depends on the decision. That is valid for rules that never make a refused token more likely,
+    such as rejection sampling: the product is then a supermartingale.
     """
 
 

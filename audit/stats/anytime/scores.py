@@ -1,13 +1,10 @@
 """Score martingales: sums of a predictable score of each token minus its expectation.
 
-For scores s_t fixed before token Y_t is drawn, sum s_t(Y_t) - E_p s_t is a
-martingale with known variance and third moment, so the test needs no simulation.
-Two scores are used: log p, which sees temperature and row faults, and q / (p + q),
-which lies in [0, 1] and is the direction in which every leak of the draft moves the
-law. Under r = (1 - l) p + l q the leak l has the moment estimate sum(s - E_p s) /
-sum(E_q s - E_p s). Assumes that Y_t ~ p_t given the past; p-values are asymptotic
-with a skewness correction, or a martingale bound if the skewness is above 1. Cost:
-O(V) per token.
+For scores s_t fixed before token Y_t is drawn, sum s_t(Y_t) - E_p s_t is a martingale with known variance and third
+moment, so the test needs no simulation. Two scores are used: log p, which sees temperature and row faults, and q / (p +
+q), which lies in [0, 1] and is the direction in which every leak of the draft moves the law. Under r = (1 - l) p + l q
+the leak l has the moment estimate sum(s - E_p s) / sum(E_q s - E_p s). Assumes that Y_t ~ p_t given the past; p-values
+are asymptotic with a skewness correction, or a martingale bound if the skewness is above 1. Cost: O(V) per token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Canonical bytes of values, equal on all machines, and values that a database can hold.
 
-Canonical JSON here is: keys sorted, no spaces, ASCII with escapes, no NaN and
-no infinity. JSON has no such numbers, so they become null. Integers that may
-exceed 2^53 (seeds, streams) are stored as text by their writers. Moments are
-ISO 8601.
+Canonical JSON here is: keys sorted, no spaces, ASCII with escapes, no NaN and no infinity. JSON has no such numbers, so
+they become null. Integers that may exceed 2^53 (seeds, streams) are stored as text by their writers. Moments are ISO
+8601.
 """
 
 from __future__ import annotations

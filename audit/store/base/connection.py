@@ -1,8 +1,7 @@
 """Opening databases: URLs, connection settings, read-only access.
 
-SQLite by path or URL, or any SQLAlchemy URL (PostgreSQL through psycopg).
-Writers take SQLite's write lock when they begin, because upgrading a read
-transaction fails at once if another writer was faster.
+SQLite by path or URL, or any SQLAlchemy URL (PostgreSQL through psycopg). Writers take SQLite's write lock when they
+begin, because upgrading a read transaction fails at once if another writer was faster.
 """
 
 from __future__ import annotations

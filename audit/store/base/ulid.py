@@ -1,7 +1,6 @@
 """Run identifiers: ULIDs, 26 characters that sort by time of creation.
 
-48 bits of Unix time in milliseconds, then 80 random bits, in Crockford's base 32
-(https://github.com/ulid/spec).
+48 bits of Unix time in milliseconds, then 80 random bits, in Crockford's base 32 (https://github.com/ulid/spec).
 """
 
 from __future__ import annotations

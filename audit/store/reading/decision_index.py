@@ -51,10 +51,9 @@ class UsedModel:
 class DecidedRun:
     """A run that used a model, with its newest decision under one of the accepted policies.
 
-    configurations: digests of the effective configurations of the candidate arms.
-    drafts: names of the drafts that candidate arms used; None if an arm's record does not say.
-    logged: True if the log's entry of the decision has the hash of its row.
-    signed: True if a checkpoint signed by the reader's key covers that entry; None without a key.
+    configurations: digests of the effective configurations of the candidate arms. drafts: names of the drafts that
+    candidate arms used; None if an arm's record does not say. logged: True if the log's entry of the decision has the
+    hash of its row. signed: True if a checkpoint signed by the reader's key covers that entry; None without a key.
     until: end of the first waiver or review that the decision rests on; None if it rests on none that ends.
     later_fault: the arm and check of a result after the decision that contradicts a claim.
     """

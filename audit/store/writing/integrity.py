@@ -1,12 +1,10 @@
 """Hashes that make a stored run tamper-evident, and their recomputation.
 
-A record hash covers one request: its row, its steps, salted commitments to its
-content and trace, and its arm's context, which covers the run's suite, artifacts,
-environment and configuration.
+A record hash covers one request: its row, its steps, salted commitments to its content and trace, and its arm's
+context, which covers the run's suite, artifacts, environment and configuration.
 
-The record root is the Merkle root over the record hashes ordered by (arm, case,
-sample). A copy of the root kept elsewhere reveals any later change. The log
-(`audit.store.ledger.log`) covers check results.
+The record root is the Merkle root over the record hashes ordered by (arm, case, sample). A copy of the root kept
+elsewhere reveals any later change. The log (`audit.store.ledger.log`) covers check results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The body of a request.
 
-Every sampling parameter that the server knows is sent, also those that are off:
-servers and models bring defaults of their own. One that the server does not
-know is refused, never dropped.
+Every sampling parameter that the server knows is sent, also those that are off: servers and models bring defaults of
+their own. One that the server does not know is refused, never dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One arm: requests through `generate`, one at a time, and the observations of their steps.
 
-If the steps cannot be observed, the evidence of the arm or of the one request is reduced to text and
-log-probabilities.
+If the steps cannot be observed, the evidence of the arm or of the one request is reduced to text and log-probabilities.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Models of transformers in memory, as a suite names them.
 
-Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs
-only beside its target and has no head of its own. A model's own generation configuration is ignored, so that a request
-has the same p in every engine.
+Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs only beside its target and has no head of
+its own. A model's own generation configuration is ignored, so that a request has the same p in every engine.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """MLP speculators (Wertheimer et al. 2404.19124), as IBM's accelerators are published.
 
-One stage per drafted token. With `tie_weights` all stages share one embedding, norm
-and output matrix, and all but the first one projection; a file then holds the first
-copy, or equal ones. Names and keys are those that vLLM's and transformers' readers
-of the format expect.
+One stage per drafted token. With `tie_weights` all stages share one embedding, norm and output matrix, and all but the
+first one projection; a file then holds the first copy, or equal ones. Names and keys are those that vLLM's and
+transformers' readers of the format expect.
 
-Our names, for stage i: `emb.{i}` [V, I], `proj.{i}` [I, H or I], `norm.{i}.weight`
-and `norm.{i}.bias` [I], `head.{i}` [V, I].
+Our names, for stage i: `emb.{i}` [V, I], `proj.{i}` [I, H or I], `norm.{i}.weight` and `norm.{i}.bias` [I], `head.{i}`
+[V, I].
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Multi-token prediction (MTP) modules: the layouts of DeepSeek, Qwen3-Next and MiMo.
 
-Module k reads the normed embedding of a token and the normed state before it, side
-by side, through one matrix into one decoder layer. Published folders hold the
-modules beside the model that they were trained with; of such a folder only the
-modules are read. A MiMo module has a qwen2 layer, as vLLM reads it; it reads the target's state before the final norm,
-and the state's half comes first. In this project's heads the embedding comes first, so its halves are swapped.
+Module k reads the normed embedding of a token and the normed state before it, side by side, through one matrix into one
+decoder layer. Published folders hold the modules beside the model that they were trained with; of such a folder only
+the modules are read. A MiMo module has a qwen2 layer, as vLLM reads it; it reads the target's state before the final
+norm, and the state's half comes first. In this project's heads the embedding comes first, so its halves are swapped.
 """
 
 from __future__ import annotations

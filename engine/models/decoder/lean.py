@@ -1,8 +1,7 @@
 """Our own forward for llama, qwen2 and qwen3: plain functions over plain tensors.
 
-About twice as fast as the module tree of transformers on small models, where
-dispatch is most of the time, and short enough to be read whole. All arithmetic
-is that of a numerics mode.
+About twice as fast as the module tree of transformers on small models, where dispatch is most of the time, and short
+enough to be read whole. All arithmetic is that of a numerics mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A model folder on disk: its configuration, the digests of its files, its tensors; imports no torch.
 
-Only config.json, safetensors and tokenizer files count; pickled weights are
-refused because reading one can run code.
+Only config.json, safetensors and tokenizer files count; pickled weights are refused because reading one can run code.
 """
 
 from __future__ import annotations

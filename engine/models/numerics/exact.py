@@ -1,25 +1,22 @@
 """The same bits on every machine, by construction: sums on grids, and no library function.
 
-Every sum, of matrix products, attention and norms, is a sum of integers below
-2^53 times a power of two, hence exact in any order; all other operations are correctly rounded float64 ones, one torch
-call each. A logit therefore does not depend on shape, batch, tree, thread count, instruction set or machine. What the
-grids cost in accuracy is in docs/numerics/exact.md.
+Every sum, of matrix products, attention and norms, is a sum of integers below 2^53 times a power of two, hence exact in
+any order; all other operations are correctly rounded float64 ones, one torch call each. A logit therefore does not
+depend on shape, batch, tree, thread count, instruction set or machine. What the grids cost in accuracy is in
+docs/numerics/exact.md.
 
 The functions: exp, the gated activation and the norm out of correctly rounded float64 operations only.
 
-Library versions of exp differ in the last bits between instruction sets. Here
-every step is an addition, product, quotient, root, rounding or table look-up in
-a torch call of its own, and the table and the constants come from decimal
+Library versions of exp differ in the last bits between instruction sets. Here every step is an addition, product,
+quotient, root, rounding or table look-up in a torch call of its own, and the table and the constants come from decimal
 arithmetic, so the answer is the same wherever IEEE 754 holds.
 
 Numbers on grids, so that sums of products are exact in any order.
 
-A row is rounded to integers of a few bits times one power of two. A product of
-two such numbers is again an integer times a power of two, and as long as no
-partial sum exceeds 2^53 in magnitude every addition is exact in float64:
-blocking, vector width, fused multiply-adds and threads cannot matter. Each
-operation here is one that IEEE 754 defines to the bit, in a torch call of its
-own, so that no compiler can contract two of them.
+A row is rounded to integers of a few bits times one power of two. A product of two such numbers is again an integer
+times a power of two, and as long as no partial sum exceeds 2^53 in magnitude every addition is exact in float64:
+blocking, vector width, fused multiply-adds and threads cannot matter. Each operation here is one that IEEE 754 defines
+to the bit, in a torch call of its own, so that no compiler can contract two of them.
 """
 
 from __future__ import annotations

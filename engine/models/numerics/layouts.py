@@ -1,8 +1,7 @@
 """From placed tokens to the regular shapes that attention needs, and back.
 
-Everything but attention works on flat rows, one per placed token. Attention
-works on [B, W] queries; where rows differ in length, the missing queries are
-copies of another token, and their answers are dropped.
+Everything but attention works on flat rows, one per placed token. Attention works on [B, W] queries; where rows differ
+in length, the missing queries are copies of another token, and their answers are dropped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Rotary frequencies and tables from decimal and integer arithmetic: the same bits on every machine.
 
-Library powers, sines and cosines differ in the last bits. Here a frequency is
-computed to 60 digits and rounded once to float64. Its rotations are computed in
-fixed point with 192 bits, by the Taylor series for one position and by
-repeated turning for the others.
+Library powers, sines and cosines differ in the last bits. Here a frequency is computed to 60 digits and rounded once to
+float64. Its rotations are computed in fixed point with 192 bits, by the Taylor series for one position and by repeated
+turning for the others.
 """
 
 from __future__ import annotations

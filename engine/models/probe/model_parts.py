@@ -1,8 +1,7 @@
 """A probe's inputs: one model's own matrices, norms and head shapes, and fixed data.
 
-Shapes decide which kernel a library picks, so the model's own are used; the
-weights are the model's too, but their values hardly matter. Activations come
-from a generator with a fixed seed.
+Shapes decide which kernel a library picks, so the model's own are used; the weights are the model's too, but their
+values hardly matter. Activations come from a generator with a fixed seed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Row by row: products, norms, gates and rotations whose rows must not depend on each other.
 
-Each is computed for many rows at once, then again for other numbers of rows,
-at other places, among other neighbours.
+Each is computed for many rows at once, then again for other numbers of rows, at other places, among other neighbours.
 """
 
 from __future__ import annotations

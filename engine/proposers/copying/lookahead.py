@@ -1,11 +1,10 @@
 """Lookahead decoding (Fu et al. 2402.02057): n-grams that the target guesses during verification.
 
-A window of guesses, `window` wide and `levels` - 1 deep, is read by the target in
-the same forward as the draft. The argmax after its last level extends every
-diagonal to an n-gram of `levels` tokens, which goes to the request's pool, and the
-window moves on by one level: Jacobi iteration on many offsets at once. Pool n-grams
-that begin with the last committed token are the draft. It is a deterministic
-function of the prefix, so q is one-hot. No weights, no random choices. Guesses are argmaxes at every temperature.
+A window of guesses, `window` wide and `levels` - 1 deep, is read by the target in the same forward as the draft. The
+argmax after its last level extends every diagonal to an n-gram of `levels` tokens, which goes to the request's pool,
+and the window moves on by one level: Jacobi iteration on many offsets at once. Pool n-grams that begin with the last
+committed token are the draft. It is a deterministic function of the prefix, so q is one-hot. No weights, no random
+choices. Guesses are argmaxes at every temperature.
 """
 
 from __future__ import annotations

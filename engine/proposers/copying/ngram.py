@@ -1,8 +1,7 @@
 """Prompt lookup: propose what followed the last occurrence of the current suffix.
 
-The longest suffix of `max_ngram` down to `min_ngram` tokens that occurred
-earlier in the history wins, the latest occurrence among equals. The draft is a
-deterministic function of the prefix, so q is one-hot. No weights, no state.
+The longest suffix of `max_ngram` down to `min_ngram` tokens that occurred earlier in the history wins, the latest
+occurrence among equals. The draft is a deterministic function of the prefix, so q is one-hot. No weights, no state.
 """
 
 from __future__ import annotations

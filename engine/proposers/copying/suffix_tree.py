@@ -1,11 +1,10 @@
 """Counts of token strings in a changing set of growing texts: a suffix tree stored as its sorted leaves.
 
-The starts of all texts are sorted by the `width` tokens that follow them. The
-occurrences of a string are then an interval, and those of each of its
-continuations an interval within it: a node of the tree is an interval, its
-count the interval's length. A start takes eight bytes, where linked nodes of
-bounded depth take many times as much. Near the end of a growing text a start's
-place still changes; these fewer than `width` starts are kept apart and sorted again whenever the text grows.
+The starts of all texts are sorted by the `width` tokens that follow them. The occurrences of a string are then an
+interval, and those of each of its continuations an interval within it: a node of the tree is an interval, its count the
+interval's length. A start takes eight bytes, where linked nodes of bounded depth take many times as much. Near the end
+of a growing text a start's place still changes; these fewer than `width` starts are kept apart and sorted again
+whenever the text grows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Staged speculation (Spector and Re 2308.04623): the draft model is itself decoded speculatively.
 
-A tiny drafter, a second draft model or prompt lookup, drafts a few tokens; the draft
-model reads them in one forward and decides, as a target would, how many of them and
-which token after them it proposes. Its proposal follows its own q exactly and is verified like a draft made token by
-token. There are two exact rules:
+A tiny drafter, a second draft model or prompt lookup, drafts a few tokens; the draft model reads them in one forward
+and decides, as a target would, how many of them and which token after them it proposes. Its proposal follows its own q
+exactly and is verified like a draft made token by token. There are two exact rules:
 
 * matching: the draft model draws its own token at every place, with the number or noise of that place, and continues
   while the tiny drafter predicted it. The proposal is that of `draft_model`, token by token, in fewer forwards;

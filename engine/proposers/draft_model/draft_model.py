@@ -1,9 +1,8 @@
 """An independent draft model: gamma tokens, one after the other, for all rows at once.
 
-The proposer keeps its own cache. After a verdict, the columns that hold accepted tokens
-stay valid and the others are overwritten; tokens that the draft has not read
-yet (the recovered or bonus token, and after full acceptance the last drafted
-one) are fed first.
+The proposer keeps its own cache. After a verdict, the columns that hold accepted tokens stay valid and the others are
+overwritten; tokens that the draft has not read yet (the recovered or bonus token, and after full acceptance the last
+drafted one) are fed first.
 """
 
 from __future__ import annotations

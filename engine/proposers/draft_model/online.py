@@ -1,16 +1,15 @@
 """A draft model that learns from the target while serving (Liu et al., Online Speculative Decoding, 2310.07177).
 
-With `learn` off it is `draft_model`. With it, the target's rows at positions that
-were decided are collected, and after `update_every` of them the draft takes one
-step towards the target. An update happens at the beginning of `propose`, for all
-rows at once: the draft's cache is then rebuilt, so that q always belongs to one version, which every proposal names.
+With `learn` off it is `draft_model`. With it, the target's rows at positions that were decided are collected, and after
+`update_every` of them the draft takes one step towards the target. An update happens at the beginning of `propose`, for
+all rows at once: the draft's cache is then rebuilt, so that q always belongs to one version, which every proposal
+names.
 
-Why this is lossless. q at a position must not depend on a random number that is
-still to be used there. A draft's numbers are keyed by position, and a step also
-draws tokens behind the one that is refused, whose numbers the next step uses
-again. So only rows that decided an emitted token are collected: their contexts
-are committed, and what is learnt is a function of numbers at committed positions.
-The proposer never reads dropped tokens or the target's rows after them.
+Why this is lossless. q at a position must not depend on a random number that is still to be used there. A draft's
+numbers are keyed by position, and a step also draws tokens behind the one that is refused, whose numbers the next step
+uses again. So only rows that decided an emitted token are collected: their contexts are committed, and what is learnt
+is a function of numbers at committed positions. The proposer never reads dropped tokens or the target's rows after
+them.
 """
 
 from __future__ import annotations

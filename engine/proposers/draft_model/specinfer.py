@@ -1,8 +1,7 @@
 """SpecInfer (Miao et al. 2305.09781): token trees of fixed widths, merged from one or several draft models.
 
-Every drafter expands the root `widths[0]` times, each of these nodes `widths[1]`
-times, and so on; the trees hang side by side under the root. Siblings of
-different drafters are drawn independently, each from its drafter's own q.
+Every drafter expands the root `widths[0]` times, each of these nodes `widths[1]` times, and so on; the trees hang side
+by side under the root. Siblings of different drafters are drawn independently, each from its drafter's own q.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A draft model that reads token trees, level by level, in a cache of its own.
 
-Node i of a row with n committed tokens sits in column n + i and sees the
-committed columns and its own path, as in the target's forward. After a verdict
-the accepted nodes' columns move to their final places.
+Node i of a row with n committed tokens sits in column n + i and sees the committed columns and its own path, as in the
+target's forward. After a verdict the accepted nodes' columns move to their final places.
 """
 
 from __future__ import annotations

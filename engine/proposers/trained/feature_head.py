@@ -1,11 +1,9 @@
 """Heads that continue the target's hidden states: one step of EAGLE-1 and of EAGLE-3, as one object.
 
-A head pairs the state of a token with the embedding of the token after it; its
-output stands for the state of that second token. EAGLE-1 (Li et al. 2401.15077)
-reads the target's last hidden state and lets the target's own matrix name the
-tokens; EAGLE-3 (2503.01840) fuses several hidden states once per verified token, has
-an output matrix of its own over a part of the vocabulary, and goes on with what its
-layer gave before the norm.
+A head pairs the state of a token with the embedding of the token after it; its output stands for the state of that
+second token. EAGLE-1 (Li et al. 2401.15077) reads the target's last hidden state and lets the target's own matrix name
+the tokens; EAGLE-3 (2503.01840) fuses several hidden states once per verified token, has an output matrix of its own
+over a part of the vocabulary, and goes on with what its layer gave before the norm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The rows of a head that continues hidden states: what it has read, and trees read level by level.
 
-Column t of a row's cache holds the pair of the state at position t and the token at
-t + 1, for all committed tokens; drafted node i sits behind them and sees its own
-path. Nothing that was drafted is kept: when a drafted token is accepted, its pair is
-read again with the target's own state.
+Column t of a row's cache holds the pair of the state at position t and the token at t + 1, for all committed tokens;
+drafted node i sits behind them and sees its own path. Nothing that was drafted is kept: when a drafted token is
+accepted, its pair is read again with the target's own state.
 """
 
 from __future__ import annotations

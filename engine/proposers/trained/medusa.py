@@ -1,10 +1,9 @@
 """Medusa (Cai et al. 2401.10774): several heads look ahead from one hidden state of the target.
 
-Head i reads the last hidden state h_t, after the final norm, and predicts token
-t + 2 + i; the output matrix predicted token t + 1. After a step the newest committed
-token has not been read yet, so h_t is that of the token before it, the newest one is
-t + 1, and head 0 gives the first drafted token. No head knows what the others chose.
-Drafts are verified without loss; `engine.verify.lossy` holds the paper's typical acceptance.
+Head i reads the last hidden state h_t, after the final norm, and predicts token t + 2 + i; the output matrix predicted
+token t + 1. After a step the newest committed token has not been read yet, so h_t is that of the token before it, the
+newest one is t + 1, and head 0 gives the first drafted token. No head knows what the others chose. Drafts are verified
+without loss; `engine.verify.lossy` holds the paper's typical acceptance.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """An MLP speculator (Wertheimer et al. 2404.19124): a short recurrence over hidden state and tokens.
 
-Stage i turns the state and the newest token into the next state, and the state into
-logits. The first state is the target's last hidden state, after the final norm, of
-the token before the newest; the first token is the newest one. Unlike Medusa's heads, each stage sees the tokens that
-earlier stages drew.
+Stage i turns the state and the newest token into the next state, and the state into logits. The first state is the
+target's last hidden state, after the final norm, of the token before the newest; the first token is the newest one.
+Unlike Medusa's heads, each stage sees the tokens that earlier stages drew.
 """
 
 from __future__ import annotations

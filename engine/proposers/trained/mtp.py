@@ -1,10 +1,9 @@
 """Multi-token prediction: modules trained with the target draft from its last hidden state.
 
-Position t of a module holds the state after token t and token t + 1. Module 0 reads
-the target's states; module k reads at position t the output of module k - 1 at
-position t - 1. The draft's step s goes through module s mod (number of modules), at
-the position after the step before. Committed positions are read once, with the true tokens; the next draft overwrites
-the positions of a draft.
+Position t of a module holds the state after token t and token t + 1. Module 0 reads the target's states; module k reads
+at position t the output of module k - 1 at position t - 1. The draft's step s goes through module s mod (number of
+modules), at the position after the step before. Committed positions are read once, with the true tokens; the next draft
+overwrites the positions of a draft.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Lumped laws: the parts of p and q that level `topk` keeps at the place of an emitted token.
 
-A *cell* is a token of its own, or the tail that holds all others. Cells are the
-K most likely tokens of p and the K most likely of q that are not among them, so
-they are known before the token is drawn: a lumped law of this kind keeps every
-test of p exact. Masses that depend on the whole row (before a token in id order,
-of the residual, of the product) are kept as numbers.
+A *cell* is a token of its own, or the tail that holds all others. Cells are the K most likely tokens of p and the K
+most likely of q that are not among them, so they are known before the token is drawn: a lumped law of this kind keeps
+every test of p exact. Masses that depend on the whole row (before a token in id order, of the residual, of the product)
+are kept as numbers.
 """
 
 from __future__ import annotations

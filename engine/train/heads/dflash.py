@@ -1,9 +1,8 @@
 """Training of a DFlash block drafter (arXiv 2602.06036) for a frozen target.
 
-In every window blocks begin at evenly spaced anchors. A block sees the context
-before its anchor and itself; its masks learn the target's distributions, earlier
-ones with more weight, because a draft ends at the first refusal. Target, embedding and
-output matrix stay as they are.
+In every window blocks begin at evenly spaced anchors. A block sees the context before its anchor and itself; its masks
+learn the target's distributions, earlier ones with more weight, because a draft ends at the first refusal. Target,
+embedding and output matrix stay as they are.
 """
 
 from __future__ import annotations

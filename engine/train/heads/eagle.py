@@ -1,9 +1,8 @@
 """Training of an EAGLE-1 head (Li et al. 2401.15077): the next feature from this one and the next token.
 
-The loss is smooth L1 on the features plus a tenth of the cross-entropy to the
-target's own distribution; uniform noise on the features that the head reads
-stands for its own errors. Embedding and output matrix are the target's and stay
-as they are.
+The loss is smooth L1 on the features plus a tenth of the cross-entropy to the target's own distribution; uniform noise
+on the features that the head reads stands for its own errors. Embedding and output matrix are the target's and stay as
+they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A llama layer of a draft head while it is trained, and the frozen target that teaches it.
 
-The layer's parameters carry the published names. It can be unrolled on its own
-outputs: the keys and values of earlier passes stay visible as they will be while
-drafting. The layer is the same for every head.
+The layer's parameters carry the published names. It can be unrolled on its own outputs: the keys and values of earlier
+passes stay visible as they will be while drafting. The layer is the same for every head.
 """
 
 from __future__ import annotations

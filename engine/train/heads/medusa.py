@@ -1,9 +1,8 @@
 """Training of Medusa heads (Cai et al. 2401.10774) beside a frozen target ("Medusa-1").
 
-Head i at position t learns the target's own distribution of token t + 2 + i, which
-the target gives at position t + 1 + i: cross-entropy to it, summed over the heads,
-without weights. The paper takes the text's token as the label; drafts are verified against the target's distribution,
-which also carries more information per position.
+Head i at position t learns the target's own distribution of token t + 2 + i, which the target gives at position t + 1 +
+i: cross-entropy to it, summed over the heads, without weights. The paper takes the text's token as the label; drafts
+are verified against the target's distribution, which also carries more information per position.
 """
 
 from __future__ import annotations

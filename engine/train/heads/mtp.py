@@ -1,8 +1,7 @@
 """Training of one multi-token prediction module that drafts several tokens (FastMTP, arXiv 2509.18362).
 
-The module is unrolled on its own outputs, as it will be while drafting; pass k
-weighs decay^k, normalised over the passes. It learns the target's distribution.
-Target, embedding and output matrix stay as they are.
+The module is unrolled on its own outputs, as it will be while drafting; pass k weighs decay^k, normalised over the
+passes. It learns the target's distribution. Target, embedding and output matrix stay as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A speculative decoder over an order-1 Markov target, exact by its rules or broken in one way.
 
-Writes real traces. The rules are written out once more here, against the
-definitions, so that neither the engine's verifiers nor the replay check is used
-to produce what the checks are tested on.
+Writes real traces. The rules are written out once more here, against the definitions, so that neither the engine's
+verifiers nor the replay check is used to produce what the checks are tested on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a golden transcript is, how one is decoded, and how two are compared.
 
-A transcript holds the tokens of one request and, per token, the digest of the
-logits row that decided it, in numerics `exact`: 8 bytes of BLAKE2b over the
-row's float32 bytes. They are the same on every machine, so they are checked in.
+A transcript holds the tokens of one request and, per token, the digest of the logits row that decided it, in numerics
+`exact`: 8 bytes of BLAKE2b over the row's float32 bytes. They are the same on every machine, so they are checked in.
 """
 
 from __future__ import annotations

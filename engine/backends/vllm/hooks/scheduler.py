@@ -1,10 +1,9 @@
 """The scheduler's hook: a vLLM scheduler that logs its inputs and outputs of every step.
 
-Given to vLLM as `scheduler_cls`, it lives in the engine's core process, sees
-neither rows nor probabilities, and shares no code with the hook in the worker.
-One JSON line per step, into the file that `additional_config` names; flushed, so that the log survives the engine's
-death. Drafted tokens that a grammar forbids end at the scheduler: they are in the line of the step for which they were
-drafted. The hook passes everything on unchanged.
+Given to vLLM as `scheduler_cls`, it lives in the engine's core process, sees neither rows nor probabilities, and shares
+no code with the hook in the worker. One JSON line per step, into the file that `additional_config` names; flushed, so
+that the log survives the engine's death. Drafted tokens that a grammar forbids end at the scheduler: they are in the
+line of the step for which they were drafted. The hook passes everything on unchanged.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A proposer for vLLM that reads its drafts from a file, to exercise verification without a draft model.
 
-vLLM loads it through `custom_class`, its public option for custom proposers. The file is
-JSON: `end`, the end token, and `continuations`, a list of `prompt` and `tokens`
-(both token ids, `tokens` being the target's own continuation) and `way`, how
-drafts of that text differ from it. Drafts are a function of the tokens so far. A text that is not in the file gets no
-draft.
+vLLM loads it through `custom_class`, its public option for custom proposers. The file is JSON: `end`, the end token,
+and `continuations`, a list of `prompt` and `tokens` (both token ids, `tokens` being the target's own continuation) and
+`way`, how drafts of that text differ from it. Drafts are a function of the tokens so far. A text that is not in the
+file gets no draft.
 """
 
 from __future__ import annotations

@@ -307,9 +307,7 @@ def _sampling_v2(function: Callable[..., Any], runner: Any, steps: WorkerLog) ->
 
 
 def batch_v2(input_batch: Any, output: Any) -> StepBatch:
-    """The requests of the step. The first of a request's logits rows reads its last committed token, the others
-    drafts.
-    """
+    """The requests of the step. The first logits row of a request reads its last committed token, others drafts."""
     ends = input_batch.cu_num_logits_np.tolist()
     ids = input_batch.input_ids[input_batch.logits_indices].tolist()
     spans = list(itertools.pairwise(ends))

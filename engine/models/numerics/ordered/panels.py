@@ -49,8 +49,7 @@ class Addresses:
 class Panels:
     """A weight [out, in] as [panels, in, WIDTH], the last panel filled up with zeros, and its bias [out] in float32.
 
-    scale: [out] what integers are multiplied by; nothing reads it for other weights.
-    dtype: of the answer.
+    scale: [out] what integers are multiplied by; nothing reads it for other weights. dtype: of the answer.
     """
 
     weight: Tensor
