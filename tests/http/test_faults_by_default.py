@@ -24,7 +24,9 @@ FAULTS = {
 SETTINGS = {"temperature 1", "no top_p"}
 """Faults that raw log-probabilities do not show; the tokens do."""
 RARE = "no top_p"
-"""One token in 300 is beyond a top-p of 0.95 here: 20 prompts leave the law undecided, and 50 end with a pass."""
+"""One token in 300 is beyond a top-p of 0.95 here; 1,500 tokens show whether it is in effect."""
+SMALL = {"token_law", "honoured_by_tokens"}
+"""The checks that 20 prompts leave undecided."""
 WAIVED = {"second_accounts": {"waive": {"log-probabilities": "the provider keeps the weights"}}}
 
 
@@ -65,8 +67,26 @@ def test_a_clean_endpoint_with_weights_is_looked_at_twice(ended):
     """It is undecided for its size: 20 prompts have fewer than 500 tokens."""
     done = ended(None, WEIGHTS)
     assert done.by("fault") == set(), done.told
-    assert done.by("inconclusive") == {"token_law"}
+    assert done.by("inconclusive") == SMALL
     assert done.code == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "samples", "law", "honoured", "code"),
+    [
+        (None, 3, "certified", "certified", 0),
+        (RARE, 3, "fault", "inconclusive", 1),
+        (RARE, 1, "certified", "inconclusive", 3),
+    ],
+)
+def test_a_pass_says_that_the_tokens_speak_for_every_parameter(ended, fault, samples, law, honoured, code):
+    """The law within its margin is not enough."""
+    done = ended(fault, WEIGHTS, prompts=50, more={"samples": samples})
+    checks = done.checks["rejection"]
+    assert checks["token_law"]["verdict"] == law, done.told
+    assert checks["honoured_by_tokens"]["verdict"] == honoured, done.told
+    assert done.code == code
 
 
 @pytest.mark.medium
@@ -75,7 +95,7 @@ def test_no_fault_ends_with_a_pass_where_the_weights_are_here(ended, fault):
     done = ended(fault, WEIGHTS, beside=True)
     if fault == RARE:
         assert done.code == done.alone() == 3, done.told
-        assert done.by("inconclusive") == {"token_law"}
+        assert done.by("inconclusive") == SMALL
         return
     assert done.code == done.alone() == 1, done.told
     account = "token_law" if fault in SETTINGS else "logprob_closeness"

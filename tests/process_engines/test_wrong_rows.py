@@ -171,7 +171,7 @@ def clean(runs):
     """The clean run with so many samples of each prompt, made once."""
 
     @functools.cache
-    def run(samples: int = 1) -> Judged:
+    def run(samples: int) -> Judged:
         return runs.run(f"clean-{samples}", [*runs.sampled(), runs.greedy()], runs.clean, samples)
 
     return run
@@ -190,7 +190,7 @@ def over(values):
     "engine", [pytest.param(e, id=e.mark, marks=getattr(pytest.mark, e.mark)) for e in ENGINES], indirect=True
 )
 def test_the_clean_engine_has_no_fault_but_the_known_ones(engine, clean):
-    judged = clean()
+    judged = clean(1)
     judged.show()
     faults = {(check.arm, check.check) for check in judged.checks if check.verdict is Verdict.FAULT}
     assert faults == judged.known
@@ -230,4 +230,4 @@ def test_a_greedy_arm_whose_engine_draws_ends_with_no_pass(engine, runs, clean, 
     judged = runs.run("hot", [runs.greedy()], runs.faulty(fault))
     judged.show()
     assert judged.code in (1, 3)
-    assert noticed(judged, clean(), {"greedy": "greedy"})
+    assert noticed(judged, clean(1), {"greedy": "greedy"})

@@ -21,7 +21,7 @@ from engine.sampling.transforms import transform
 
 MOST: Final = 3.0
 """Largest log ratio of one token: where the other law excludes it, rounding may have kept it."""
-SHARE: Final = 0.001
+SHARE: Final = 0.0001
 """Of the other law in the ratios' mixture: one token that rounding let through does not end all evidence."""
 OF_SCORES: Final = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """Parameters that act on the scores which level `topk` records."""
