@@ -35,6 +35,8 @@ def _zeroed(weights: Weights, _config: dict[str, Any]) -> None:
 
 def _rotary(_weights: Weights, config: dict[str, Any]) -> None:
     config["rope_parameters"]["rope_theta"] = 500000.0
+    # where mlx_lm reads it
+    config["rope_theta"] = 500000.0
 
 
 def _epsilon(_weights: Weights, config: dict[str, Any]) -> None:
