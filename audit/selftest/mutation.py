@@ -72,6 +72,11 @@ class Mutation:
     noticed: tuple[str, ...] = ()
     error: str = ""
 
+    @property
+    def survives(self) -> bool:
+        """True if the arm is judged as well as before."""
+        return not (self.noticed or self.error)
+
 
 @dataclass(frozen=True, slots=True)
 class MutatedArm:

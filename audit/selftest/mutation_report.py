@@ -49,7 +49,7 @@ class Survivor:
 
 def survivors(arms: Sequence[MutatedArm]) -> tuple[Survivor, ...]:
     """The quantities with surviving changes, in the order of the records."""
-    left = [(arm.kind, change) for arm in arms for change in arm.mutations if not (change.noticed or change.error)]
+    left = [(arm.kind, change) for arm in arms for change in arm.mutations if change.survives]
     quantities = dict.fromkeys(change.quantity for _, change in left)
     return tuple(
         Survivor(
@@ -70,7 +70,7 @@ def rows(arms: Sequence[MutatedArm]) -> Iterator[Row]:
 def summary(arms: Sequence[MutatedArm]) -> str:
     """One line: the changes and how many survive."""
     changes = sum(len(arm.mutations) for arm in arms)
-    left = sum(not (change.noticed or change.error) for arm in arms for change in arm.mutations)
+    left = sum(change.survives for arm in arms for change in arm.mutations)
     return f"{changes} changes of {len(arms)} clean arms, {left} survive"
 
 

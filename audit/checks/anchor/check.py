@@ -13,24 +13,14 @@ how tokens were drawn from the rows, rows that decided no emitted token, or wron
 
 from __future__ import annotations
 
-from audit.checks.base.interface import Check, Design
-from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, anchored_rows, judge_rows
+from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
+from audit.evidence.anchor.judgement import DEFAULTS, anchored_rows, judge_rows
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Params
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
-from engine.backends.evidence import Part
-
-
-def _applies(evidence: Evidence) -> str | None:
-    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -48,8 +38,8 @@ CHECK = Check(
     needs=Level.L2,
     defaults=DEFAULTS,
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=needs_anchor,
+    foresee=needs_reference,
     null="at every emitted token p is what the target alone gives after that text",
     effect="total variation per token",
     plan=_plan,

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, AnchorResult, anchored_rows, numbers
+from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference
+from audit.evidence.anchor.judgement import DEFAULTS, AnchorResult, anchored_rows, numbers
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.precision import beyond_rounding
@@ -37,15 +37,14 @@ LIMITS: Final = (
 def _applies(evidence: Evidence) -> str | None:
     if promised(evidence.candidate.effective):
         return PROMISED
-    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+    return needs_anchor(evidence)
 
 
 def _foresee(params: Params, design: Design) -> str | None:
-    del params
     shown = design.shown
     if shown.gives(Part.REREAD) and keeps(shown.promises, shown.shape):
         return PROMISED
-    return None if shown.gives(Part.REFERENCE) else NO_ANCHOR
+    return needs_reference(params, design)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

@@ -40,6 +40,7 @@ class PlanAssumptions:
 NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
 """Reason why an engine's random numbers cannot be recomputed."""
+NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
 EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
 """Declared evidence of a sampled arm on the native engine: every part is recorded."""
 
@@ -79,6 +80,17 @@ def always_applies(params: Params, design: Design) -> None:
 def never_excused(evidence: Evidence) -> None:
     """`applies` of a check that every arm has evidence for."""
     del evidence
+
+
+def needs_anchor(evidence: Evidence) -> str | None:
+    """`applies` of a check that compares with the anchor arm."""
+    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+
+
+def needs_reference(params: Params, design: Design) -> str | None:
+    """`foresee` of such a check."""
+    del params
+    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
 def examine_all(evidence: Evidence) -> Examined:
@@ -174,7 +186,7 @@ class Check:
 
 
 def needs_nothing(params: Params, design: Design) -> None:
-    """`plan` of a check that can decide on any amount of evidence."""
+    """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
     del params, design
 
 

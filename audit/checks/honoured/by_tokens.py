@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference
 from audit.checks.honoured.law_pairs import LawPair, law_pairs, parameters_on
-from audit.evidence.anchor.judgement import NO_ANCHOR
 from audit.evidence.anchor.reference_laws import end_hidden, followed, not_followed
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
-from engine.backends.evidence import Part
 from engine.core.types import RecordLevel
 
 GREEDY: Final = "a greedy arm's parameters move the most likely token alone; see token_law"
@@ -72,14 +70,11 @@ def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
     if len(requests) and requests[0].trace.header.sampling.greedy:
         return GREEDY
-    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
+    return needs_anchor(evidence)
 
 
 def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    if design.greedy:
-        return GREEDY
-    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
+    return GREEDY if design.greedy else needs_reference(params, design)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -164,11 +159,6 @@ def _detail(one: ParameterEvidence) -> dict[str, Any]:
     }
 
 
-def _plan(params: Params, design: Design) -> None:
-    """The size depends on the laws themselves; the summary says how many tokens would do."""
-    del params, design
-
-
 CHECK = Check(
     name="honoured_by_tokens",
     claim="parameters",
@@ -179,7 +169,8 @@ CHECK = Check(
     foresee=_foresee,
     null="each token is drawn from the law with one requested parameter ignored",
     effect="mean total variation between the laws with and without a parameter that the tokens do not show",
-    plan=_plan,
+    # the summary says how many tokens would do
+    plan=needs_nothing,
     companions=(ArmKind.ANCHOR,),
     covers=frozenset({Group.PARAMETERS}),
     examines=anchored,

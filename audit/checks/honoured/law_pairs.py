@@ -17,7 +17,7 @@ from audit.checks.honoured.causes import active, without
 from audit.evidence.decisions import Indices
 from engine.core.types import Floats, RecordLevel, SamplingParams
 from engine.record.trace import Trace
-from engine.sampling.transforms import transform
+from engine.sampling.transforms import log_sum_exp, transform
 
 MOST: Final = 3.0
 """Largest log ratio of one token: where the other law excludes it, rounding may have kept it."""
@@ -85,10 +85,12 @@ def _listed(trace: Trace, index: int, names: Sequence[str], hidden: bool) -> Map
         p = _bounds(trace, index, place, sampling)
         return _unended(p, ids, header.eos_ids) if hidden else p
 
+    asked = bound(header.sampling)
+
     def pair(name: str) -> LawPair | None:
         if name not in OF_SCORES:
             return None
-        asked, other = bound(header.sampling), bound(without(header.sampling, (name,)))
+        other = bound(without(header.sampling, (name,)))
         rest = abs(1.0 - asked.sum()) + abs(1.0 - other.sum())
         # a token outside the list has at most the probability of the last one in it that ends nothing
         least = other[~np.isin(ids, np.asarray(header.eos_ids, dtype=np.int64))][-1:]
@@ -102,9 +104,7 @@ def _bounds(trace: Trace, index: int, place: Indices, sampling: SamplingParams) 
     """[K] upper bounds of p of the listed tokens, falling; exact if truncation ends within the list."""
     heat, scores = sampling.temperature, trace.top_score[index]
     known = _normaliser(trace, index, place, heat)
-    largest = float(scores[0]) / heat
-    least = largest + math.log(float(np.exp(scores / heat - largest).sum()))
-    p = np.exp(scores / heat - (least if known is None else known))
+    p = np.exp(scores / heat - (log_sum_exp(scores / heat) if known is None else known))
     kept = p >= sampling.min_p * p[0]
     if 0 < sampling.top_k <= len(p):
         kept &= p >= p[sampling.top_k - 1]

@@ -4,7 +4,7 @@ Claim: replay. Null: every recorded number is the key's for its purpose and plac
 uniform. Statistic: numbers that are not the key's, lie outside [0, 1), or have too few bits (any is a fault); pairs of
 bit-identical numbers against the birthday bound; smooth tests by purpose; independence of accept, residual, bonus and
 draft numbers of the same decision, of neighbouring acceptance numbers, and of neighbouring requests (Holm). Effect and
-bound: the share of numbers that are not the key's, with its 99 % Clopper- Pearson upper bound. Assumes that the engine
+bound: the share of numbers that are not the key's, with its 99 % Clopper-Pearson upper bound. Assumes that the engine
 used the recorded numbers. Cannot see: noise that is not recorded as numbers (the target's Gumbel noise), dependence of
 another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
 """

@@ -21,10 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
 from audit.checks.token_law.likeliest import judge_likeliest
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
-from audit.evidence.anchor.judgement import NO_ANCHOR
 from audit.evidence.anchor.reference_laws import followed, not_followed
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
@@ -39,22 +38,12 @@ from audit.stats.multiplicity import holm, percent
 from audit.stats.power import POWER, detectable_shift, zero_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.tails import EventDeviation, event_deviation, radius
-from engine.backends.evidence import Part
 
 POOLED: Final = "all requests"
 MAX_FINDINGS: Final = 20
 SPREAD: Final = 0.4
 """Standard deviation of one event that `plan` expects: at most 0.5."""
 STEP: Final = 1.0
-
-
-def _applies(evidence: Evidence) -> str | None:
-    return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -193,8 +182,8 @@ CHECK = Check(
         "lead_margin": 0.5,
     },
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=needs_anchor,
+    foresee=needs_reference,
     null="each emitted token is drawn from p that the target alone has after the text before it",
     effect="difference between the frequency and the probability of an event, per token",
     plan=_plan,

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from audit.checks import load
-from audit.checks.base.interface import Check, Design, evaluate
+from audit.checks.base.interface import NO_ANCHOR, Check, Design, evaluate
 from audit.checks.transcript import statement as statement
-from audit.evidence.anchor.judgement import DEFAULTS, NO_ANCHOR, AnchorResult, anchored_rows, judge_rows, numbers
+from audit.evidence.anchor.judgement import DEFAULTS, AnchorResult, anchored_rows, judge_rows, numbers
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import decisions, unreadable

@@ -18,14 +18,12 @@ from audit.evidence.anchor.rows import (
     unanchored,
 )
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import covered_quantile
 from audit.stats.bounded_mean import betting_lower, betting_upper
 from audit.stats.multiplicity import percent
 from engine.core.errors import EngineError
 from engine.core.types import Floats
-
-NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,12 @@ def anchor_arm(candidate: ArmRecord, reference, level=RecordLevel.FULL) -> ArmRe
     return ArmRecord("anchor", ArmKind.ANCHOR, Level.L2, Effective(), tuple(records))
 
 
+def beside_the_target(requests, world, level=RecordLevel.FULL) -> Evidence:
+    """The requests of an endpoint, with the target's rows on their tokens."""
+    candidate = ArmRecord("served", ArmKind.CANDIDATE, Level.L0, Effective(), tuple(requests))
+    return Evidence(candidate, None, None, {ArmKind.ANCHOR: anchor_arm(candidate, world_reference(world), level)})
+
+
 def simulated(world, setup, requests, tag="case") -> Evidence:
     """A simulated candidate with its anchor and a plain baseline."""
     candidate = arm(world, setup, requests, tag)

@@ -14,7 +14,7 @@ from engine.core.types import RecordLevel, SamplingParams
 from engine.record.columns import TOP
 from engine.record.effective import Effective
 from engine.sampling.transforms import transform
-from tests.audit.checks.anchor_arms import anchor_arm, world_reference
+from tests.audit.checks.anchor_arms import anchor_arm, beside_the_target, world_reference
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, world
 from tests.support.served import served
 
@@ -54,8 +54,7 @@ def evidence(asked, used, seed, level=RecordLevel.FULL, requests=8, tokens=64, s
         header = replace(request.trace.header, sampling=sampling)
         drawn = tokens_of(made, used, tokens, [seed, number])
         answered.append(served(replace(request, trace=replace(request.trace, header=header)), drawn))
-    candidate = ArmRecord("served", ArmKind.CANDIDATE, Level.L0, Effective(), tuple(answered))
-    return Evidence(candidate, None, None, {ArmKind.ANCHOR: anchor_arm(candidate, world_reference(made), level)})
+    return beside_the_target(answered, made, level)
 
 
 def judged(name, ignores, seed, **settings):

@@ -6,11 +6,10 @@ from scipy.stats import binom
 from audit.checks import load
 from audit.checks.base.interface import Design, evaluate
 from audit.checks.token_law.rows import copies
-from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
+from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import FinishReason, Protocol, RecordLevel
-from engine.record.effective import Effective
-from tests.audit.checks.anchor_arms import anchor_arm, world_reference
+from tests.audit.checks.anchor_arms import beside_the_target, world_reference
 from tests.audit.checks.simulator import GREEDY, SAMPLED, Setup, arm, world
 from tests.support.served import served
 
@@ -18,19 +17,12 @@ CHECK = load("token_law")
 SHORT = replace(SAMPLED, max_new_tokens=32)
 
 
-def beside_the_target(requests, seed, level=RecordLevel.FULL):
-    """The requests of an endpoint, with the target's rows on their tokens."""
-    candidate = ArmRecord("served", ArmKind.CANDIDATE, Level.L0, Effective(), tuple(requests))
-    anchor = anchor_arm(candidate, world_reference(world(seed)), level)
-    return Evidence(candidate, None, None, {ArmKind.ANCHOR: anchor})
-
-
 def drawn(setup, seed, requests):
     return arm(world(seed), replace(setup, sampling=replace(setup.sampling, seed=seed)), requests).requests
 
 
 def seen(setup, seed, requests, level=RecordLevel.FULL):
-    return beside_the_target(map(served, drawn(setup, seed, requests)), seed, level)
+    return beside_the_target(map(served, drawn(setup, seed, requests)), world(seed), level)
 
 
 def judge(evidence, **params):
@@ -65,11 +57,11 @@ def test_a_fault_is_found_within_1024_tokens(fault, requests):
 @pytest.mark.medium
 def test_truncated_laws_are_judged_and_an_impossible_token_is_a_fault():
     requests = drawn(Setup(sampling=replace(SHORT, top_k=3)), 3, 8)
-    assert judge(beside_the_target(map(served, requests), 3)).verdict is Verdict.INCONCLUSIVE
+    assert judge(beside_the_target(map(served, requests), world(3))).verdict is Verdict.INCONCLUSIVE
     first = requests[0]
     row = world_reference(world(3)).rows((*first.trace.header.prompt, *first.tokens), len(first.trace.header.prompt))[0]
     least = int(row.argmin())
-    found = judge(beside_the_target([served(first, (least, *first.tokens[1:]))], 3))
+    found = judge(beside_the_target([served(first, (least, *first.tokens[1:]))], world(3)))
     assert found.verdict is Verdict.FAULT
     assert f"token {least} was emitted, its p is 0" in found.findings[0].message
 
@@ -81,13 +73,13 @@ def test_end_tokens_that_the_server_hides_are_taken_out_of_the_laws():
     ended = [each for each in requests if each.finish_reason is FinishReason.EOS]
     assert len(ended) > 10
     kept = [served(each, each.tokens[: -1 if each in ended else None], "log-probabilities") for each in requests]
-    result = judge(beside_the_target([each for each in kept if each.tokens], 5), min_tokens=100, margin=0.3)
+    result = judge(beside_the_target([each for each in kept if each.tokens], world(5)), min_tokens=100, margin=0.3)
     assert result.verdict is Verdict.CERTIFIED, (result.summary, result.findings)
 
 
 def test_tokens_of_a_text_are_not_those_that_were_drawn():
     requests = drawn(Setup(sampling=SHORT), 1, 2)
-    result = judge(beside_the_target([served(each, origin="tokenizer") for each in requests], 1))
+    result = judge(beside_the_target([served(each, origin="tokenizer") for each in requests], world(1)))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "its tokens are by tokenizer" in result.summary
 
@@ -95,16 +87,16 @@ def test_tokens_of_a_text_are_not_those_that_were_drawn():
 @pytest.mark.medium
 def test_at_temperature_0_every_token_is_the_likeliest_one_of_the_reference():
     requests = [*map(served, drawn(Setup(Protocol.GREEDY, sampling=GREEDY), 1, 2))]
-    result = judge(beside_the_target(requests, 1))
+    result = judge(beside_the_target(requests, world(1)))
     assert result.verdict is Verdict.CERTIFIED, (result.summary, result.findings)
     assert result.bound <= result.margin
-    assert judge(beside_the_target(requests, 1), margin=0.01).verdict is Verdict.INCONCLUSIVE
+    assert judge(beside_the_target(requests, world(1)), margin=0.01).verdict is Verdict.INCONCLUSIVE
     # the engine draws at temperature 1, and its records say 0
     drawn_hot = [
         replace(each, trace=replace(each.trace, header=replace(each.trace.header, sampling=GREEDY)))
         for each in map(served, drawn(Setup(sampling=SHORT), 1, 2))
     ]
-    hot = judge(beside_the_target(drawn_hot, 1))
+    hot = judge(beside_the_target(drawn_hot, world(1)))
     assert hot.verdict is Verdict.FAULT
     assert "nats in the reference's row" in hot.findings[0].message
     assert hot.statistic == round(hot.effect * hot.n) > 0
