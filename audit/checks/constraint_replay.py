@@ -3,9 +3,10 @@
 Claim: constraint. Null: the mask on the row that decided a token is the grammar's after the tokens before it, and the
 token is one that it allows. The backend computes the masks of each answer a second time, from the emitted tokens alone
 and with a fresh matcher that is never rolled back (fact `constraint`); the check compares them with the recorded ones,
-token by token, and at level `full` the recorded bits with their digest and with the emitted token. Statistic: tokens
-whose mask differs or forbids them; one is a fault, because a mask of another state changes the law. Effect: their
-share; bound: its 99 % Clopper-Pearson upper bound. Cannot see: a grammar library that is wrong both times (see
+token by token, and at level `full` the recorded bits with their digest and with the emitted token. It also compares the
+account's library, version, vocabulary, end and text with the request, its tokens and the other requests. Statistic:
+tokens whose mask differs or forbids them; one is a fault, because a mask of another state changes the law. Effect:
+their share; bound: its 99 % Clopper-Pearson upper bound. Cannot see: a grammar library that is wrong both times (see
 schema_conformance), the masks of rejected drafted tokens, and masks that the target never applied but recorded (see
 replay).
 """
@@ -18,13 +19,14 @@ from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
-from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, account_of, constrained
+from audit.evidence.grammar_masks import NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.record.columns import numbered
+from engine.record.facts import CONSTRAINT
 from engine.record.trace import Trace
 
 MAX_FINDINGS: Final = 20
@@ -33,7 +35,7 @@ ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one
 
 def unread_of(trace: Trace) -> str | None:
     """Why the backend made no second account of a request's masks; None if it does not say."""
-    result = trace.header.facts.get(FACT)
+    result = trace.header.facts.get(CONSTRAINT)
     reason = result.get("unread") if isinstance(result, Mapping) else None
     return None if reason is None else str(reason)
 
@@ -63,10 +65,27 @@ class _WrongMask:
     reason: str
 
 
+def _misstated(request: RequestRecord, account: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[_WrongMask]:
+    """What an account says about its grammar and its answer, and the record or the arm's `usual` account does not."""
+    header = request.trace.header
+    spec, decoded, text = header.sampling.structured, str(header.facts.get("decoded", request.text)), account["text"]
+    assert spec is not None
+    ended = any(token in (*header.eos_ids, *header.sampling.stop_token_ids) for token in request.tokens[-1:])
+    agrees = {
+        "library": account["library"] == spec.library,
+        "end": account["whole"] == ended,
+        "text": decoded.startswith(text) if ended else text in (decoded, request.text),
+        **{name: account.get(name) == usual.get(name) for name in ("version", "vocabulary")},
+    }
+    for name, right in agrees.items():
+        if not right:
+            yield _WrongMask(0, f"the second account of its masks has another {name}")
+
+
 def _wrong(trace: Trace, account: Mapping[str, Any]) -> Iterator[_WrongMask]:
     """The tokens of one answer whose masks are wrong, in order."""
-    again = [int(str(value), 16) for value in account["masks"]]
-    if not len(again) == len(trace.mask_digest) == len(trace.token):
+    again, counts = [int(value, 16) for value in account["masks"]], account["counts"]
+    if not len(again) == len(counts) == len(trace.mask_digest) == len(trace.token):
         yield _WrongMask(0, f"{len(trace.mask_digest)} masks are on record for {len(trace.token)} tokens")
         return
     bits = _digests(trace)
@@ -74,6 +93,8 @@ def _wrong(trace: Trace, account: Mapping[str, Any]) -> Iterator[_WrongMask]:
         allowed = trace.allowed(at)
         if digest != second:
             yield _WrongMask(at, f"the mask of {int(trace.mask_count[at])} tokens is that of another state")
+        elif trace.mask_count[at] != counts[at]:
+            yield _WrongMask(at, f"the mask has {counts[at]} tokens, the record says {int(trace.mask_count[at])}")
         elif bits is not None and bits[at] != digest:
             yield _WrongMask(at, "the recorded mask is not what its digest says")
         elif allowed is not None and not allowed[int(trace.token[at])]:
@@ -102,12 +123,12 @@ class _Read:
     silent: bool = False
 
 
-def _read(request: RequestRecord) -> _Read:
+def _read(request: RequestRecord, usual: Mapping[str, Any]) -> _Read:
     trace = request.trace
     account = account_of(trace)
     if account is None:
         return _Read(silent=True)
-    result = list(_wrong(trace, account))
+    result = [*_wrong(trace, account), *_misstated(request, account, usual)]
     finding = None
     if result:
         first = result[0]
@@ -121,12 +142,14 @@ def _read(request: RequestRecord) -> _Read:
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     del params
     requests = evidence.candidate.requests
-    read = [_read(request) for request in requests if request.trace.header.sampling.structured is not None]
+    structured = [request for request in requests if request.trace.header.sampling.structured is not None]
+    usual = next((account for request in structured if (account := account_of(request.trace)) is not None), {})
+    read = [_read(request, usual) for request in structured]
     findings = [item.finding for item in read if item.finding is not None]
     silent = sum(item.silent for item in read)
     n, wrong = sum(item.tokens for item in read), sum(item.wrong for item in read)
     if findings:
-        verdict, summary = Verdict.FAULT, f"{wrong} of {n} tokens were decided under a wrong mask"
+        verdict, summary = Verdict.FAULT, f"{wrong} of {n} tokens have a wrong mask, or a wrong account of it"
     elif silent:
         verdict, summary = (
             Verdict.INCONCLUSIVE,

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from audit.evidence.records import Evidence
+from engine.record.facts import CONSTRAINT
 from engine.record.trace import Trace
-
-FACT: Final = "constraint"
-
 
 NO_GRAMMAR: Final = "no request has a grammar"
 
@@ -21,5 +19,5 @@ def constrained(evidence: Evidence) -> bool:
 
 def account_of(trace: Trace) -> Mapping[str, Any] | None:
     """The second account of a request's masks; None if the backend made none."""
-    result = trace.header.facts.get(FACT)
+    result = trace.header.facts.get(CONSTRAINT)
     return result if isinstance(result, Mapping) and isinstance(result.get("masks"), list) else None

@@ -169,7 +169,9 @@ def _changes(run: _Run, victim: Generation, numbers: np.random.Generator) -> Ite
     for part in changed_documents(fields, numbers):
         yield partial(_with_fields, victim, part)
     for part in changed_documents(effective.to_json(), numbers):
-        yield partial(_Changed, f"statement: {part.place}", part.way, victim, Effective.from_json(part.value))
+        stated = Effective.from_json(part.value)
+        if stated != effective:
+            yield partial(_Changed, f"statement: {part.place}", part.way, victim, stated)
 
 
 def _with_column(victim: Generation, name: str, way: str, column: Any) -> _Changed:

@@ -24,6 +24,7 @@ REASONS: Final[Mapping[str, str]] = {
     "q_sum": "a rounding: every row of q sums to 1",
     "top_lse": "within what the scores outside the largest may add",
     "header: facts.call": f"it names the batch; {SITUATION}",
+    "header: facts.round": f"it names the round in which the request began; {SITUATION}",
     "header: facts.row": f"it names the place in the batch, which no other request has; {SITUATION}",
     "header: facts.unlike*": f"{NEIGHBOUR}; {SITUATION}",
     "header: facts.tools.spans*": f"the places of calls among the tokens; {SITUATION}",

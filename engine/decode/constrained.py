@@ -8,38 +8,25 @@ decoding, hence their faults.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from engine.constraints.compiled import Grammars
 from engine.core.types import SamplingParams
-from engine.record.mask_bits import packed
-from engine.record.rows.row_digests import digests
+from engine.record.facts import CONSTRAINT
+from engine.record.mask_bits import second_masks
 from engine.sampling.stopping import Decode
-
-FACT: Final = "constraint"
-"""Key of the account in a header's facts."""
 
 
 def account_of_masks(
     grammars: Grammars, sampling: SamplingParams, tokens: Sequence[int], decode: Decode
 ) -> Mapping[str, Any]:
-    """The facts of an answer under a grammar: the library, one digest per token, the first token that the library
-    refuses, and the text before an end token.
-    """
+    """The facts of an answer under a grammar: the library, its masks, and the text before an end token."""
     spec, masks = sampling.structured, grammars.constraint(sampling)
     assert spec is not None
     assert masks is not None
     rows = np.stack([masks(tokens[:at]) for at in range(len(tokens))])
-    ended = tokens[-1] in (*grammars.eos_ids, *sampling.stop_token_ids)
-    refused = next((at for at, token in enumerate(tokens) if not rows[at, token]), None)
-    return {
-        FACT: {
-            **grammars.facts(spec),
-            "masks": [f"{int(value):016x}" for value in digests(packed(rows))],
-            "refused": refused,
-            "whole": ended,
-            "text": decode(tokens[:-1] if ended else tokens),
-        }
-    }
+    again = second_masks(rows, tokens, (*grammars.eos_ids, *sampling.stop_token_ids))
+    text = decode(tokens[:-1] if again["whole"] else tokens)
+    return {CONSTRAINT: {**grammars.facts(spec), **again, "text": text}}

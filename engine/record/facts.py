@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+CONSTRAINT: Final = "constraint"
+"""Key of what an answer's grammar allowed, or what it applies to."""
 MOST: Final = 2**31 - 1
 """Most rounds of a loop, and rows of a batch."""
 DIGEST: Final = re.compile("[0-9a-f]{16}")
@@ -55,9 +57,21 @@ def _is_digest(value: Any) -> bool:
     return is_text(value) and DIGEST.fullmatch(value) is not None
 
 
+MASKED: Final[Mapping[str, Test]] = {
+    "masks": _listed(_is_digest),
+    "counts": _listed(is_whole),
+    "refused": lambda value: value is None or is_whole(value),
+    "whole": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("library", "text"), is_text),
+}
+"""The account of an answer's masks."""
+
+
 def _is_account(value: Any) -> bool:
-    """True for the account of a grammar, whose digests of masks, if it has any, are hexadecimal."""
-    return _is_object(value) and _listed(_is_digest)(value.get("masks", ()))
+    """True for the account of a grammar; one with masks has all that belongs to them."""
+    if not _is_object(value):
+        return False
+    return "masks" not in value or all(name in value and test(value[name]) for name, test in MASKED.items())
 
 
 KINDS: Final[Mapping[str, Test]] = {
@@ -65,7 +79,7 @@ KINDS: Final[Mapping[str, Test]] = {
     **dict.fromkeys(("call", "decoded"), is_text),
     **dict.fromkeys(("unlike", "rounds"), _are_spans),
     **dict.fromkeys(("stream", "error", "request"), _is_object),
-    "constraint": _is_account,
+    CONSTRAINT: _is_account,
     "ends": _listed(is_whole),
     "tools": _is_offer,
 }

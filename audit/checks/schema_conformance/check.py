@@ -20,13 +20,14 @@ from typing import Any, Final
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
-from audit.evidence.grammar_masks import FACT, NO_GRAMMAR, constrained
+from audit.evidence.grammar_masks import NO_GRAMMAR, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.core.structured import ConstraintSpec
 from engine.core.types import FinishReason
+from engine.record.facts import CONSTRAINT
 
 MAX_FINDINGS: Final = 20
 INSTEAD: Final = "the server answers with {} instead of a text"
@@ -61,7 +62,7 @@ def finished_text(request: RequestRecord) -> str | None:
 
 
 def _facts(request: RequestRecord) -> dict[str, Any]:
-    return dict(request.trace.header.facts.get(FACT, {}))
+    return dict(request.trace.header.facts.get(CONSTRAINT, {}))
 
 
 def _door(request: RequestRecord) -> str:

@@ -14,11 +14,10 @@ from engine.backends.openai.response import Completion
 from engine.backends.openai.settings import DIALECTS, Api, OpenAISettings, settings_of
 from engine.core.errors import InvalidRequest
 from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.record.facts import CONSTRAINT
 
 NAME: Final = "answer"
 """The name that `json_schema` needs."""
-FACT: Final = "constraint"
-"""The key of what an answer's grammar applies to, where that is not the whole text."""
 INSTEAD: Final = {"refusal": "a refusal", "tool_calls": "a tool call"}
 """Parts of an answer that may come instead of its content, and their names."""
 
@@ -111,5 +110,5 @@ def judged_facts(spec: ConstraintSpec | None, answer: Completion) -> dict[str, A
         return {}
     instead = next((name for part, name in INSTEAD.items() if getattr(answer, part)), None)
     if instead is None or answer.content:
-        return {FACT: {"content": answer.content}}
-    return {FACT: {"instead": instead}}
+        return {CONSTRAINT: {"content": answer.content}}
+    return {CONSTRAINT: {"instead": instead}}

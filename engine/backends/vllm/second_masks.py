@@ -21,10 +21,9 @@ from engine.backends.vllm.structured import LIBRARIES
 from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
-from engine.record.mask_bits import packed
-from engine.record.rows.row_digests import digests
+from engine.record.facts import CONSTRAINT
+from engine.record.mask_bits import second_masks
 
-FACT: Final = "constraint"
 UNREAD: Final = "unread"
 
 
@@ -62,12 +61,9 @@ class SecondMasks:
         known = {"library": spec.library, "version": self.facts["grammars"].get(spec.library)}
         reason = self._why_not(spec.library)
         if reason is not None:
-            return {FACT: {**known, UNREAD: reason}}
-        rows = self._rows(spec, tokens, (*self.eos_ids, *sampling.stop_token_ids))
-        refused = next((at for at, token in enumerate(tokens) if not rows[at, token]), None)
-        masks = [f"{int(value):016x}" for value in digests(packed(rows))]
-        whole = tokens[-1] in (*self.eos_ids, *sampling.stop_token_ids)
-        return {FACT: {**known, "masks": masks, "refused": refused, "whole": whole, "text": text}}
+            return {CONSTRAINT: {**known, UNREAD: reason}}
+        ends = (*self.eos_ids, *sampling.stop_token_ids)
+        return {CONSTRAINT: {**known, **second_masks(self._rows(spec, tokens, ends), tokens, ends), "text": text}}
 
     def _why_not(self, library: str) -> str | None:
         theirs = self.facts["grammars"].get(library)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,6 +62,8 @@ class TransformersReference:
         wide = sum(parameter.numel() for parameter in network.parameters()) <= MOST_WIDE
         self._network = network.to(torch.float64 if wide else torch.float32).eval()
         self._context: int = network.config.get_text_config().max_position_embeddings
+        # the head over a long prompt costs memory, not only time
+        self._skips_prompts = "logits_to_keep" in signature(network.forward).parameters
         self.facts: Mapping[str, Any] = {
             "code": f"transformers {type(network).__name__}",
             "dtype": "float64" if wide else "float32",
@@ -77,8 +80,10 @@ class TransformersReference:
         """
         if len(tokens) > self._context:
             raise CapacityError(f"{len(tokens)} tokens exceed the target's context of {self._context}")
-        answer = self._network(input_ids=torch.tensor([list(tokens[:-1])]), use_cache=False)
-        rows: Rows = answer.logits[0, first - 1 :].float().numpy()
+        count = len(tokens) - first
+        fewer = {"logits_to_keep": count} if self._skips_prompts else {}
+        answer = self._network(input_ids=torch.tensor([list(tokens[:-1])]), use_cache=False, **fewer)
+        rows: Rows = answer.logits[0, -count:].float().numpy()
         return rows
 
 

@@ -87,6 +87,33 @@ class TestConstraintReplay:
         assert [each.request for each in found.findings] == ["r0"]
         assert "is that of another state" in found.findings[0].message
 
+    def test_another_number_of_allowed_tokens_is_found(self):
+        found = judged(MASKS, with_first(lambda request: changed(request, mask_count=request.trace.mask_count + 1)))
+        assert found.verdict is Verdict.FAULT
+        assert found.statistic == len(candidate().requests[0].tokens)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("library", "outlines", "another library"),
+            ("whole", None, "another end"),
+            ("text", "x", "another text"),
+            ("version", "0.1", "another version"),
+            ("vocabulary", "0" * 16, "another vocabulary"),
+        ],
+    )
+    def test_an_account_that_contradicts_the_record_is_found(self, name, value, words):
+        def state(request):
+            facts = request.trace.header.facts
+            account = facts["constraint"]
+            other = {**account, name: not account[name] if value is None else value}
+            header = replace(request.trace.header, facts={**facts, "constraint": other})
+            return changed(request, header=header)
+
+        found = judged(MASKS, with_first(state))
+        assert found.verdict is Verdict.FAULT
+        assert words in found.findings[0].message
+
     def test_bits_that_are_not_those_of_the_digest_are_found(self):
         def flip(request):
             bits = request.trace.mask_bits.copy()

@@ -26,6 +26,14 @@ RIGHT = {
     "ends": [1, 2],
     "tools": {"offered": [{}], "calls": [{"name": "f"}], "spans": [[1, 4]]},
 }
+ACCOUNT = {
+    "masks": ["0123456789abcdef"],
+    "counts": [3],
+    "refused": None,
+    "whole": True,
+    "library": "xgrammar",
+    "text": "",
+}
 WRONG = [None, "3", -1, 1.5, True, 2**40, [3], [[2, 1]], [[0, 1], [1, 2]], [["a", "b"]], {"calls": [{}]}]
 
 
@@ -37,8 +45,14 @@ def test_facts_of_the_expected_kinds_are_read():
 
 @pytest.mark.parametrize("mask", ["", None, 7, "\x00", "0" * 15, "-" + "0" * 15])
 def test_a_digest_of_a_mask_is_hexadecimal(mask):
-    assert facts_fault({"constraint": {"masks": ["0123456789abcdef"]}}) is None
-    assert facts_fault({"constraint": {"masks": [mask]}}) is not None
+    assert facts_fault({"constraint": ACCOUNT}) is None
+    assert facts_fault({"constraint": {**ACCOUNT, "masks": [mask]}}) is not None
+
+
+@pytest.mark.parametrize("name", ACCOUNT)
+def test_an_account_of_masks_is_whole(name):
+    fewer = {key: value for key, value in ACCOUNT.items() if key != name}
+    assert (facts_fault({"constraint": fewer}) is None) == (name == "masks")
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -16,6 +16,7 @@ from engine.core.errors import EngineError, InvalidRequest, ModelError
 from engine.core.types import SamplingParams
 from engine.sampling import transforms as sampling
 from engine.sampling.transforms import (
+    UNSORTED,
     gumbel_argmax,
     inverse_cdf,
     log_sum_exp,
@@ -163,6 +164,20 @@ def test_ties_at_a_threshold_are_kept_and_argmax_takes_the_lowest():
     nucleus = transform(logits, [0], 1, SamplingParams(temperature=1.0, top_p=0.5), ()).p
     assert np.flatnonzero(nucleus).tolist() == [1, 2]
     assert np.flatnonzero(transform(logits, [0], 1, SamplingParams(), ()).p).tolist() == [1]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize("mass", [1e-9, 0.3, 0.95, 1.0 - 1e-12])
+def test_the_nucleus_of_a_large_vocabulary_is_that_of_the_sorted_one(scale, mass):
+    # rounded, so that many probabilities are equal
+    weights = np.exp(scale * np.random.default_rng(5).normal(size=UNSORTED + 500).round(1))
+    given = weights / weights.sum()
+    p = given / given.sum()
+    order = np.argsort(-p, kind="stable")
+    kept = order[np.cumsum(p[order]) - p[order] < mass]
+    expected = np.zeros(len(p))
+    expected[kept] = p[kept]
+    assert truncate(given, SamplingParams(top_p=mass)).tobytes() == (expected / expected.sum()).tobytes()
 
 
 def test_a_nucleus_that_holds_the_mass_exactly_takes_no_further_token():

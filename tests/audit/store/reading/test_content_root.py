@@ -12,7 +12,7 @@ from audit.store import RunStatus, Store
 from audit.store.reading.arm_reader import ArmRequest
 from audit.store.reading.content_root import FACTS, LEFT_OUT, content_hash, content_root
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
-from engine.decode.constrained import FACT
+from engine.record.facts import CONSTRAINT
 from engine.record.trace import COLUMNS, STOP_BEGINS, TraceHeader, decode, encode
 from tests.audit.store.build import fill, generation, start
 
@@ -133,7 +133,7 @@ def test_places_in_a_batch_and_latencies_are_left_out(record):
 
 
 def test_the_names_of_facts_are_those_of_the_record():
-    assert {STOP_BEGINS, FACT} <= set(FACTS)
+    assert {STOP_BEGINS, CONSTRAINT} <= set(FACTS)
     assert not set(FACTS) & set(PLACES)
 
 
