@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import keyword
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,140 +22,65 @@ from audit.errors import CannotDecide, UserError
 from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "admission": (
-        "audit.commands.decide.admission:command",
-        "Admit pods to a Kubernetes cluster by the gate's decisions.",
-    ),
-    "attach": (
-        "audit.commands.share.attach:command",
-        "Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.",
-    ),
-    "attest": (
-        "audit.commands.share.attest:command",
-        "Sign statements about RUN (a ULID, a prefix of one, or latest), and record them.",
-    ),
-    "bom": (
-        "audit.commands.share.bom:command",
-        "Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims.",
-    ),
-    "checklist": (
-        "audit.commands.decide.checklist:command",
-        "Answer what production asks of RUN from its evidence, or name what is missing.",
-    ),
-    "controls": (
-        "audit.commands.decide.controls:command",
-        "Show which checks and records are evidence for which clauses of laws and standards.",
-    ),
-    "convert": (
-        "audit.commands.operate.convert:command",
-        "Convert MODEL, a folder or another source of models, for another engine.",
-    ),
-    "coverage": (
-        "audit.commands.look.coverage:command",
-        "Show the situations that RUN met and how often its checks examined each.",
-    ),
-    "db": ("audit.commands.operate.db:command", "Maintain the provenance store."),
-    "diff": (
-        "audit.commands.look.diff:command",
-        "Show what differs between runs A and B: settings, verdicts, acceptance by domain and position, outputs.",
-    ),
-    "disclose": (
-        "audit.commands.decide.disclose:command",
-        "Write the plain statement about the speculation of RUN, from its evidence alone.",
-    ),
-    "doctor": ("audit.commands.operate.doctor:command", "Check this installation; exit 1 if an audit could not run."),
-    "eval": (
-        "audit.commands.run.eval:command",
-        "Run an evaluation twice, without speculation and with it, and compare its scores and its answers.",
-    ),
-    "export": (
-        "audit.commands.share.export:command",
-        "Write the finished RUN to a file that others can verify and import.",
-    ),
-    "gate": (
-        "audit.commands.decide.gate:command",
-        "Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.",
-    ),
-    "import": (
-        "audit.commands.share.import_bundle:command",
-        "Verify BUNDLE, a file of `audit export`, and add its run to a store.",
-    ),
-    "join": ("audit.commands.run.join:command", "Join the SHARDs of a run to one run, and judge it."),
-    "judge": (
-        "audit.commands.run.judge:command",
-        "Judge RUN again from its record, store the new verdicts beside the old ones, and print what differs.",
-    ),
-    "keys": ("audit.commands.share.keys:command", "Make and show the keys that sign checkpoints of a store's log."),
-    "list": ("audit.commands.look.list:command", "List the newest runs of a store."),
-    "minimize": ("audit.commands.run.minimize:command", "Find a small reproducer of a fault of RUN, from one REQUEST."),
-    "parity": (
-        "audit.commands.look.parity:command",
-        "Compare instances of one engine: two or more stored RUNs, or N fresh processes of a suite.",
-    ),
-    "plan": (
-        "audit.commands.run.plan:command",
-        "Estimate whether SUITE is large enough for its margins, and how long it takes.",
-    ),
-    "probe": (
-        "audit.commands.operate.probe:command",
-        "Find out what the OpenAI-compatible server at URL is and what it speaks.",
-    ),
-    "query": ("audit.commands.look.query:command", "Query the store: NAME is one of the named queries, or give --sql."),
-    "register": (
-        "audit.commands.share.register:command",
-        "Put the digests of SUITE and POLICY into the store's log, before the run.",
-    ),
-    "replay": (
-        "audit.commands.look.replay:command",
-        "Decode RUN again from its record, and say which tokens and which bits of the target's rows come again.",
-    ),
-    "report": (
-        "audit.commands.look.report:command",
-        "Write the report of RUN (a ULID, a prefix of one, or latest) as one HTML file.",
-    ),
-    "resume": (
-        "audit.commands.run.resume:command",
-        "Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).",
-    ),
-    "review": (
-        "audit.commands.decide.review:command",
-        "Sign an approval or a rejection of RUN (a ULID, a prefix of one, or latest), or of a waiver for it.",
-    ),
-    "run": ("audit.commands.run.run:command", "Run SUITE, a YAML file or the name of a packaged suite."),
-    "schema": ("audit.commands.share.schema:command", "Print the JSON Schema NAME, or the names of all schemas."),
-    "selftest": ("audit.commands.run.selftest:command", "Run deliberately broken arms and clean arms, and judge both."),
-    "serve": (
-        "audit.commands.operate.serve:command",
-        "Serve MODEL, or an arm of MODEL if it is a suite, to OpenAI clients on this machine, and record every answer.",
-    ),
-    "show": (
-        "audit.commands.look.show:command",
-        "Show RUN (an unambiguous prefix of its id, or `latest`), or one REQUEST of it token by token.",
-    ),
-    "sweep": ("audit.commands.run.sweep:command", "Find the fastest draft length of each arm of SUITE."),
-    "validate": (
-        "audit.commands.run.validate:command",
-        "Check SUITE, a YAML file or the name of a packaged suite, and print what it would run.",
-    ),
-    "verify": (
-        "audit.commands.share.verify:command",
-        "Check that REPORT, its statement and the store still agree, or recompute every hash of a bundle.",
-    ),
-    "view": (
-        "audit.commands.operate.view:command",
-        "Show the pages of a store in a browser: runs, requests, trends, and the difference between two runs.",
-    ),
-    "waive": (
-        "audit.commands.decide.waive:command",
-        "Sign a waiver of one unmet requirement of RUN (a ULID, a prefix of one, or latest) under a policy.",
-    ),
-    "watch": (
-        "audit.commands.operate.watch:command",
-        "Follow the /metrics of the live server at URL, and alarm when acceptance fell.",
-    ),
+SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "run": {
+        "run": "Run a suite: a YAML file or the name of a packaged one.",
+        "plan": "Estimate whether a suite is large enough, and its time.",
+        "validate": "Check a suite and print what it would run.",
+        "resume": "Continue an interrupted run.",
+        "judge": "Judge a run again from its record.",
+        "minimize": "Find a small reproducer of a fault.",
+        "sweep": "Find the fastest draft length of each arm.",
+        "eval": "Compare an evaluation with and without speculation.",
+        "join": "Join the shards of a run, and judge it.",
+        "selftest": "Judge deliberately broken arms and clean ones.",
+    },
+    "look": {
+        "list": "List the newest runs of a store.",
+        "show": "Show a run, or one request token by token.",
+        "report": "Write the report of a run as one HTML file.",
+        "query": "Query the store by a named query or in SQL.",
+        "coverage": "Show the situations that a run met.",
+        "diff": "Show what differs between two runs.",
+        "replay": "Decode a run again and compare every token.",
+        "parity": "Compare instances of one engine.",
+    },
+    "decide": {
+        "gate": "Decide on a run by a policy, and record the decision.",
+        "review": "Sign an approval or a rejection of a run.",
+        "waive": "Sign a waiver of one unmet requirement.",
+        "disclose": "Write the plain statement about a run's speculation.",
+        "checklist": "Answer what production asks of a run.",
+        "controls": "Show the evidence for clauses of laws and standards.",
+        "admission": "Admit pods to Kubernetes by the gate's decisions.",
+    },
+    "share": {
+        "attach": "Attach the evidence of a run to a report.",
+        "verify": "Check a report against its store, or a bundle.",
+        "export": "Write a run to a file that others can verify.",
+        "import": "Verify a bundle, and add its run to a store.",
+        "attest": "Sign statements about a run.",
+        "register": "Log the digests of a suite and a policy before a run.",
+        "bom": "Print a CycloneDX bill of materials of a run.",
+        "keys": "Make and show the keys that sign.",
+        "schema": "Print a JSON Schema, or the names of all.",
+    },
+    "operate": {
+        "doctor": "Check this installation.",
+        "probe": "Find out what a server is and what it speaks.",
+        "serve": "Serve a model to OpenAI clients, and record all answers.",
+        "watch": "Follow a live server; alarm when acceptance fell.",
+        "view": "Show the pages of a store in a browser.",
+        "convert": "Convert a model for another engine.",
+        "db": "Maintain the provenance store.",
+    },
 }
-"""Import path and first help sentence of each command, so `audit --help` imports none of them."""
+"""Short help of each command by section, the first day's commands first: `audit --help` imports none of them."""
+COMMANDS: Final = {name: section for section, commands in SECTIONS.items() for name in commands}
+"""The section of each command, which is also the folder of its module."""
+FIRST: Final = ("run", "plan", "validate", "list", "show", "report", "query", "gate", "doctor")
+"""The commands of the first day."""
+EXAMPLE: Final = ("audit run quickstart", "audit show latest", "audit gate latest --policy standard")
 
 
 def _import_uncollected(module: str) -> None:
@@ -179,10 +105,6 @@ def _visible_usage() -> Iterator[None]:
         raise click.UsageError(text, getattr(error, "ctx", None)) from error
 
 
-def _short(name: str, room: int) -> str:
-    return click.Command(name, help=COMMANDS[name][1]).get_short_help_str(room)
-
-
 class _Notes(logging.Handler):
     """Shows what the store has to say while a command waits for it."""
 
@@ -194,25 +116,35 @@ class LazyGroup(click.Group):
     """A group that imports a command on first use; `audit --help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """All names, sorted."""
-        return sorted(COMMANDS)
+        """All names, section by section."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """The command behind a name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        name = "import_bundle" if keyword.iskeyword(cmd_name) else cmd_name
+        module = f"audit.commands.{COMMANDS[cmd_name]}.{name}"
         if module not in sys.modules:
             _import_uncollected(module)
-        command: click.Command = getattr(sys.modules[module], attribute)
+        command: click.Command = sys.modules[module].command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with their first sentences, as click lays them out."""
-        names = self.list_commands(ctx)
-        room = formatter.width - 6 - max(map(len, names))
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _short(name, room)) for name in names])
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As click's; an unknown name is answered with the nearest one."""
+        if args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(args[0], COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """The commands by section."""
+        widest = max(map(len, COMMANDS))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section.capitalize()):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's, with the user's text in an error made visible."""
@@ -256,7 +188,9 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
         context.exit()
 
 
-@click.command("audit", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "audit", cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -265,5 +199,12 @@ def _print_version(context: click.Context, _parameter: click.Parameter, asked: b
     callback=_print_version,
     help="Show this version, Python's and those of the installed engines, and exit.",
 )
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Audit speculative decoding: run suites, keep the evidence, gate deployments."""
+    if context.invoked_subcommand is None:
+        formatter = context.make_formatter()
+        with formatter.section("First commands"):
+            formatter.write_dl([(name, SECTIONS[COMMANDS[name]][name]) for name in FIRST])
+        begin = [str(main.help), "", "To begin:", *(f"  {line}" for line in EXAMPLE)]
+        echo(*begin, "", *formatter.getvalue().splitlines(), "", "All commands: audit --help")

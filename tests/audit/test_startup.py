@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from audit.cli import COMMANDS, main
+from audit.cli import COMMANDS, FIRST, SECTIONS, main
 from tests.audit.store.build import made_store
 
 WATCHED = (
@@ -79,13 +81,33 @@ def test_commands_on_a_store_import_what_they_need(arguments, allowed, tmp_path)
     assert imported(*places, "--store", made_store(tmp_path)) <= allowed
 
 
-def test_the_help_of_the_whole_is_that_of_the_commands():
+def test_every_command_is_where_its_section_says():
     context = click.Context(main)
-    for name, (_, sentence) in COMMANDS.items():
-        command = main.get_command(context, name)
-        assert command is not None
-        assert sentence == command.help.split("\n\n")[0].replace("\n", " ")
-        assert command.get_short_help_str(200) == click.Command(name, help=sentence).get_short_help_str(200)
+    for name in COMMANDS:
+        assert main.get_command(context, name).name == name
+
+
+def test_the_help_of_the_whole_cuts_nothing_at_80_columns():
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=80).stdout
+    for commands in SECTIONS.values():
+        for name, text in commands.items():
+            assert re.search(rf"^  {name} +{re.escape(text)}$", shown, re.MULTILINE)
+    assert [line[:-1].lower() for line in shown.splitlines() if re.fullmatch(r"\w+:", line)][1:] == list(SECTIONS)
+
+
+def test_the_command_alone_shows_the_first_steps():
+    result = CliRunner().invoke(main, [], terminal_width=80)
+    assert result.exit_code == 0
+    assert all(re.search(rf"^  {name} ", result.stdout, re.MULTILINE) for name in FIRST)
+    assert "audit run quickstart" in result.stdout
+    assert len(result.stdout.splitlines()) < 25
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("shwo", "show"), ("validat", "validate"), ("Run", "run")])
+def test_an_unknown_command_is_answered_with_the_nearest(typed, meant):
+    result = CliRunner().invoke(main, [typed])
+    assert result.exit_code == 2
+    assert f"did you mean '{meant}'?" in result.stderr
 
 
 @pytest.mark.medium
