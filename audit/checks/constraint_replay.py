@@ -66,7 +66,7 @@ class _WrongMask:
 
 
 def _misstated(request: RequestRecord, account: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[_WrongMask]:
-    """What an account says about its grammar and its answer, and the record or the arm's `usual` account does not."""
+    """Statements of an account about its grammar and answer that the record, or the arm's `usual` one, contradicts."""
     header = request.trace.header
     spec, decoded, text = header.sampling.structured, str(header.facts.get("decoded", request.text)), account["text"]
     assert spec is not None

@@ -15,7 +15,7 @@ import numpy as np
 from engine.constraints.compiled import Grammars
 from engine.core.types import SamplingParams
 from engine.record.facts import CONSTRAINT
-from engine.record.mask_bits import second_masks
+from engine.record.rows.row_digests import second_masks
 from engine.sampling.stopping import Decode
 
 

@@ -22,7 +22,7 @@ from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
 from engine.record.facts import CONSTRAINT
-from engine.record.mask_bits import second_masks
+from engine.record.rows.row_digests import second_masks
 
 UNREAD: Final = "unread"
 
