@@ -25,6 +25,7 @@ from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Ve
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 from engine.core.types import Protocol
+from engine.stream.fresh_reading import FreshReading
 from engine.stream.text_stream import Decided
 
 NO_FILTERS = "the arm has no filters"
@@ -100,6 +101,17 @@ def _against_baseline(request: RequestRecord, stream: RecordedStream, base: Requ
     )
 
 
+def _against_fresh(stream: RecordedStream, again: FreshReading) -> str | None:
+    """The first difference from the stream that fresh filters make of the same text."""
+    written = tuple(decision for decision in stream.decisions if decision.token >= 0)
+    return (
+        _difference(written, again.decisions, FRESH)
+        or ("its decisions are recorded in another order" if written != again.decisions else None)
+        or other_chunk(stream.chunks, again.chunks)
+        or (f"filters held {stream.held} characters, fresh ones {again.held}" if stream.held != again.held else None)
+    )
+
+
 def _promises_tokens(request: RequestRecord) -> bool:
     header = request.trace.header
     return header.sampling.greedy or header.protocol is Protocol.GUMBEL
@@ -146,8 +158,7 @@ def _compare(evidence: Evidence) -> _Tally:
             compared = True
         again = stream_again(request, stream, fresh) if request.tokens else None
         if again is not None:
-            written = [decision for decision in stream.decisions if decision.token >= 0]
-            result.append(_difference(written, again.decisions, FRESH) or other_chunk(stream.chunks, again.chunks))
+            result.append(_against_fresh(stream, again))
             tally.again += 1
             compared = True
         elif request.tokens:

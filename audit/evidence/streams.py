@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from audit.evidence.records import ArmRecord, RequestRecord
 from engine.core.errors import EngineError
 from engine.record.effective import Effective
+from engine.record.facts import is_whole
 from engine.record.trace import TraceHeader
 from engine.sampling.stopping import StopRule
 from engine.stream.fresh_reading import MODELS, FreshReading, read_afresh, reading_of
@@ -37,7 +38,7 @@ class RecordedStream:
     filters: the identity of each filter.
     decoded: what all tokens decode to.
     ends: [E] characters, without an incomplete one at the end, that the first 1, 2, ... tokens decode to.
-    held: characters for which filters still waited when the response ended; None if the record does not say it.
+    held: characters for which filters still waited when the response ended.
     again: the engine's second reading by fresh filters; None where a check can make it.
     """
 
@@ -47,7 +48,7 @@ class RecordedStream:
     filters: tuple[Mapping[str, Any], ...]
     decoded: str
     ends: tuple[int, ...]
-    held: int | None = None
+    held: int = 0
     again: FreshReading | None = None
 
     @property
@@ -87,14 +88,16 @@ def stream_of(header: TraceHeader) -> RecordedStream | None:
 
 def _read(facts: Mapping[str, Any], beside: Mapping[str, Any]) -> RecordedStream:
     reading = reading_of(facts)
+    if not is_whole(facts["read"]):
+        raise TypeError("the characters that were read are no whole number")
     return RecordedStream(
         chunks=reading.chunks,
         decisions=reading.decisions,
-        read=int(facts["read"]),
+        read=facts["read"],
         filters=tuple(dict(fact) for fact in facts["filters"]),
         decoded=str(beside["decoded"]),
         ends=tuple(map(int, beside["ends"])),
-        held=int(facts["held"]) if "held" in facts else None,
+        held=reading.held,
         again=reading_of(facts["again"]) if "again" in facts else None,
     )
 
@@ -151,7 +154,7 @@ def stream_again(request: RequestRecord, stream: RecordedStream, fresh: FreshFil
     reading = stream.again if fresh.reason else _read_again(request, stream, fresh.rules)
     if reading is None:
         return None
-    return FreshReading(reading.decisions, _by_step(reading.chunks, request))
+    return replace(reading, chunks=_by_step(reading.chunks, request))
 
 
 def _read_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> FreshReading | None:

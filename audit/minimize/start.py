@@ -53,7 +53,7 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
     """Choose fault and request of a run.
 
     `request` is `case#sample` or `arm/case#sample`; None takes the first that the fault names. Without the name of a
-    check, the fault is the first that names the request, or else the first.
+    check, the fault is the first that names the request, or else the first; contradictions come before statistics.
 
     Raises:
         UserError: the suite has changed, or the fault or request does not exist.
@@ -79,7 +79,8 @@ def _faults(store: Store, run: StoredRun, suite: Suite, check: str | None) -> li
     if not every:
         raise UserError(f"run {run.ulid} has no fault: there is nothing to minimize")
     if check is None:
-        return every
+        # a contradiction that names a request shrinks in few runs, a statistic needs its tokens in each
+        return sorted(every, key=lambda fault: (bool(fault.p_value), not fault.findings))
     load(check)
     faults = [item for item in every if item.check == check]
     if not faults:

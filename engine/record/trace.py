@@ -360,8 +360,8 @@ def header_of_document(data: dict[str, Any]) -> TraceHeader:
         **data,
     )
     strange = [name for name, kind in _KINDS.items() if not isinstance(getattr(header, name), kind)]
-    if strange or header.stream not in STREAMS or stream != str(header.stream):
-        raise ValueError(f"the header's {', '.join(strange) or 'stream'} is of another kind")
+    if strange or header.stream not in STREAMS or stream != str(header.stream) or not 0 <= header.kept_share <= 1:
+        raise ValueError(f"the header's {', '.join(strange) or 'stream or kept_share'} is of another kind")
     return header
 
 

@@ -21,21 +21,23 @@ MODELS: Final = ("classifier",)
 
 @dataclass(frozen=True, slots=True)
 class FreshReading:
-    """The decisions and the chunks of a fresh stream."""
+    """The decisions and the chunks of a stream, and the characters for which a filter waited when it ended."""
 
     decisions: tuple[Decided, ...]
     chunks: tuple[TextChunk, ...]
+    held: int = 0
 
     def facts(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "decisions": [asdict(decision) for decision in self.decisions],
             "chunks": [[chunk.tokens, chunk.text] for chunk in self.chunks],
+            "held": self.held,
         }
 
 
 def reading_of(facts: Mapping[str, Any]) -> FreshReading:
-    """The decisions and chunks in recorded facts.
+    """A stream in recorded facts.
 
     Raises:
         KeyError, TypeError, ValueError: the facts have another form.
@@ -44,11 +46,11 @@ def reading_of(facts: Mapping[str, Any]) -> FreshReading:
     chunks = tuple(TextChunk(tokens, text) for tokens, text in facts["chunks"])
     whole = [number for made in decisions for number in (made.filter, made.token, made.start, made.end)]
     texts = [*(made.category for made in decisions), *(chunk.text for chunk in chunks)]
-    if not all(type(number) is int for number in [*whole, *(chunk.tokens for chunk in chunks)]):
-        raise TypeError("a decision or a chunk has a place that is no whole number")
+    if not all(type(number) is int for number in [*whole, *(chunk.tokens for chunk in chunks), facts["held"]]):
+        raise TypeError("a decision, a chunk or the end has a place that is no whole number")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a decision or a chunk has a text of another kind")
-    return FreshReading(decisions, chunks)
+    return FreshReading(decisions, chunks, facts["held"])
 
 
 def has_model(rules: Sequence[FilterRules]) -> bool:
@@ -73,4 +75,4 @@ def read_afresh(rules: StreamRules, stops: StopRule, tokens: Sequence[int], reas
         # a filter ended the response when it was over already
         reading.read(tokens, FinishReason.LENGTH)
         reading.release(count)
-    return FreshReading(tuple(reading.decisions), tuple(reading.chunks))
+    return FreshReading(tuple(reading.decisions), tuple(reading.chunks), reading.held)

@@ -176,6 +176,7 @@ def stream_facts(rules: StreamRules, decisions: Sequence[Decided]) -> dict[str, 
         "decisions": [asdict(decision) for decision in decisions],
         "chunks": [],
         "read": 0,
+        "held": 0,
     }
 
 

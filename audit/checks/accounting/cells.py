@@ -52,8 +52,10 @@ def _sums(trace: Trace) -> Mapping[str, BoundedSum]:
     q = np.where(used, trace.cell_q, 0.0).astype(np.float64)
     tail_p, tail_q = 1.0 - p.sum(axis=1), 1.0 - q.sum(axis=1)
     own = used & (trace.cell_id == trace.token[:, None])
+    before = used & (trace.cell_id < trace.token[:, None])
     held = np.where(own, q, 0.0).sum(axis=1) + 0.0 * tail_q
-    product, surplus = (p * q).sum(axis=1), np.maximum(p - q, 0.0).sum(axis=1)
+    product, more = (p * q).sum(axis=1), np.maximum(p - q, 0.0)
+    surplus, below = more.sum(axis=1), np.where(before, more, 0.0).sum(axis=1) + 0.0 * tail_q
     with np.errstate(invalid="ignore"):
         lead = trace.top_score[:, 0] - trace.top_score[:, 1]
     return {
@@ -61,6 +63,7 @@ def _sums(trace: Trace) -> Mapping[str, BoundedSum]:
         "tail 1": BoundedSum(trace.tail[:, 1], tail_q, tail_q),
         "q_token": BoundedSum(trace.q_token, held, np.where(own.any(axis=1), held, tail_q)),
         "product": BoundedSum(trace.product, product, product + tail_p * tail_q),
+        "residual_below": BoundedSum(trace.residual_below, below, below + tail_p),
         "residual_sum": BoundedSum(trace.residual_sum, surplus + np.maximum(tail_p - tail_q, 0.0), surplus + tail_p),
         "top_lse": _score_sum(trace),
         "margin": BoundedSum(trace.margin, lead, lead),

@@ -39,7 +39,9 @@ class _MinimizeResult:
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("request", required=False)
 @click.option(
-    "--check", metavar="NAME", help="Check of the fault. Default: the first that names REQUEST, else the first."
+    "--check",
+    metavar="NAME",
+    help="Check of the fault. Default: the first that names REQUEST, exact ones before statistics.",
 )
 @click.option("--trials", type=click.IntRange(min=2), default=200, show_default=True, help="Maximum number of runs.")
 @click.option(

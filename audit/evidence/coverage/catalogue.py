@@ -75,9 +75,9 @@ def tool_call_at_step_end(view: RequestView) -> Mask | None:
 
 
 def filter_at_length(view: RequestView) -> Mask | None:
-    """Requests that end at their length limit while a filter holds text back; None if the record does not say it."""
+    """Requests that end at their length limit while a filter holds text back; None if no stream is recorded."""
     stream = stream_of(view.trace.header)
-    if stream is None or stream.held is None:
+    if stream is None:
         return None
     mask = view.nothing()
     mask[-1:] = view.request.finish_reason is FinishReason.LENGTH and stream.held > 0

@@ -11,7 +11,7 @@ from engine.core.types import Protocol, RecordLevel
 from engine.record.columns import TOP
 from tests.audit.checks.simulator import SAMPLED, Setup, arm, world
 
-SUMS = ("q_token", "product", "residual_sum", "top_lse")
+SUMS = ("q_token", "product", "residual_below", "residual_sum", "top_lse")
 
 
 def trace_of(vocabulary, **sampling):

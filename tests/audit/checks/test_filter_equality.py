@@ -65,6 +65,18 @@ def test_a_decision_too_many_or_too_few_is_a_fault_without_a_baseline_too():
         assert "a fresh filter" in result.summary
 
 
+def test_the_order_of_decisions_and_the_text_held_at_the_end_are_made_again():
+    clean = replace(evidence("chain"), baseline=None)
+    request = decided(clean)
+    kept = stream(clean, request)
+    turned = judge(with_stream(clean, request, decisions=kept["decisions"][::-1]))
+    assert turned.verdict is Verdict.FAULT
+    assert "another order" in turned.findings[0].message
+    longer = judge(with_stream(clean, request, held=kept["held"] + 1))
+    assert longer.verdict is Verdict.FAULT
+    assert "fresh ones" in longer.findings[0].message
+
+
 def test_another_version_is_a_fault():
     clean = evidence("gumbel")
     listed = stream(clean)["filters"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from audit.evidence.verdicts import Verdict
 from audit.minimize.page import CUT_DOWN
+from audit.minimize.start import begin
 from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Suite
@@ -160,6 +161,17 @@ def test_without_a_request_the_fault_names_it(broken):
     assert told.exit_code == 0
     assert told.stderr.startswith("greedy_equality of arm stale, from stale/w/r")
     assert "further reductions may be possible" in told.stdout
+
+
+@pytest.mark.medium
+def test_contradictions_that_name_a_request_are_chosen_before_statistics(broken, monkeypatch):
+    with Store.open(broken.store, create=False, read_only=True) as store:
+        run = store.load_run(broken.runs()[-1])
+        replay = next(each for each in store.checks(run.ulid) if each.check == "replay")
+        by_chance = [replace(replay, check="law", p_value=1e-6), replace(replay, check="bitwise", findings=())]
+        monkeypatch.setattr(Store, "checks", lambda *_: [*by_chance, replay])
+        start = begin(store, run, load_suite(broken.folder / "suite.yaml"), None, None)
+    assert (start.fault.check, start.by_chance) == ("replay", False)
 
 
 @pytest.mark.medium

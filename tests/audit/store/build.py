@@ -78,6 +78,7 @@ EVENTS = MappingProxyType(
             ],
             "chunks": [],
             "read": 0,
+            "held": 0,
         },
     }
 )

@@ -5,7 +5,7 @@ import pytest
 from engine.stream.fresh_reading import reading_of
 
 DECISION = {"filter": 0, "category": "c", "token": 1, "start": 0, "end": 2, "action": "redact"}
-RIGHT = {"decisions": [DECISION], "chunks": [[1, "ab"]]}
+RIGHT = {"decisions": [DECISION], "chunks": [[1, "ab"]], "held": 0}
 
 
 def test_recorded_facts_are_read_back():
@@ -22,6 +22,8 @@ def test_recorded_facts_are_read_back():
         {"chunks": [["1", "ab"]]},
         {"chunks": [[1, 2]]},
         {"chunks": [[1]]},
+        {"held": "0"},
+        {"held": None},
     ],
 )
 def test_facts_of_another_kind_are_refused(change):
