@@ -169,9 +169,13 @@ def _changes(run: _Run, victim: Generation, numbers: np.random.Generator) -> Ite
     for part in changed_documents(fields, numbers):
         yield partial(_with_fields, victim, part)
     for part in changed_documents(effective.to_json(), numbers):
-        stated = Effective.from_json(part.value)
-        if stated != effective:
-            yield partial(_Changed, f"statement: {part.place}", part.way, victim, stated)
+        if _stated(part.value) != _stated(effective.to_json()):
+            yield partial(_Changed, f"statement: {part.place}", part.way, victim, Effective.from_json(part.value))
+
+
+def _stated(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys that say something: a null says as little as no key."""
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def _with_column(victim: Generation, name: str, way: str, column: Any) -> _Changed:
