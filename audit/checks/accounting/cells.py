@@ -52,6 +52,7 @@ def _sums(trace: Trace) -> Mapping[str, BoundedSum]:
     q = np.where(used, trace.cell_q, 0.0).astype(np.float64)
     tail_p, tail_q = 1.0 - p.sum(axis=1), 1.0 - q.sum(axis=1)
     own = used & (trace.cell_id == trace.token[:, None])
+    idle_p, idle_q = (np.where(used, 0.0, np.abs(cells)).sum(axis=1) for cells in (trace.cell_p, trace.cell_q))
     before = used & (trace.cell_id < trace.token[:, None])
     held = np.where(own, q, 0.0).sum(axis=1) + 0.0 * tail_q
     product, more = (p * q).sum(axis=1), np.maximum(p - q, 0.0)
@@ -59,6 +60,8 @@ def _sums(trace: Trace) -> Mapping[str, BoundedSum]:
     with np.errstate(invalid="ignore"):
         lead = trace.top_score[:, 0] - trace.top_score[:, 1]
     return {
+        "unused p": BoundedSum(idle_p, 0.0 * idle_p, 0.0 * idle_p),
+        "unused q": BoundedSum(idle_q + 0.0 * tail_q, 0.0 * tail_q, 0.0 * tail_q),
         "tail 0": BoundedSum(trace.tail[:, 0], tail_p, tail_p),
         "tail 1": BoundedSum(trace.tail[:, 1], tail_q, tail_q),
         "q_token": BoundedSum(trace.q_token, held, np.where(own.any(axis=1), held, tail_q)),

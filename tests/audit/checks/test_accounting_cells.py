@@ -9,6 +9,7 @@ from audit.checks.accounting.cells import cell_faults
 from audit.checks.accounting.rules import one_hot_faults
 from engine.core.types import Protocol, RecordLevel
 from engine.record.columns import TOP
+from engine.record.rows.lumping import PAD
 from tests.audit.checks.simulator import SAMPLED, Setup, arm, world
 
 SUMS = ("q_token", "product", "residual_below", "residual_sum", "top_lse")
@@ -47,6 +48,16 @@ def test_the_mass_outside_the_cells_is_the_rest(trace, side):
     tail[at, side] += 0.01
     (fault,) = cell_faults(replace(trace, tail=tail))
     assert f": tail {side} " in fault.message
+
+
+@pytest.mark.parametrize(("name", "value"), [("cell_p", 1.0), ("cell_q", -0.5), ("cell_q", np.nan)])
+def test_a_cell_that_is_not_used_has_no_mass(name, value):
+    trace = trace_of(3 * TOP)
+    cells = getattr(trace, name).copy()
+    row, cell = np.argwhere((trace.cell_id == PAD) & ~np.isnan(trace.tail[:, 1, None]))[0]
+    cells[row, cell] = value
+    (fault,) = cell_faults(replace(trace, **{name: cells}))
+    assert f": unused {name[-1]} " in fault.message
 
 
 def test_a_one_hot_row_has_all_mass_on_its_token():
