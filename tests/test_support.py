@@ -5,7 +5,7 @@ import pytest
 from engine.core.types import Protocol
 from tests import conftest
 from tests.support.cases import every_case
-from tests.support.share import Share, parse_share
+from tests.support.share import Share, parse_share, split
 from tests.support.tiers import daily, fast_first, slow_unless
 
 FILE = """
@@ -74,6 +74,13 @@ def test_shares_together_are_the_whole(tmp_path, capsys):
 def test_a_share_that_is_none_is_refused(text):
     with pytest.raises(pytest.UsageError, match="write K/N, with K from 1 to N"):
         parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "kept"), [(3, 4, [0]), (3, 2, [1]), (1, 4, [0]), (9, 4, [3, 7]), (0, 4, [])]
+)
+def test_a_share_of_few_tests_is_never_empty(count, first, kept):
+    assert split(range(count), Share(first, 4))[0] == kept
 
 
 def test_a_share_is_read():

@@ -28,8 +28,11 @@ def parse_share(text: str) -> Share:
 
 
 def split(items: Sequence[pytest.Item], share: Share) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The selected and the deselected items."""
+    """The selected and the deselected items; a share beyond the last item begins again at the first, so that it runs
+    something.
+    """
     kept, left = [], []
-    for count, item in enumerate(items, 1):
-        (kept if (count - share.first) % share.of == 0 else left).append(item)
+    first = (share.first - 1) % max(1, min(share.of, len(items)))
+    for index, item in enumerate(items):
+        (kept if index % share.of == first else left).append(item)
     return kept, left
