@@ -123,6 +123,7 @@ class LazyGroup(click.Group):
         """The command behind a name."""
         if cmd_name not in COMMANDS:
             return None
+        # a keyword names no module
         name = "import_bundle" if keyword.iskeyword(cmd_name) else cmd_name
         module = f"audit.commands.{COMMANDS[cmd_name]}.{name}"
         if module not in sys.modules:

@@ -136,7 +136,7 @@ def _read(request: RequestRecord, usual: Mapping[str, Any]) -> _Read:
         step = int(steps[first.at]) if first.at < len(steps) else 0
         token = int(trace.token[first.at]) if first.at < len(trace.token) else -1
         finding = Finding(request.request_id, step, f"token {token}, number {first.at + 1}: {first.reason}")
-    return _Read(len(trace.token), len(result), finding)
+    return _Read(len(trace.token), len({item.at for item in result}), finding)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

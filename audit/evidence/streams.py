@@ -48,7 +48,7 @@ class RecordedStream:
     filters: tuple[Mapping[str, Any], ...]
     decoded: str
     ends: tuple[int, ...]
-    held: int = 0
+    held: int
     again: FreshReading | None = None
 
     @property

@@ -168,8 +168,9 @@ def _changes(run: _Run, victim: Generation, numbers: np.random.Generator) -> Ite
     fields = {"text": victim.text, "finish_reason": victim.finish_reason.value, "latency_us": victim.latency_us}
     for part in changed_documents(fields, numbers):
         yield partial(_with_fields, victim, part)
-    for part in changed_documents(effective.to_json(), numbers):
-        if _stated(part.value) != _stated(effective.to_json()):
+    document = effective.to_json()
+    for part in changed_documents(document, numbers):
+        if _stated(part.value) != _stated(document):
             yield partial(_Changed, f"statement: {part.place}", part.way, victim, Effective.from_json(part.value))
 
 

@@ -31,7 +31,6 @@ REASONS: Final[Mapping[str, str]] = {
     "header: facts.row": f"it names the place in the batch, which no other request has; {SITUATION}",
     "header: facts.unlike*": f"{NEIGHBOUR}; {SITUATION}",
     "header: facts.tools.spans*": f"the places of calls among the tokens; {SITUATION}",
-    "statement: fault": "it names a fault that was planted, and takes nothing away from one that shows",
 }
 """By pattern of quantities."""
 UNEXPLAINED: Final = "none: no check looks at it twice"

@@ -25,7 +25,7 @@ class FreshReading:
 
     decisions: tuple[Decided, ...]
     chunks: tuple[TextChunk, ...]
-    held: int = 0
+    held: int
 
     def facts(self) -> dict[str, Any]:
         """As JSON values."""
