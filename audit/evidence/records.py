@@ -5,8 +5,8 @@ A check gets one `Evidence` and no models, files or engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, overload
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 UNREADABLE: Final = "unreadable"
 """Kind of the error of a request whose record contradicts itself: the engine answered, and the record shows nothing."""
+
+DIRECTED: Final = "directed"
+"""Workload and domain of the requests that the auditor adds to bring about situations."""
 
 
 class Level(IntEnum):
@@ -88,6 +91,16 @@ class RequestRecord:
         """Key of the request for pairing across arms (case and repetition)."""
         return f"{self.case_id}#{self.sample}"
 
+    @property
+    def directed(self) -> bool:
+        """True if the auditor added the request; no suite has a workload of that name."""
+        return is_directed(self.case_id)
+
+
+def is_directed(case_id: str) -> bool:
+    """True for the cases that the auditor adds."""
+    return case_id.startswith(f"{DIRECTED}/")
+
 
 class LazyRequests(Sequence[RequestRecord]):
     """Records that are read on each access and never cached.
@@ -135,6 +148,17 @@ class ArmRecord:
     """Requests without an answer; `requests` does not contain them."""
     refused: Sequence[RequestRecord] = ()
     """Requests whose prompt a filter refused; they have no tokens, and `requests` does not contain them."""
+    directed: Mapping[int, str] = field(default_factory=dict)
+    """Pairing key of each directed request by its index in `requests`."""
+
+    def keeping(self, keys: Container[str] = ()) -> ArmRecord:
+        """Without the directed requests, but for those of these pairing keys."""
+        dropped = {index for index, key in self.directed.items() if key not in keys}
+        if not dropped:
+            return self
+        kept, read = [index for index in range(len(self.requests)) if index not in dropped], self.requests
+        directed = {place: self.directed[index] for place, index in enumerate(kept) if index in self.directed}
+        return replace(self, requests=LazyRequests(len(kept), lambda at: read[kept[at]]), directed=directed)
 
     @property
     def unreadable(self) -> Mapping[str, str]:
@@ -178,6 +202,21 @@ class Evidence:
     def controls(self) -> tuple[ArmRecord, ...]:
         """Every repeated run of the baseline."""
         return self.noise if self.control is None else (self.control, *self.noise)
+
+    def of_workload(self) -> Evidence:
+        """The evidence of the suite's own requests, without those that the auditor added."""
+        return Evidence(
+            candidate=self.candidate.keeping(),
+            baseline=None if self.baseline is None else self.baseline.keeping(),
+            control=None if self.control is None else self.control.keeping(),
+            companions={kind: arm.keeping() for kind, arm in self.companions.items()},
+            noise=tuple(arm.keeping() for arm in self.noise),
+        )
+
+
+def directed_of(requests: Sequence[tuple[str, int]]) -> Mapping[int, str]:
+    """`ArmRecord.directed` of requests with these cases and samples."""
+    return {index: f"{case}#{sample}" for index, (case, sample) in enumerate(requests) if is_directed(case)}
 
 
 OWN = "server"

@@ -159,12 +159,15 @@ def plan_arms(suite: Suite) -> tuple[Arm, ...]:
 
 def evidence_for(arm: ArmLinks, listed: Iterable[ArmLinks], record_of: Callable[[str], ArmRecord]) -> Evidence:
     """Collect a candidate's record and the records of the listed arms that its checks compare it with."""
+    candidate = record_of(arm.name)
+    # a baseline has the directed requests of every candidate that is compared with it
+    own = frozenset(candidate.directed.values())
     return Evidence(
-        candidate=record_of(arm.name),
-        baseline=record_of(arm.baseline) if arm.baseline else None,
-        control=record_of(arm.control) if arm.control else None,
+        candidate=candidate,
+        baseline=record_of(arm.baseline).keeping(own) if arm.baseline else None,
+        control=record_of(arm.control).keeping(own) if arm.control else None,
         companions={item.kind: record_of(item.name) for item in listed if item.of == arm.name},
-        noise=tuple(map(record_of, arm.noise)),
+        noise=tuple(record_of(name).keeping(own) for name in arm.noise),
     )
 
 

@@ -23,7 +23,8 @@ from audit.checks.base.interface import Check
 from audit.checks.base.shared_reading import AskedCheck, Reader, evaluate_together, read_here
 from audit.errors import UnreadableRecord
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count
+from audit.evidence.coverage.count import UNCOUNTED, ArmCoverage, count, every_token
+from audit.evidence.coverage.groups import Examined
 from audit.evidence.coverage.rule import held_back, held_back_unaccepted, needed
 from audit.evidence.coverage.scope import SCOPE, ArmScope
 from audit.evidence.records import ArmRecord, Evidence, Level
@@ -146,7 +147,7 @@ def judge_arm(
         name: AskedCheck(check, at_interim_look(check, judging.checks[name], look)) for name, check in checks.items()
     }
     # a check whose claim is not about speculation needs no counts, and neither does an arm with such checks only
-    about = {name: check.examines(evidence) for name, check in checks.items() if check.covers}
+    about = {name: _examined(check, evidence) for name, check in checks.items() if check.covers}
     coverage = count(evidence.candidate, about) if about else UNCOUNTED
     floors = needed(evidence.candidate, coverage, judging.coverage)
     results: dict[str, CheckResult] = {}
@@ -160,6 +161,16 @@ def judge_arm(
         if judged is not None:
             judged(evidence.candidate.name, name, results[name].verdict)
     return ArmJudgement(coverage, floors, results)
+
+
+def _examined(check: Check, evidence: Evidence) -> Examined:
+    """The tokens that the check examines; for a test of the workload those of directed requests as well, because the
+    arm's exact checks examine them.
+    """
+    examined = check.examines(check.seen(evidence))
+    if not (check.statistical and evidence.candidate.directed):
+        return examined
+    return lambda request: every_token(request) if request.directed else examined(request)
 
 
 def coverage_of(

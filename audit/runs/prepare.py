@@ -6,7 +6,7 @@ Loads the models and builds every arm, so that mistakes surface before anything 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
 from audit.evidence.records import ArmKind, Level
-from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots
+from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots, slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
 from audit.runs.recorded_arms import JUDGED
@@ -24,6 +24,7 @@ from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.store.writing.contents import KEY, OFF
 from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
+from audit.suite.prompts import RequestSlot
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
@@ -156,24 +157,40 @@ def _can_run(suite: Suite, planned: Arm, engine: Engine) -> bool:
 
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
-    requests = _requests(suite, planned, _prompts(suite, engine), range(1))
+    requests = _requests(suite, planned, _prompts(suite, engine), slots(suite, planned))
     engine.require(list(requests.values()))
     return PreparedArm(planned, engine, requests, {case.id: case.domain for case in suite.cases})
 
 
 def for_round(suite: Suite, arm: PreparedArm, repetitions: range) -> PreparedArm:
     """The arm with the requests of these repetitions of the suite, from 0: the same cases, new samples and streams."""
-    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), repetitions))
+    repeated = repeated_slots(suite, arm.planned, repetitions)
+    return replace(arm, requests=_requests(suite, arm.planned, _prompts(suite, arm.engine), repeated))
+
+
+def with_cases(suite: Suite, arm: PreparedArm, cases: Sequence[Case]) -> PreparedArm:
+    """The arm with one request of each of these cases, which have tokens, in place of the suite's.
+
+    They run without neighbours of other parameters, which would take the rows that they are to share.
+    """
+    engine = arm.engine
+    if isinstance(engine, NeighbourEngine) and isinstance(engine.company, Mixed):
+        engine = engine.engine
+    prompts, asked = {case.id: case.tokens for case in cases}, [RequestSlot(case, 0) for case in cases]
+    domains = {case.id: case.domain for case in cases}
+    return replace(arm, requests=_requests(suite, arm.planned, prompts, asked), domains=domains, engine=engine)
 
 
 def _requests(
-    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], repetitions: range
+    suite: Suite, planned: Arm, prompts: Mapping[str, tuple[int, ...]], asked: Iterable[RequestSlot]
 ) -> dict[RequestKey, Request]:
     requests = {}
-    for slot in repeated_slots(suite, planned, repetitions):
+    for slot in asked:
         name = f"{planned.name}/{slot.case.id}#{slot.sample}"
         key = RequestKey(planned.name, slot.case.id, slot.sample)
         sampling = sampling_of(planned.sampling, slot.case, ours=REGISTRY[suite.backend].ours)
+        if slot.case.direction is not None:
+            sampling = slot.case.direction.applied(sampling)
         requests[key] = Request(name, prompts[slot.case.id], sampling, slot.stream, offer_of(slot.case))
     return requests
 

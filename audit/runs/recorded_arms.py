@@ -76,9 +76,8 @@ def _entry(document: Mapping[str, Any], arm: str) -> Mapping[str, Any]:
 
 
 def _rule(values: Mapping[str, Any]) -> CoverageRule:
-    return CoverageRule(
-        int(values.get("least", LEAST)), tuple(values.get("waive", ())), tuple(values.get("demand", ()))
-    )
+    waived, demanded = tuple(values.get("waive", ())), tuple(values.get("demand", ()))
+    return CoverageRule(int(values.get("least", LEAST)), waived, demanded, values.get("directed") in (True, "on"))
 
 
 def _known(checks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

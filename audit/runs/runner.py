@@ -14,6 +14,7 @@ from typing import Protocol
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
+from audit.runs.directed.rounds import Directing, direct
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
@@ -185,6 +186,7 @@ def _go(
         else:
             for arm in prepared.arms:
                 generate(arm)
+            direct(Directing(prepared, partial(store.load_arm, name), generate))
         if rule is None and prepared.shard is None:
             judge([arm.planned for arm in prepared.arms], store, name, progress)
         code = exit_code(store.checks(name))

@@ -17,6 +17,7 @@ from audit import checks
 from audit.checks.battery import default_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
+from audit.evidence.records import DIRECTED
 from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import MOST_CELLS, cell_count, cells
@@ -173,6 +174,9 @@ class _Loader:
             problem = f"no prompt file {quoted(str(path or prompts))}; write a path from here, or suites:PATH"
             raise self._document.error(("workloads", index, "prompts"), problem)
         limit, name = entry.get("limit"), entry["name"]
+        if name == DIRECTED:
+            problem = f"the name {DIRECTED} is that of the requests that a run adds; write another one"
+            raise self._document.error(("workloads", index, "name"), problem)
         choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
         return Workload(name, path, entry.get("domain", name), None if limit is None else int(limit), choice)
 
@@ -260,7 +264,7 @@ class _Loader:
             for index, name in enumerate(values.get(key, ())):
                 self._known((*place, index), "situation", name, CATALOGUE)
         waived, demanded = tuple(values.get("waive", ())), tuple(values.get("demand", ()))
-        return CoverageRule(int(values.get("least", LEAST)), waived, demanded)
+        return CoverageRule(int(values.get("least", LEAST)), waived, demanded, values.get("directed") == "on")
 
     def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The backend's own settings, validated against the backend's schema."""

@@ -142,8 +142,9 @@ class RequestSlot:
 
     @property
     def stream(self) -> int:
-        """The random stream: equal in every arm, different for every case and sample."""
-        return stream_of(f"{self.case.id}#{self.sample}")
+        """The random stream: equal in every arm, different for every case and sample of the suite."""
+        given = None if self.case.direction is None else self.case.direction.stream
+        return given if given is not None else stream_of(f"{self.case.id}#{self.sample}")
 
 
 def require_streams(suite: Suite) -> None:

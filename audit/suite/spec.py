@@ -6,7 +6,7 @@ Values only; `audit.suite.loader` makes them from YAML.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
@@ -39,6 +39,28 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Direction:
+    """The parameters of a directed request that differ from its arm's; None and empty ones do not."""
+
+    max_new_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    """Beside the arm's."""
+    stop: tuple[str, ...] = ()
+    """Beside the arm's."""
+    stream: int | None = None
+    """The random stream of the request that it ends early; None for one of its own."""
+
+    def applied(self, sampling: SamplingParams) -> SamplingParams:
+        """The arm's parameters with these changes."""
+        return replace(
+            sampling,
+            max_new_tokens=self.max_new_tokens or sampling.max_new_tokens,
+            stop_token_ids=(*sampling.stop_token_ids, *self.stop_token_ids),
+            stop=(*sampling.stop, *self.stop),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One prompt. `id` is unique in the suite and keys the random stream."""
 
@@ -58,6 +80,8 @@ class Case:
 
     structured: ConstraintSpec | None = None
     """The case's own grammar, for the arms that take it (`audit.suite.structured.sampling_of`)."""
+    direction: Direction | None = None
+    """What sets a directed request apart; None for the suite's own cases."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
         """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""

@@ -184,6 +184,15 @@ class Check:
     settle: Callable[[CheckResult, Mapping[str, Verdict]], CheckResult] | None = None
     """The final result given the verdicts of the arm's other checks, for a check that needs them."""
 
+    @property
+    def statistical(self) -> bool:
+        """True if it tests a law or measures figures of the workload, so that directed requests do not count."""
+        return "alpha" in self.defaults or self.claim in ("acceptance", "cost")
+
+    def seen(self, evidence: Evidence) -> Evidence:
+        """The part of an arm's evidence that the check judges."""
+        return evidence.of_workload() if self.statistical and evidence.candidate.directed else evidence
+
 
 def needs_nothing(params: Params, design: Design) -> None:
     """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
@@ -203,6 +212,7 @@ def evaluate(check: Check, evidence: Evidence, overrides: Params) -> CheckResult
 
     Evidence below the level that the check needs gives `not_run`, never a pass.
     """
+    evidence = check.seen(evidence)
     reason = excuse(check, evidence)
     if reason is not None:
         return not_run(reason)

@@ -56,18 +56,21 @@ def evaluate_together(
     asked: Mapping[str, AskedCheck], evidence: Evidence, read: Reader = read_here
 ) -> Iterator[tuple[str, CheckResult]]:
     """The results by name, in order: those of `audit.checks.base.interface.evaluate`, bit for bit."""
-    excuses = {name: excuse(item.check, evidence) for name, item in asked.items()}
+    seen = {name: item.check.seen(evidence) for name, item in asked.items()}
+    excuses = {name: excuse(item.check, seen[name]) for name, item in asked.items()}
     shared = {name: item for name, item in asked.items() if excuses[name] is None and item.check.by_request is not None}
     deciding = {
-        name: half.begin(evidence, {**item.check.defaults, **item.overrides})
+        name: half.begin(seen[name], {**item.check.defaults, **item.overrides})
         for (name, item), half in zip(shared.items(), halves_of([item.check for item in shared.values()]), strict=True)
     }
     unjudged: dict[str, list[Finding]] = {name: [] for name in deciding}
     if deciding:
         # closed at once if a check raises, because other processes may be reading
         with closing(read(evidence.candidate, [item.check for item in shared.values()])) as parts:
-            for several in parts:
+            for index, several in enumerate(parts):
                 for (name, half), part in zip(deciding.items(), several, strict=True):
+                    if index in evidence.candidate.directed and shared[name].check.statistical:
+                        continue
                     if isinstance(part, Finding):
                         unjudged[name].append(part)
                     else:
@@ -80,5 +83,5 @@ def evaluate_together(
         if name in deciding:
             result = broken(unjudged[name], deciding[name].result())
         else:
-            result = run_or_fault(one.check, evidence, {**one.check.defaults, **one.overrides})
-        yield name, with_unreadable(name, one.check.companions, evidence, result)
+            result = run_or_fault(one.check, seen[name], {**one.check.defaults, **one.overrides})
+        yield name, with_unreadable(name, one.check.companions, seen[name], result)

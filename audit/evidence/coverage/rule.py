@@ -26,11 +26,13 @@ class CoverageRule:
         expected ones a single occurrence is enough. 0 asks for none but the demanded ones.
     waive: situations that may stay unexamined, with those that cannot occur without them (`PARTS`).
     demand: situations that the settings do not promise, such as those of prompts.
+    directed: the run adds requests that bring about what its own do not (`audit.runs.directed`).
     """
 
     least: int = LEAST
     waive: tuple[str, ...] = ()
     demand: tuple[str, ...] = ()
+    directed: bool = False
 
     def floor(self, name: str) -> int:
         """Least examined occurrences of a situation that is expected or demanded."""
@@ -79,6 +81,8 @@ def needed(arm: ArmRecord, coverage: ArmCoverage, rule: CoverageRule) -> Mapping
     """Least examined occurrences by situation in the catalogue's order, without what the record cannot show."""
     if not steps_known(arm):
         return {}
-    wanted = {*often(arm), *once(arm), *rule.demand}
+    # directed requests have parameters of their own
+    own = arm.keeping()
+    wanted = {*often(own), *once(own), *rule.demand}
     floors = {name: rule.floor(name) for name in CATALOGUE if name in wanted and name in coverage.occurred}
     return {name: least for name, least in floors.items() if least}

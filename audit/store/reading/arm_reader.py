@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement
 
 from audit.errors import CannotDecide, UnreadableRecord
-from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, directed_of
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.lookup import find_arm, find_run
@@ -127,11 +127,13 @@ def _arm_record(
     with closing(_found(session, place, arm, kept, only)) as result:
         stored = sorted((_light(request) for request in result), key=lambda row: (row.case_id, row.sample))
     level = min([Level[arm.level], *(item.level for item in stored)])
-    done, failed, refused = (
-        _lazily([item for item in stored if (item.failed, item.refused) == end], payload_of)
+    parts = [
+        [item for item in stored if (item.failed, item.refused) == end]
         for end in ((False, False), (True, False), (False, True))
-    )
-    return ArmRecord(arm.name, ArmKind(arm.kind), level, Effective.from_json(arm.effective), done, failed, refused)
+    ]
+    done, failed, refused = (_lazily(part, payload_of) for part in parts)
+    effective, directed = Effective.from_json(arm.effective), directed_of([(it.case_id, it.sample) for it in parts[0]])
+    return ArmRecord(arm.name, ArmKind(arm.kind), level, effective, done, failed, refused, directed)
 
 
 def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> LazyRequests:

@@ -1,0 +1,221 @@
+"""Generators of directed requests: each brings about some situations, from what the arm's requests showed so far.
+
+A generator guesses from the record: where a draft ended, which texts the model repeats, how many rows there are. The
+run counts afterwards what came about (`audit.runs.directed.rounds`), so a wrong guess costs tokens and proves nothing.
+
+To add a generator, add one function, one entry in `GENERATORS` and one section in docs/directed-requests.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Final
+
+import numpy as np
+
+from audit.evidence.coverage.context import CHUNK, LONG
+from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
+from audit.evidence.records import RequestRecord
+from audit.suite.spec import Case, Direction
+from engine.core.types import Role
+from engine.record.trace import TraceHeader
+from engine.sampling.rng import stream_of
+
+Place = Callable[[RequestView], Mask]
+"""[E] the tokens of a request at which an end meets a situation."""
+STOP_LENGTH: Final = 3
+"""Characters of a stop string: several tokens may complete it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a generator knows of an arm."""
+
+    unmet: Mapping[str, int]
+    """Occurrences that are missing, by situation."""
+    requests: Sequence[RequestRecord]
+    """The answered requests of the suite in this arm, at least one, each with at least one token."""
+    directed: Sequence[RequestRecord]
+    """Those of the rounds before, likewise."""
+    cases: Mapping[str, Case]
+    """The cases of all these requests by id."""
+    facts: ArmFacts
+    limit: int
+    """The arm's `max_new_tokens`."""
+    number: int
+    """The round, from 1; a generator that missed in a round varies its guess in the next one."""
+    seed: int
+
+    @property
+    def gamma(self) -> int:
+        """The longest draft, or a moderate one if none is stated."""
+        return self.facts.gamma or 4
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A case without its id, and the tokens that it is expected to emit."""
+
+    case: Case
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """A named way to bring about some situations."""
+
+    name: str
+    meets: frozenset[str]
+    propose: Callable[[Brief], Iterator[Proposal]]
+
+
+def _case(brief: Brief, request: RequestRecord, prompt: Sequence[int], direction: Direction) -> Case:
+    """The request's case with another prompt and other parameters."""
+    return replace(brief.cases[request.case_id], tokens=tuple(prompt), samples=None, direction=direction)
+
+
+def _ended(brief: Brief, request: RequestRecord, end: Direction, tokens: int) -> Proposal:
+    """The request again on the same random numbers, ending early after about so many tokens."""
+    before, header = brief.cases[request.case_id].direction or Direction(), request.trace.header
+    direction = replace(
+        before,
+        stop_token_ids=(*before.stop_token_ids, *end.stop_token_ids),
+        stop=(*before.stop, *end.stop),
+        stream=header.stream,
+    )
+    return Proposal(_case(brief, request, header.prompt, direction), tokens)
+
+
+def cut(brief: Brief) -> Iterator[Proposal]:
+    """The same requests on the same random numbers, with an end token where an accepted token stood.
+
+    The tokens before it are those of the first time, so the end falls at the same place of the same draft.
+    """
+    tried = {_end(request.trace.header) for request in brief.directed}
+    for name, is_place in ENDS.items():
+        if name in brief.unmet:
+            proposed = (_first_place(brief, request, is_place, tried) for request in (*brief.directed, *brief.requests))
+            yield from islice((one for one in proposed if one is not None), brief.unmet[name])
+
+
+def _end(header: TraceHeader) -> tuple[int, tuple[int, ...]]:
+    return header.stream, header.sampling.stop_token_ids
+
+
+def _first_place(
+    brief: Brief, request: RequestRecord, is_place: Place, tried: Container[tuple[int, tuple[int, ...]]]
+) -> Proposal | None:
+    """The request with an end at its first such place that no earlier round tried; behind an end is no other one."""
+    view, header = view_of(request, brief.facts, None, shared_prefix=False), request.trace.header
+    for index in np.flatnonzero(is_place(view)).tolist():
+        token = request.tokens[index]
+        new = (header.stream, (*header.sampling.stop_token_ids, token)) not in tried
+        if new and index >= view.sampling.min_tokens and token not in request.tokens[:index]:
+            return _ended(brief, request, Direction(stop_token_ids=(token,)), index + 1)
+    return None
+
+
+def _inside(view: RequestView) -> Mask:
+    return np.asarray(view.role(Role.ACCEPTED) & (view.place < view.drafted[view.step] - 1))
+
+
+def _at_last_draft(view: RequestView) -> Mask:
+    return np.asarray(view.role(Role.ACCEPTED) & (view.place == view.drafted[view.step] - 1))
+
+
+def _at_bonus(view: RequestView) -> Mask:
+    return view.role(Role.BONUS)
+
+
+ENDS: Final[Mapping[str, Place]] = {
+    "end_in_draft": _inside,
+    "end_at_last_draft": _at_last_draft,
+    "end_at_bonus": _at_bonus,
+}
+
+
+def stop_texts(brief: Brief) -> Iterator[Proposal]:
+    """The same requests on the same random numbers, with a stop string from inside their answers.
+
+    Which tokens complete a text is not on record, so twice as many are tried as are missing.
+    """
+    missing = 2 * max(brief.unmet.get(name, 0) for name in STOPS)
+    for index, request in enumerate(islice(cycle(brief.requests), missing)):
+        text = request.text
+        start = (brief.number * (7 + 5 * index)) % max(1, len(text) - STOP_LENGTH)
+        found = text[start : start + STOP_LENGTH]
+        if len(found) == STOP_LENGTH and text.find(found) == start and found.strip():
+            expected = 1 + len(request.tokens) * (start + STOP_LENGTH) // max(1, len(text))
+            yield _ended(brief, request, Direction(stop=(found,)), expected)
+
+
+STOPS: Final = ("stop_string_in_draft", "stop_string_across_steps")
+
+
+def crowd(brief: Brief) -> Iterator[Proposal]:
+    """More requests than rows, most of them short.
+
+    The first ones end in their first step, all together and with no room to draft. One in three of the others lasts
+    longer than a draft, so that rows are freed and taken beside it.
+    """
+    rows = brief.facts.batch or 1
+    shortest = sorted(brief.requests, key=lambda request: len(request.trace.header.prompt))
+    for index, request in enumerate(islice(cycle(shortest), 2 * rows + brief.unmet.get("row_reused", rows))):
+        limit = 1 if index < rows or index % 3 else min(brief.limit, brief.gamma + 2)
+        yield Proposal(_case(brief, request, request.trace.header.prompt, Direction(max_new_tokens=limit)), limit)
+
+
+def repeat(brief: Brief) -> Iterator[Proposal]:
+    """A prompt, its answer, and the prompt again: models tend to repeat the answer, and so do drafts.
+
+    The text goes on in this way until it is longer than a chunk of a prompt, or than the longest context that is asked.
+    Two requests with one prompt share a prefix, however short the prompts of the suite are.
+    """
+    longest = LONG if "context_long" in brief.unmet else CHUNK if "long_prompt" in brief.unmet else 0
+    missing = max((brief.unmet.get(name, 0) for name in KEPT), default=0)
+    answers = sorted(brief.requests, key=lambda request: -len(request.tokens))
+    limit = min(brief.limit, max(len(answers[0].tokens), brief.gamma + 2))
+    # half of the drafts may be kept whole
+    count = min(max(1, -(-2 * missing * (brief.gamma + 1) // limit)), 2 * len(answers))
+    chosen = [(request, limit) for request in islice(cycle(answers), brief.number - 1, brief.number - 1 + count)]
+    if "shared_prefix" in brief.unmet:
+        chosen.insert(1, (chosen[0][0], min(limit, brief.gamma + 2)))
+    for request, most in chosen:
+        prompt = request.trace.header.prompt
+        turn = (*prompt, *request.tokens)
+        times = max(1, -(-(longest - len(prompt)) // len(turn)))
+        yield Proposal(_case(brief, request, (*turn * times, *prompt), Direction(max_new_tokens=most)), most)
+
+
+KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole")
+
+
+def shuffle(brief: Brief) -> Iterator[Proposal]:
+    """The tokens of a prompt and its answer in a random order: target and draft disagree about what follows."""
+    count = 1 + max(brief.unmet.get(name, 0) for name in UNLIKE) // 5
+    for request in islice(cycle(brief.requests), brief.number - 1, brief.number - 1 + count):
+        tokens = (*request.trace.header.prompt, *request.tokens)
+        random = np.random.default_rng([brief.seed, brief.number, stream_of(request.key) % 2**32])
+        order = random.permutation(len(tokens)).tolist()
+        case = _case(brief, request, [tokens[index] for index in order], Direction())
+        yield Proposal(case, brief.limit)
+
+
+UNLIKE: Final = (
+    *("recovered_token", "after_rejection", "rejected_first", "rejected_middle", "rejected_last", "near_tie"),
+    *("unlikely_token", "small_residual", "outside_truncation", "after_nothing_drafted", "mixed_drafts"),
+    *("tree_branch", "block_border", "mixed_parameters"),
+)
+
+CROWD: Final = ("row_reused", "rows_finish_together", "neighbour_joins", "nothing_drafted", "length_in_draft")
+TURNS: Final = (*KEPT, "long_prompt", "context_medium", "context_long", "penalty_in_draft", "ban_in_draft", "tree_deep")
+GENERATORS: Final = (
+    Generator("crowd", frozenset((*CROWD, "mixed_lengths")), crowd),
+    Generator("cut", frozenset(ENDS), cut),
+    Generator("stop_text", frozenset(STOPS), stop_texts),
+    Generator("repeat", frozenset((*TURNS, "mixed_drafts", "shared_prefix")), repeat),
+    Generator("shuffle", frozenset(UNLIKE), shuffle),
+)
+"""In the order in which they are asked: the first requests of a crowd take all rows at once, and ends cost little."""

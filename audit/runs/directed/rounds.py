@@ -1,0 +1,123 @@
+"""Adds directed requests to a run, in rounds: count what is missing, propose, run, count again.
+
+The requests of a round follow from the suite and from the records of the rounds before it, so a resumed run adds the
+same ones. Each runs in the candidate, in the plain arms that it is compared with, and in the arms that read it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from audit.evidence.coverage.count import arm_facts, count
+from audit.evidence.coverage.rule import needed
+from audit.evidence.records import DIRECTED, ArmRecord
+from audit.runs.directed.generators import GENERATORS, Brief, Proposal
+from audit.runs.prepare import PreparedArm, PreparedRun, with_cases
+from audit.suite.spec import Case, Suite
+from engine.backends import REGISTRY
+from engine.core.errors import InvalidRequest
+
+SHARES: Final = (0.3, 0.4, 0.5)
+"""By round: the most tokens that the directed requests of an arm so far may emit, beside those of the suite's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directing:
+    """A run whose own requests are stored."""
+
+    prepared: PreparedRun
+    load: Callable[[str], ArmRecord]
+    generate: Callable[[PreparedArm], None]
+    """Runs those requests of an arm that the store lacks."""
+
+
+def direct(directing: Directing) -> None:
+    """Add directed requests to each arm that asks for them."""
+    suite = directing.prepared.suite
+    # an engine that takes text only shows no steps either, and an earlier run has no such requests
+    if not REGISTRY[suite.backend].tokens or directing.prepared.shard is not None:
+        return
+    for arm in directing.prepared.arms:
+        spec = arm.planned.spec
+        family = _family(directing.prepared, arm)
+        if spec is not None and spec.coverage.directed and not any(it.effective.origin for it in family):
+            _direct_arm(directing, arm, family)
+
+
+def _family(prepared: PreparedRun, arm: PreparedArm) -> list[PreparedArm]:
+    """The plain arms of a candidate, the candidate, and the arms that read its tokens, in the order of the run."""
+    planned = arm.planned
+    names = {planned.name, planned.baseline, planned.control, *planned.noise}
+    return [
+        other
+        for other in prepared.arms
+        if other.planned.name in names or (other.planned.of == planned.name and other.planned.kind.reads)
+    ]
+
+
+def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm]) -> None:
+    suite, known = directing.prepared.suite, list[Case]()
+    for number in range(1, len(SHARES) + 1):
+        record = directing.load(arm.planned.name).keeping({f"{case.id}#0" for case in known})
+        cases = _cases(suite, arm, record, known, number)
+        # the next round has more room
+        for other in family if cases else ():
+            directing.generate(with_cases(suite, other, cases))
+        known += cases
+
+
+def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Case], number: int) -> list[Case]:
+    """The cases of a round: those that the generators of unmet situations propose, as many as fit."""
+    spec, own = arm.planned.spec, record.keeping()
+    assert spec is not None
+    coverage = count(record, {})
+    floors = needed(record, coverage, spec.coverage)
+    unmet = {name: least - coverage.occurred[name] for name, least in floors.items() if coverage.occurred[name] < least}
+    requests = [request for request in own.requests if request.tokens]
+    if not unmet or not requests:
+        return []
+    brief = Brief(
+        unmet=unmet,
+        requests=requests,
+        directed=[request for request in record.requests if request.directed and request.tokens],
+        cases={case.id: case for case in (*suite.cases, *known)},
+        facts=arm_facts(record),
+        limit=arm.planned.sampling.max_new_tokens,
+        number=number,
+        seed=suite.seed,
+    )
+    emitted = sum(len(request.tokens) for request in requests)
+    spent = sum(len(request.tokens) for request in brief.directed)
+    return _within(_proposed(suite, arm, brief), int(SHARES[number - 1] * emitted) - spent)
+
+
+def _within(proposals: Iterable[Proposal], room: int) -> list[Case]:
+    """The cases of those that fit into the room of so many tokens, in their order."""
+    cases = []
+    for proposal in proposals:
+        if proposal.tokens <= room:
+            room -= proposal.tokens
+            cases.append(proposal.case)
+    return cases
+
+
+def _proposed(suite: Suite, arm: PreparedArm, brief: Brief) -> Iterator[Proposal]:
+    for generator in GENERATORS:
+        if not generator.meets & brief.unmet.keys():
+            continue
+        for place, proposal in enumerate(generator.propose(brief)):
+            name = f"{DIRECTED}/{arm.planned.name}/{brief.number}/{generator.name}/{place}"
+            case = replace(proposal.case, id=name, workload=DIRECTED, domain=DIRECTED)
+            if _fits(suite, arm, case):
+                yield replace(proposal, case=case)
+
+
+def _fits(suite: Suite, arm: PreparedArm, case: Case) -> bool:
+    """True if the engine takes the request: a prompt that was made longer may be too long for the model."""
+    try:
+        arm.engine.require(list(with_cases(suite, arm, [case]).requests.values()))
+    except InvalidRequest:
+        return False
+    return True

@@ -1,0 +1,206 @@
+"""Directed requests: situations come about by themselves, and no test of the workload counts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from audit.checks import load
+from audit.errors import UserError
+from audit.evidence.records import is_directed
+from audit.evidence.verdicts import Verdict
+from audit.runs.directed.generators import GENERATORS
+from audit.runs.directed.rounds import SHARES
+from audit.runs.interruptions import Interrupted
+from audit.runs.prepare import prepare
+from audit.runs.rejudge import judge_again
+from audit.runs.runner import resume, run
+from audit.store import Store
+from audit.suite.loader import load_suite
+from tests.audit.invoke import invoke
+from tests.support.observers import Silent, StopsAfter
+
+pytestmark = pytest.mark.medium
+SUITE = """\
+version: 1
+name: few
+backend: scripted
+seed: 3
+batch_size: 3
+models: {{target: "scripted:1", draft: "scripted:2"}}
+workloads: [{{name: {workload}, prompts: prompts.jsonl}}]
+sampling: {{max_new_tokens: 40, stop_token_ids: [25]}}
+coverage: {{directed: "{directed}", waive: [small_residual, near_tie]}}
+arms:
+  - name: greedy
+    proposer: {{kind: draft_model, model: draft, gamma: 3}}
+    verifier: greedy
+    {fault}
+  - name: chain
+    proposer: {{kind: draft_model, model: draft, gamma: 3}}
+    verifier: chain
+    sampling: {{temperature: 0.8}}
+"""
+PROMPTS = (
+    "the sea",
+    "a cat and a dog",
+    "once",
+    "no",
+    "they say that it never rains",
+    "ok then",
+    "abc",
+    "a long day",
+    "we",
+    "all of them",
+)
+
+
+def suite_file(folder: Path, directed: str = "on", fault: str | None = None, workload: str = "chat") -> Path:
+    path = folder / "suite.yaml"
+    broken = "" if fault is None else f"fault: {fault}"
+    path.write_text(SUITE.format(directed=directed, fault=broken, workload=workload))
+    rows = [{"id": f"p{index}", "prompt": prompt} for index, prompt in enumerate(PROMPTS)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Ran:
+    """A finished run in a store of its own."""
+
+    def __init__(self, folder: Path, directed: str, fault: str | None = None) -> None:
+        self.store = Store.open(str(folder / "audit.db"), create=True)
+        outcome = run(prepare(load_suite(suite_file(folder, directed, fault))), self.store, Silent())
+        self.name, self.code = outcome.run, outcome.exit_code
+
+    def checks(self):
+        return {(check.arm, check.check): check for check in self.store.checks(self.name)}
+
+    def requests(self, arm):
+        return list(self.store.load_arm(self.name, arm).requests)
+
+    def content(self):
+        return [
+            (arm.name, request.key, request.tokens, request.trace.header.sampling, request.trace.header.stream)
+            for arm in self.store.load_run(self.name).arms
+            for request in self.requests(arm.name)
+        ]
+
+
+@pytest.fixture(scope="module")
+def on(tmp_path_factory):
+    return Ran(tmp_path_factory.mktemp("on"), "on")
+
+
+@pytest.fixture(scope="module")
+def off(tmp_path_factory):
+    return Ran(tmp_path_factory.mktemp("off"), "off")
+
+
+def short(ran, arm):
+    return {item.situation for item in ran.store.coverage(ran.name) if item.arm == arm and item.short}
+
+
+@pytest.mark.parametrize("arm", ["greedy", "chain"])
+def test_what_the_workload_lacks_comes_about(on, off, arm):
+    assert {"end_in_draft", "rows_finish_together", "long_prompt", "row_reused"} & short(off, arm)
+    assert not short(on, arm)
+    undecided = {
+        name for (of, name), check in on.checks().items() if of == arm and check.verdict is Verdict.INCONCLUSIVE
+    }
+    # these want more tokens of the workload
+    assert all(load(name).statistical for name in undecided), undecided
+
+
+def test_an_arm_at_temperature_0_is_decided_in_its_first_run(on, off):
+    for ran, certified in ((on, True), (off, False)):
+        verdicts = {check.verdict for (arm, _), check in ran.checks().items() if arm == "greedy"}
+        assert (Verdict.INCONCLUSIVE not in verdicts) is certified
+
+
+def test_tests_of_the_workload_do_not_count_them(on, off):
+    """Bit for bit the results of the same run without directed requests, but for what coverage held back."""
+    compared = 0
+    for key, check in on.checks().items():
+        if load(check.check).statistical and check.verdict is not Verdict.NOT_RUN:
+            other = off.checks()[key]
+            assert (check.n, check.statistic, check.p_value, check.effect, check.bound) == (
+                *(other.n, other.statistic, other.p_value, other.effect),
+                other.bound,
+            )
+            compared += 1
+    assert compared >= 3
+
+
+def test_exact_checks_judge_them(on, off):
+    for arm in ("greedy", "chain"):
+        assert on.checks()[arm, "replay"].n > off.checks()[arm, "replay"].n
+
+
+def test_the_suites_own_requests_are_those_of_a_run_without(on, off):
+    own = [item for item in on.content() if not is_directed(item[1])]
+    assert own == off.content()
+
+
+def test_they_are_named_and_bounded(on):
+    for arm in ("greedy", "chain"):
+        listed = on.requests(arm)
+        directed = [request for request in listed if request.directed]
+        assert {request.domain for request in directed} == {"directed"}
+        own = sum(len(request.tokens) for request in listed if not request.directed)
+        assert 0 < sum(len(request.tokens) for request in directed) <= 1.1 * SHARES[-1] * own
+        kinds = {request.case_id.split("/")[3] for request in directed}
+        assert kinds <= {generator.name for generator in GENERATORS}
+
+
+def test_each_has_a_partner_in_the_plain_arm_and_a_second_reading(on):
+    chain = {request.key for request in on.requests("chain") if request.directed}
+    for other in ("baseline/T=0.8", "chain/reread", "chain/redraft"):
+        assert {request.key for request in on.requests(other) if request.directed} == chain
+
+
+def test_a_run_that_was_interrupted_adds_the_same(on, tmp_path):
+    suite = load_suite(suite_file(tmp_path))
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        own = sum(not is_directed(item[1]) for item in on.content())
+        with pytest.raises(Interrupted):
+            run(prepare(suite), store, StopsAfter(own + 7))
+        for stored in (9, 15):
+            with pytest.raises(Interrupted):
+                resume(prepare(suite), store, store.resolve("latest"), StopsAfter(stored))
+        outcome = resume(prepare(suite), store, store.resolve("latest"), Silent())
+        again = object.__new__(Ran)
+        again.store, again.name = store, outcome.run
+        assert again.content() == on.content()
+        assert outcome.exit_code == on.code
+
+
+def test_a_run_is_judged_again_from_its_record(on):
+    assert judge_again(on.store, on.name, lambda _arm: None).differences == ()
+
+
+@pytest.mark.parametrize("fault", ["rows_shifted_after_finish", "drafted_end_ignored", "bonus_end_ignored"])
+def test_faults_are_no_pass(tmp_path, fault):
+    assert Ran(tmp_path, "on", fault).code == 1
+
+
+def test_no_workload_may_have_their_name(tmp_path):
+    with pytest.raises(UserError, match=r"suite.yaml:7: the name directed is that of the requests that a run adds"):
+        load_suite(suite_file(tmp_path, workload="directed"))
+
+
+def test_a_run_until_decided_adds_them_in_its_first_round(tmp_path):
+    path = suite_file(tmp_path)
+    store = str(tmp_path / "audit.db")
+    done = invoke("run", str(path), "--store", store, "--until", "decided", "--max-tokens", "60000")
+    assert done.exit_code == 0, done.stdout
+    with Store.open(store, create=False) as opened:
+        listed = opened.load_arm(opened.resolve("latest"), "chain").requests
+        samples = {request.sample for request in listed if request.directed}
+        assert samples == {0}
+
+
+def test_the_rule_is_on_record(on):
+    arm = next(arm for arm in on.store.load_run(on.name).arms if arm.name == "chain")
+    assert arm.spec["judged"]["coverage"]["directed"] is True
