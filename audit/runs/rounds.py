@@ -19,10 +19,10 @@ from functools import partial
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import slots
-from audit.runs.directed.rounds import Directing, direct
 from audit.runs.interim_looks import InterimLook, InterimResult, RunStopRule, interim_results, share, spent
 from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, for_round
+from audit.runs.situations.rounds import Directing, direct
 from audit.store import RequestKey, RunStatus, Store, StoredCheck
 from audit.suite.spec import Suite
 

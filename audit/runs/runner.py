@@ -14,7 +14,6 @@ from typing import Protocol
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
-from audit.runs.directed.rounds import Directing, direct
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
@@ -22,6 +21,7 @@ from audit.runs.judge import exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
+from audit.runs.situations.rounds import Directing, direct
 from audit.runs.surroundings import resumed
 from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
 from audit.store.writing.contents import withholds

@@ -264,7 +264,7 @@ class _Loader:
             for index, name in enumerate(values.get(key, ())):
                 self._known((*place, index), "situation", name, CATALOGUE)
         waived, demanded = tuple(values.get("waive", ())), tuple(values.get("demand", ()))
-        return CoverageRule(int(values.get("least", LEAST)), waived, demanded, values.get("directed") == "on")
+        return CoverageRule(int(values.get("least", LEAST)), waived, demanded, values.get("directed") != "off")
 
     def _engine(self, place: Place, entry: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The backend's own settings, validated against the backend's schema."""

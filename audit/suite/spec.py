@@ -39,7 +39,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class DirectedSampling:
     """The parameters of a directed request that differ from its arm's; None and empty ones do not."""
 
     max_new_tokens: int | None = None
@@ -80,8 +80,8 @@ class Case:
 
     structured: ConstraintSpec | None = None
     """The case's own grammar, for the arms that take it (`audit.suite.structured.sampling_of`)."""
-    direction: Direction | None = None
-    """What sets a directed request apart; None for the suite's own cases."""
+    direction: DirectedSampling | None = None
+    """The changes that make a directed request; None for the suite's own cases."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
         """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""

@@ -141,7 +141,7 @@ def print_results(result: Results) -> None:
     echo_rows(VERDICTS, marked(verdict_rows(result.checks), faults))
     lines = [*finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
     lines += [*lossy_lines(result.run.arms), *account_lines(result.run.arms), *waived_lines(result.checks)]
-    lines += coverage_lines(result.coverage)
+    lines += coverage_lines(result.run.arms, result.coverage)
     if lines:
         echo("", *lines)
     word, colon, rest = conclusion(result.run.exit_code).partition(":")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.suite.loader import load_suite
-from audit.suite.unreachable_situations import warnings
 from audit.terminal.completion import complete_suites
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.durations import duration
-from audit.text.printer import echo, note
+from audit.text.printer import echo
 
 if TYPE_CHECKING:
     from audit.runs.sizing import PlannedCheck, RunPlan
@@ -31,8 +30,7 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     """Estimate whether SUITE is large enough for its margins, and how long it takes.
 
     Spreads, lengths and speed come from the newest finished run in the store
-    if there is one, else from stated defaults. Warns of situations that the
-    suite cannot reach.
+    if there is one, else from stated defaults.
     Exit code 0: every check can decide at its margin. 2: the suite is invalid.
     3: a check would end inconclusive.
     """
@@ -52,8 +50,6 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
         echo_json(size)
     else:
         _print(size)
-    for line in warnings(loaded):
-        note(line)
     ctx.exit(size.exit_code)
 
 

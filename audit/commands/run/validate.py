@@ -13,10 +13,9 @@ from audit.suite.access import OPTIONS, outside_of
 from audit.suite.allowances import Allowances
 from audit.suite.loader import load_suite
 from audit.suite.spec import CandidateSpec, Suite
-from audit.suite.unreachable_situations import requests_of, warnings
 from audit.terminal.completion import complete_suites
 from audit.terminal.options import allow_options, allowed
-from audit.text.printer import echo, echo_document, note
+from audit.text.printer import echo, echo_document
 from engine import verify
 from engine.backends.access import OutsideAccess
 
@@ -32,8 +31,6 @@ def command(ctx: click.Context, suite: str, as_json: bool) -> None:
     Lists what the suite would touch: environment variables, hosts, programs, code of
     the engine's environment, files outside its folder, models of the hub. What the --allow
     options and the user's configuration do not allow is marked; it does not change the exit code.
-
-    Warns of situations that the suite cannot reach; they do not change the exit code.
     """
     granted = allowed(ctx)
     loaded = load_suite(suite)
@@ -42,8 +39,6 @@ def command(ctx: click.Context, suite: str, as_json: bool) -> None:
         echo_document(json.dumps(_document(loaded, touched, granted), indent=2))
     else:
         echo(*_lines(loaded), *_touched(touched, granted))
-    for line in warnings(loaded):
-        note(line)
 
 
 def _lines(suite: Suite) -> Iterator[str]:
@@ -80,7 +75,13 @@ def _document(suite: Suite, touched: Sequence[OutsideAccess], granted: Allowance
         for item in touched
     ]
     facts = {"path": suite.path, "name": suite.name, "sha256": suite.sha256, "backend": suite.backend}
-    return {**facts, "cases": len(suite.cases), "arms": arms, "touches": accesses, "warnings": list(warnings(suite))}
+    return {**facts, "cases": len(suite.cases), "arms": arms, "touches": accesses}
+
+
+def requests_of(suite: Suite, arm: CandidateSpec) -> int:
+    """Greedy arms run each case once, because repetitions would be copies, unless the case lists its own samples."""
+    count = 1 if arm.sampling.greedy else suite.samples
+    return sum(len(case.repetitions(count)) for case in suite.cases)
 
 
 def _arm(suite: Suite, arm: CandidateSpec) -> str:

@@ -26,13 +26,13 @@ class CoverageRule:
         expected ones a single occurrence is enough. 0 asks for none but the demanded ones.
     waive: situations that may stay unexamined, with those that cannot occur without them (`PARTS`).
     demand: situations that the settings do not promise, such as those of prompts.
-    directed: the run adds requests that bring about what its own do not (`audit.runs.directed`).
+    directed: the run adds requests that bring about what its own do not (`audit.runs.situations`).
     """
 
     least: int = LEAST
     waive: tuple[str, ...] = ()
     demand: tuple[str, ...] = ()
-    directed: bool = False
+    directed: bool = True
 
     def floor(self, name: str) -> int:
         """Least examined occurrences of a situation that is expected or demanded."""

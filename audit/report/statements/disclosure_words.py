@@ -167,6 +167,8 @@ def _counts(part: ArmDisclosure) -> Iterator[str]:
     counts = part.arm.counts
     level = part.arm.level.name
     yield f"The arm answered {counts.requests} requests with {counts.output} tokens; its evidence has level {level}."
+    if counts.directed:
+        yield f"The auditor added {counts.directed} of them to bring about situations; no test of a law counts these."
     if counts.drafted is None or counts.accepted is None:
         yield "The numbers of drafted and accepted tokens are not known."
     elif part.settings.speculation:

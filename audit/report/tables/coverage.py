@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.expected import ANYWHERE, CORE, ENDS, TOGETHER, UNPROMISED
-from audit.store import StoredCoverage
+from audit.store import StoredArm, StoredCoverage
 
 SITUATIONS: Final = ("arm", "situation", "occurred", "floor", "examined least by", "examined", "wrong at most (95 %)")
 BY_CHECK: Final = ("arm", "check", "situation", "occurred", "examined", "floor")
@@ -58,16 +58,16 @@ def check_rows(coverage: Iterable[StoredCoverage]) -> list[tuple[Any, ...]]:
     return [(item.arm, item.check, item.situation, item.occurred, item.examined, item.least) for item in coverage]
 
 
-def coverage_lines(coverage: Sequence[StoredCoverage]) -> list[str]:
-    """One line per arm with a check of its drafts: the main situations, what a check examined too rarely, and what
-    never occurred, of which a pass says nothing.
+def coverage_lines(arms: Iterable[StoredArm], coverage: Sequence[StoredCoverage]) -> list[str]:
+    """One line per arm with a check of its drafts: the main situations, what a check examined too rarely, what never
+    occurred, of which a pass says nothing, and the requests that were added for it.
     """
-    drafting = dict.fromkeys(item.arm for item in coverage if item.situation in CORE)
-    return [_line(arm, coverage) for arm in drafting]
+    drafting = {item.arm for item in coverage if item.situation in CORE}
+    return [_line(arm, coverage) for arm in arms if arm.name in drafting]
 
 
-def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
-    own = [item for item in coverage if item.arm == arm]
+def _line(arm: StoredArm, coverage: Sequence[StoredCoverage]) -> str:
+    own = [item for item in coverage if item.arm == arm.name]
     # checks that were decided at an earlier look counted fewer requests
     occurred = {item.situation: item.occurred for item in sorted(own, key=lambda item: item.occurred)}
     shown = {name: words for name, words in IN_WORDS.items() if name in CORE or occurred.get(name)}
@@ -77,4 +77,5 @@ def _line(arm: str, coverage: Sequence[StoredCoverage]) -> str:
     floored = {item.situation for item in own if item.least}
     never = [name for name in CATALOGUE if name in GENERAL and occurred.get(name) == 0 and name not in floored]
     unmet = f"; not met: {', '.join(never)}" if never else ""
-    return f"coverage of {arm}: {counts}{missing}{unmet}"
+    added = f"; directed {arm.counts.directed} of {arm.counts.requests} requests" if arm.counts.directed else ""
+    return f"coverage of {arm.name}: {counts}{missing}{unmet}{added}"

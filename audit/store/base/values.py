@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from audit.errors import UserError
 from audit.evidence.environment import Environment
-from audit.evidence.records import ArmKind, Level
+from audit.evidence.records import ArmKind, Level, is_directed
 from audit.evidence.verdicts import LACKING, CheckResult, Finding, Verdict
 from audit.store.base.canonical import sha256_json
 from engine.record.effective import Effective
@@ -143,6 +143,9 @@ class ArmCounts:
     latency_us: int = 0
     source: CountSource = CountSource.RECORD
     resolution: Resolution | None = Resolution.STEP
+    directed: int = 0
+    """Requests among them that the auditor added."""
+    directed_output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +377,7 @@ def requests_named(run: str, keys: Sequence[RequestKey], name: str) -> list[Requ
     """
     result = [key for key in keys if name in (key.name, key.short)]
     if not result:
-        first = keys[0].name if keys else "none"
+        first = min(keys, key=lambda key: is_directed(key.case_id)).name if keys else "none"
         raise UserError(f"run {run} has no request {name!r}; write one as findings do, such as {first}")
     return result
 

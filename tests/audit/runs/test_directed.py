@@ -11,12 +11,12 @@ from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.records import is_directed
 from audit.evidence.verdicts import Verdict
-from audit.runs.directed.generators import GENERATORS
-from audit.runs.directed.rounds import SHARES
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.rejudge import judge_again
 from audit.runs.runner import resume, run
+from audit.runs.situations.generators import GENERATORS
+from audit.runs.situations.rounds import SHARES
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.expected import ALWAYS, CORE, ONCE, UNPROMISED
+from audit.evidence.records import ArmKind, Level
 from audit.report.tables.coverage import coverage_lines
-from audit.store.base.values import StoredCoverage
+from audit.store.base.values import ArmCounts, StoredArm, StoredCoverage
+from engine.record.effective import Effective
+
+CHAIN = StoredArm("chain", ArmKind.CANDIDATE, Level.L4, True, {}, Effective(), ArmCounts(40, 400, 400))
 
 
 def test_the_line_counts_what_the_latest_look_saw():
     early, late = (StoredCoverage("chain", name, "recovered_token", n, n, 10) for name, n in (("law", 12), ("a", 40)))
-    assert coverage_lines([late, early]) == ["coverage of chain: 40 rejections, 0 drafts kept whole"]
-    assert coverage_lines([early, late]) == coverage_lines([late, early])
+    assert coverage_lines([CHAIN], [late, early]) == ["coverage of chain: 40 rejections, 0 drafts kept whole"]
+    assert coverage_lines([CHAIN], [early, late]) == coverage_lines([CHAIN], [late, early])
 
 
 def test_the_line_ends_with_what_never_occurred_and_has_no_floor():
     rows = [StoredCoverage("chain", name, situation, n, n, None) for name, situation, n in NEVER]
-    (line,) = coverage_lines([StoredCoverage("chain", "law", "recovered_token", 40, 40, 10), *rows])
+    (line,) = coverage_lines([CHAIN], [StoredCoverage("chain", "law", "recovered_token", 40, 40, 10), *rows])
     assert line == "coverage of chain: 40 rejections, 0 drafts kept whole; not met: end_in_draft, long_prompt"
 
 
@@ -24,6 +30,12 @@ NEVER = (
     *(("law", "long_prompt", 0), ("replay", "long_prompt", 0), ("law", "end_in_draft", 0)),
     *(("law", "likely_token", 3), ("law", "tree_deep", 0)),
 )
+
+
+def test_the_line_counts_the_requests_that_were_added():
+    arm = replace(CHAIN, counts=ArmCounts(40, 400, 400, directed=9, directed_output=20))
+    (line,) = coverage_lines([arm], [StoredCoverage("chain", "law", "recovered_token", 40, 40, 10)])
+    assert line == "coverage of chain: 40 rejections, 0 drafts kept whole; directed 9 of 40 requests"
 
 
 def test_what_is_without_a_floor_is_what_the_settings_do_not_promise():

@@ -1,7 +1,7 @@
 """Generators of directed requests: each brings about some situations, from what the arm's requests showed so far.
 
 A generator guesses from the record: where a draft ended, which texts the model repeats, how many rows there are. The
-run counts afterwards what came about (`audit.runs.directed.rounds`), so a wrong guess costs tokens and proves nothing.
+run then counts what came about (`audit.runs.situations.rounds`), so a wrong guess costs tokens and proves nothing.
 
 To add a generator, add one function, one entry in `GENERATORS` and one section in docs/directed-requests.md.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from audit.evidence.coverage.context import CHUNK, LONG
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import RequestRecord
-from audit.suite.spec import Case, Direction
+from audit.suite.spec import Case, DirectedSampling
 from engine.core.types import Role
 from engine.record.trace import TraceHeader
 from engine.sampling.rng import stream_of
@@ -31,7 +31,7 @@ STOP_LENGTH: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What a generator knows of an arm."""
+    """The knowledge of a generator about an arm."""
 
     unmet: Mapping[str, int]
     """Occurrences that are missing, by situation."""
@@ -55,7 +55,7 @@ class Brief:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ProposedCase:
     """A case without its id, and the tokens that it is expected to emit."""
 
     case: Case
@@ -68,27 +68,27 @@ class Generator:
 
     name: str
     meets: frozenset[str]
-    propose: Callable[[Brief], Iterator[Proposal]]
+    propose: Callable[[Brief], Iterator[ProposedCase]]
 
 
-def _case(brief: Brief, request: RequestRecord, prompt: Sequence[int], direction: Direction) -> Case:
+def _case(brief: Brief, request: RequestRecord, prompt: Sequence[int], direction: DirectedSampling) -> Case:
     """The request's case with another prompt and other parameters."""
     return replace(brief.cases[request.case_id], tokens=tuple(prompt), samples=None, direction=direction)
 
 
-def _ended(brief: Brief, request: RequestRecord, end: Direction, tokens: int) -> Proposal:
+def _ended(brief: Brief, request: RequestRecord, end: DirectedSampling, tokens: int) -> ProposedCase:
     """The request again on the same random numbers, ending early after about so many tokens."""
-    before, header = brief.cases[request.case_id].direction or Direction(), request.trace.header
+    before, header = brief.cases[request.case_id].direction or DirectedSampling(), request.trace.header
     direction = replace(
         before,
         stop_token_ids=(*before.stop_token_ids, *end.stop_token_ids),
         stop=(*before.stop, *end.stop),
         stream=header.stream,
     )
-    return Proposal(_case(brief, request, header.prompt, direction), tokens)
+    return ProposedCase(_case(brief, request, header.prompt, direction), tokens)
 
 
-def cut(brief: Brief) -> Iterator[Proposal]:
+def cut(brief: Brief) -> Iterator[ProposedCase]:
     """The same requests on the same random numbers, with an end token where an accepted token stood.
 
     The tokens before it are those of the first time, so the end falls at the same place of the same draft.
@@ -106,14 +106,14 @@ def _end(header: TraceHeader) -> tuple[int, tuple[int, ...]]:
 
 def _first_place(
     brief: Brief, request: RequestRecord, is_place: Place, tried: Container[tuple[int, tuple[int, ...]]]
-) -> Proposal | None:
+) -> ProposedCase | None:
     """The request with an end at its first such place that no earlier round tried; behind an end is no other one."""
     view, header = view_of(request, brief.facts, None, shared_prefix=False), request.trace.header
     for index in np.flatnonzero(is_place(view)).tolist():
         token = request.tokens[index]
         new = (header.stream, (*header.sampling.stop_token_ids, token)) not in tried
         if new and index >= view.sampling.min_tokens and token not in request.tokens[:index]:
-            return _ended(brief, request, Direction(stop_token_ids=(token,)), index + 1)
+            return _ended(brief, request, DirectedSampling(stop_token_ids=(token,)), index + 1)
     return None
 
 
@@ -136,7 +136,7 @@ ENDS: Final[Mapping[str, Place]] = {
 }
 
 
-def stop_texts(brief: Brief) -> Iterator[Proposal]:
+def stop_texts(brief: Brief) -> Iterator[ProposedCase]:
     """The same requests on the same random numbers, with a stop string from inside their answers.
 
     Which tokens complete a text is not on record, so twice as many are tried as are missing.
@@ -145,16 +145,16 @@ def stop_texts(brief: Brief) -> Iterator[Proposal]:
     for index, request in enumerate(islice(cycle(brief.requests), missing)):
         text = request.text
         start = (brief.number * (7 + 5 * index)) % max(1, len(text) - STOP_LENGTH)
-        found = text[start : start + STOP_LENGTH]
-        if len(found) == STOP_LENGTH and text.find(found) == start and found.strip():
+        part = text[start : start + STOP_LENGTH]
+        if len(part) == STOP_LENGTH and text.find(part) == start and part.strip():
             expected = 1 + len(request.tokens) * (start + STOP_LENGTH) // max(1, len(text))
-            yield _ended(brief, request, Direction(stop=(found,)), expected)
+            yield _ended(brief, request, DirectedSampling(stop=(part,)), expected)
 
 
 STOPS: Final = ("stop_string_in_draft", "stop_string_across_steps")
 
 
-def crowd(brief: Brief) -> Iterator[Proposal]:
+def crowd(brief: Brief) -> Iterator[ProposedCase]:
     """More requests than rows, most of them short.
 
     The first ones end in their first step, all together and with no room to draft. One in three of the others lasts
@@ -164,10 +164,12 @@ def crowd(brief: Brief) -> Iterator[Proposal]:
     shortest = sorted(brief.requests, key=lambda request: len(request.trace.header.prompt))
     for index, request in enumerate(islice(cycle(shortest), 2 * rows + brief.unmet.get("row_reused", rows))):
         limit = 1 if index < rows or index % 3 else min(brief.limit, brief.gamma + 2)
-        yield Proposal(_case(brief, request, request.trace.header.prompt, Direction(max_new_tokens=limit)), limit)
+        yield ProposedCase(
+            _case(brief, request, request.trace.header.prompt, DirectedSampling(max_new_tokens=limit)), limit
+        )
 
 
-def repeat(brief: Brief) -> Iterator[Proposal]:
+def repeat(brief: Brief) -> Iterator[ProposedCase]:
     """A prompt, its answer, and the prompt again: models tend to repeat the answer, and so do drafts.
 
     The text goes on in this way until it is longer than a chunk of a prompt, or than the longest context that is asked.
@@ -186,21 +188,21 @@ def repeat(brief: Brief) -> Iterator[Proposal]:
         prompt = request.trace.header.prompt
         turn = (*prompt, *request.tokens)
         times = max(1, -(-(longest - len(prompt)) // len(turn)))
-        yield Proposal(_case(brief, request, (*turn * times, *prompt), Direction(max_new_tokens=most)), most)
+        yield ProposedCase(_case(brief, request, (*turn * times, *prompt), DirectedSampling(max_new_tokens=most)), most)
 
 
 KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole")
 
 
-def shuffle(brief: Brief) -> Iterator[Proposal]:
+def shuffle(brief: Brief) -> Iterator[ProposedCase]:
     """The tokens of a prompt and its answer in a random order: target and draft disagree about what follows."""
     count = 1 + max(brief.unmet.get(name, 0) for name in UNLIKE) // 5
     for request in islice(cycle(brief.requests), brief.number - 1, brief.number - 1 + count):
         tokens = (*request.trace.header.prompt, *request.tokens)
         random = np.random.default_rng([brief.seed, brief.number, stream_of(request.key) % 2**32])
         order = random.permutation(len(tokens)).tolist()
-        case = _case(brief, request, [tokens[index] for index in order], Direction())
-        yield Proposal(case, brief.limit)
+        case = _case(brief, request, [tokens[index] for index in order], DirectedSampling())
+        yield ProposedCase(case, brief.limit)
 
 
 UNLIKE: Final = (

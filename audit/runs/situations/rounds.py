@@ -13,8 +13,8 @@ from typing import Final
 from audit.evidence.coverage.count import arm_facts, count
 from audit.evidence.coverage.rule import needed
 from audit.evidence.records import DIRECTED, ArmRecord
-from audit.runs.directed.generators import GENERATORS, Brief, Proposal
 from audit.runs.prepare import PreparedArm, PreparedRun, with_cases
+from audit.runs.situations.generators import GENERATORS, Brief, ProposedCase
 from audit.suite.spec import Case, Suite
 from engine.backends import REGISTRY
 from engine.core.errors import InvalidRequest
@@ -93,7 +93,7 @@ def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
     return _within(_proposed(suite, arm, brief), int(SHARES[number - 1] * emitted) - spent)
 
 
-def _within(proposals: Iterable[Proposal], room: int) -> list[Case]:
+def _within(proposals: Iterable[ProposedCase], room: int) -> list[Case]:
     """The cases of those that fit into the room of so many tokens, in their order."""
     cases = []
     for proposal in proposals:
@@ -103,7 +103,7 @@ def _within(proposals: Iterable[Proposal], room: int) -> list[Case]:
     return cases
 
 
-def _proposed(suite: Suite, arm: PreparedArm, brief: Brief) -> Iterator[Proposal]:
+def _proposed(suite: Suite, arm: PreparedArm, brief: Brief) -> Iterator[ProposedCase]:
     for generator in GENERATORS:
         if not generator.meets & brief.unmet.keys():
             continue

@@ -1,1 +1,0 @@
-"""Directed requests: what a run adds to bring about the situations that its suite's own requests did not."""
