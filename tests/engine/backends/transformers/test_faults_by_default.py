@@ -158,4 +158,5 @@ def test_no_fault_of_the_rows_ends_with_a_pass(ended, fault):
 @pytest.mark.parametrize("fault", ["target_rows_shifted", "attention_scaled"])
 def test_none_does_where_no_rows_are_recorded(ended, fault, record):
     done = ended(fault, arm={"record": record})
-    assert done.code == 1, done.told
+    # plain decoding is as wrong as the candidate, and what is then called noise certifies nothing
+    assert done.code == 1 or (fault in MISTAKES and done.code == 3), done.told
