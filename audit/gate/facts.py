@@ -66,8 +66,8 @@ def is_sampled(sampling: SamplingParams) -> bool:
 
 
 def workload_of(record: ArmRecord) -> ArmWorkload:
-    """Count an arm's requests; reads every trace once."""
-    return _counted([_read(request) for request in record.requests])
+    """Count the requests of an arm's workload; reads every trace once."""
+    return _counted([_read(request) for request in record.keeping().requests])
 
 
 def _read(request: RequestRecord) -> _Request:
