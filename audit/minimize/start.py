@@ -12,12 +12,13 @@ from typing import Any
 from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
+from audit.evidence.records import ArmRecord, is_directed
 from audit.evidence.verdicts import Verdict
-from audit.minimize.steps import with_keys
+from audit.minimize.steps import keys_of, with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
 from audit.store.base.values import requests_named
 from audit.suite.allowances import NOTHING, Allowances
-from audit.suite.spec import CandidateSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, Suite
 
 NAME = "reproducer"
 
@@ -69,8 +70,20 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
         raise UserError(f"run {run.ulid}: arm {asked[0].arm} has no such fault; there are: {_listed(faults)}")
     keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
-    named = subject.name in {finding.request for finding in fault.findings}
-    return MinimizeStart(run, fault, subject, named, keys[subject], _alone(suite, fault, tuple(keys)))
+    named, prompt = subject.name in {finding.request for finding in fault.findings}, keys[subject]
+    if not is_directed(subject.case_id):
+        own = tuple(key for key in keys if not is_directed(key.case_id))
+        return MinimizeStart(run, fault, subject, named, prompt, _alone(suite, fault, own))
+    alone = _only(_alone(suite, fault, ()), store.load_arm(run.ulid, fault.arm, [subject]))
+    return MinimizeStart(run, fault, keys_of(alone)[0], named, prompt, alone)
+
+
+def _only(suite: Suite, record: ArmRecord) -> Suite:
+    """The suite with one directed request, as a case of a suite can state it: its parameters are the arm's."""
+    (request,) = record.requests
+    header, (arm,) = request.trace.header, suite.arms
+    case = Case(f"{NAME}/0", NAME, NAME, tokens=header.prompt, samples=(0,))
+    return replace(suite, cases=(case,), arms=(replace(arm, sampling=header.sampling),))
 
 
 def _faults(store: Store, run: StoredRun, suite: Suite, check: str | None) -> list[StoredCheck]:
@@ -109,10 +122,9 @@ def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> Stored
 
 def _named(fault: StoredCheck, keys: Mapping[RequestKey, int]) -> RequestKey:
     """The first request that the fault names, else the arm's first."""
-    by_name = {key.name: key for key in keys}
-    return next(
-        (by_name[finding.request] for finding in fault.findings if finding.request in by_name), next(iter(keys))
-    )
+    by_name = {key.name: key for key in sorted(keys, key=lambda key: is_directed(key.case_id))}
+    named = {finding.request for finding in fault.findings}
+    return next((key for name, key in by_name.items() if name in named), next(iter(by_name.values())))
 
 
 def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suite:

@@ -49,6 +49,7 @@ def document_of(suite: Suite) -> dict[str, Any]:
         "seed": suite.seed,
         "batch_size": suite.batch_size,
         **({"mixed": suite.mixed} if suite.mixed != REGISTRY[suite.backend].ours else {}),
+        "coverage": {"directed": "off"},
         "models": {name: _model(spec) for name, spec in suite.models.items()},
         "workloads": [{"name": name, "prompts": f"{name}.jsonl"} for name in _workloads(suite)],
         "arms": [_arm(arm) for arm in suite.arms],

@@ -32,15 +32,14 @@ Recogniser = Callable[[RequestView], Mask | None]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One situation. `remedy` says what brings it about, after the words "to reach it,"."""
+    """One situation. `remedy` says what brings it about, after the words "to reach it,"; none of them changes what is
+    deployed.
+    """
 
     name: str
     group: Group
     recognise: Recogniser | None
-    remedy: str
-
-
-PROMPTS: Final = "add prompts or samples"
+    remedy: str = "add prompts or samples, or raise max_new_tokens: directed requests then have room"
 
 
 def tool_call(view: RequestView) -> Mask | None:
@@ -87,61 +86,53 @@ def filter_at_length(view: RequestView) -> Mask | None:
 def _entries() -> tuple[Situation, ...]:
     d, e, a, b = Group.DRAFTING, Group.ENDS, Group.PARAMETERS, Group.BATCH
     p, t, c, v = Group.PROMPTS, Group.TREES, Group.CONTEXTS, Group.EVENTS
-    by_themselves = "raise max_new_tokens, so that answers end by themselves"
-    together = "give more requests than batch_size, and batch_size 2 or more"
+    calls = "add prompts with tools that the model calls"
     return (
-        Situation("nothing_drafted", d, drafting.nothing_drafted, "use a copying proposer, or add prompts"),
-        Situation("rejected_first", d, drafting.rejected_first, PROMPTS),
-        Situation("rejected_middle", d, drafting.rejected_middle, "use gamma 3 or more, and add prompts or samples"),
-        Situation("rejected_last", d, drafting.rejected_last, "use gamma 2 or more, and add prompts or samples"),
-        Situation("kept_whole", d, drafting.kept_whole, "lower gamma, use a better draft, or add prompts or samples"),
-        Situation("after_nothing_drafted", d, drafting.after_nothing_drafted, "use a copying proposer, or add prompts"),
-        Situation("after_rejection", d, drafting.after_rejection, PROMPTS),
-        Situation(
-            "after_kept_whole", d, drafting.after_kept_whole, "lower gamma, use a better draft, or raise max_new_tokens"
-        ),
-        Situation("recovered_token", d, drafting.recovered_token, "use a draft unlike the target, or add prompts"),
-        Situation("bonus_token", d, drafting.bonus_token, "lower gamma, use a better draft, or add prompts or samples"),
-        Situation("plain_token", d, drafting.plain_token, "use a copying proposer, or add prompts"),
-        Situation("small_residual", d, drafting.small_residual, "use a draft close to the target, or add samples"),
-        Situation("outside_truncation", d, drafting.outside_truncation, "set top_k or top_p, and add samples"),
-        Situation("end_in_draft", e, ends.end_in_draft, by_themselves),
-        Situation("end_at_last_draft", e, ends.end_at_last_draft, by_themselves),
-        Situation("end_at_bonus", e, ends.end_at_bonus, by_themselves),
-        Situation("stop_string_in_draft", e, ends.stop_string_in_draft, "set stop to a text that answers contain"),
-        Situation(
-            "stop_string_across_steps",
-            e,
-            ends.stop_string_across_steps,
-            "set stop to texts of several tokens that answers contain",
-        ),
-        Situation("length_in_draft", e, ends.length_in_draft, "lower max_new_tokens, so that it ends answers"),
-        Situation("min_tokens_in_draft", e, ends.min_tokens_in_draft, "set min_tokens, and add prompts"),
-        Situation("penalty_in_draft", a, ends.penalty_in_draft, "set a penalty, and add prompts"),
-        Situation("ban_in_draft", a, ends.ban_in_draft, "set logit_bias or bad_words, and add prompts"),
-        Situation("row_reused", b, context.row_reused, "give more requests than batch_size"),
-        Situation("rows_finish_together", b, context.rows_finish_together, "add prompts, so that two end in one step"),
-        Situation("neighbour_joins", b, context.neighbour_joins, together),
+        Situation("nothing_drafted", d, drafting.nothing_drafted),
+        Situation("rejected_first", d, drafting.rejected_first),
+        Situation("rejected_middle", d, drafting.rejected_middle),
+        Situation("rejected_last", d, drafting.rejected_last),
+        Situation("kept_whole", d, drafting.kept_whole),
+        Situation("after_nothing_drafted", d, drafting.after_nothing_drafted),
+        Situation("after_rejection", d, drafting.after_rejection),
+        Situation("after_kept_whole", d, drafting.after_kept_whole),
+        Situation("recovered_token", d, drafting.recovered_token),
+        Situation("bonus_token", d, drafting.bonus_token),
+        Situation("plain_token", d, drafting.plain_token),
+        Situation("small_residual", d, drafting.small_residual),
+        Situation("outside_truncation", d, drafting.outside_truncation),
+        Situation("end_in_draft", e, ends.end_in_draft),
+        Situation("end_at_last_draft", e, ends.end_at_last_draft),
+        Situation("end_at_bonus", e, ends.end_at_bonus),
+        Situation("stop_string_in_draft", e, ends.stop_string_in_draft),
+        Situation("stop_string_across_steps", e, ends.stop_string_across_steps),
+        Situation("length_in_draft", e, ends.length_in_draft),
+        Situation("min_tokens_in_draft", e, ends.min_tokens_in_draft, "add prompts whose answers pass min_tokens"),
+        Situation("penalty_in_draft", a, ends.penalty_in_draft),
+        Situation("ban_in_draft", a, ends.ban_in_draft),
+        Situation("row_reused", b, context.row_reused),
+        Situation("rows_finish_together", b, context.rows_finish_together),
+        Situation("neighbour_joins", b, context.neighbour_joins),
         Situation("cancelled_neighbour", b, context.cancelled_neighbour, "cancel requests of a server"),
         Situation("mixed_parameters", b, context.mixed_parameters, "set mixed: true, and batch_size 2 or more"),
-        Situation("mixed_lengths", b, context.mixed_lengths, "use batch_size 2 or more, and prompts of unlike lengths"),
-        Situation("mixed_drafts", b, context.mixed_drafts, "use batch_size 2 or more"),
-        Situation("first_token", p, context.first_token, PROMPTS),
-        Situation("long_prompt", p, context.long_prompt, f"add prompts of {context.CHUNK} tokens or more"),
-        Situation("shared_prefix", p, context.shared_prefix, "add prompts that begin alike, or raise samples"),
-        Situation("block_border", p, context.block_border, "raise max_new_tokens"),
+        Situation("mixed_lengths", b, context.mixed_lengths),
+        Situation("mixed_drafts", b, context.mixed_drafts),
+        Situation("first_token", p, context.first_token),
+        Situation("long_prompt", p, context.long_prompt),
+        Situation("shared_prefix", p, context.shared_prefix),
+        Situation("block_border", p, context.block_border),
         Situation("preempted", p, context.preempted, "give the engine less memory than its requests need together"),
-        Situation("tree_branch", t, drafting.tree_branch, "use a proposer that drafts trees, and add prompts"),
-        Situation("tree_deep", t, drafting.tree_deep, "use a proposer that drafts deep trees, and add prompts"),
+        Situation("tree_branch", t, drafting.tree_branch),
+        Situation("tree_deep", t, drafting.tree_deep),
         Situation("context_short", c, context.context_short, "add short prompts"),
-        Situation("context_medium", c, context.context_medium, "add prompts of 64 to 255 tokens"),
-        Situation("context_long", c, context.context_long, "add prompts of 256 tokens or more"),
-        Situation("likely_token", c, context.likely_token, PROMPTS),
-        Situation("unlikely_token", c, context.unlikely_token, "raise the temperature, or add samples"),
-        Situation("near_tie", c, context.near_tie, PROMPTS),
+        Situation("context_medium", c, context.context_medium),
+        Situation("context_long", c, context.context_long),
+        Situation("likely_token", c, context.likely_token),
+        Situation("unlikely_token", c, context.unlikely_token),
+        Situation("near_tie", c, context.near_tie),
         Situation("grammar", v, ends.grammar, "set structured, or give prompts a grammar"),
-        Situation("tool_call", v, tool_call, "add prompts with tools that the model calls"),
-        Situation("tool_call_at_step_end", v, tool_call_at_step_end, "add prompts with tools that the model calls"),
+        Situation("tool_call", v, tool_call, calls),
+        Situation("tool_call_at_step_end", v, tool_call_at_step_end, calls),
         Situation("filter", v, filtered, "add filters, with rules that the answers meet"),
         Situation("filter_at_length", v, filter_at_length, "lower max_new_tokens, so that it ends filtered answers"),
     )

@@ -61,8 +61,8 @@ def held_back(
         return result
     counts = ", ".join(f"{name} {count} of {floors[name]}" for name, count in short.items())
     remedies = "; ".join(dict.fromkeys(CATALOGUE[name].remedy for name in short))
-    summary = f"examined too rarely: {counts}; to reach it, {remedies}, or waive it. So far: {result.summary}"
-    return _undecided(result, summary, short)
+    mend = f"to reach it, {remedies}, or waive it in the suite"
+    return _undecided(result, f"examined too rarely: {counts}; {mend}. So far: {result.summary}", short)
 
 
 def held_back_unaccepted(result: CheckResult, covers: frozenset[Group], coverage: ArmCoverage) -> CheckResult:

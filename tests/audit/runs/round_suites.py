@@ -12,7 +12,7 @@ seed: {seed}
 models: {{target: 'scripted:1', draft: 'scripted:2'}}
 workloads: [{{name: words, prompts: prompts.jsonl}}]
 sampling: {{max_new_tokens: 30, ignore_eos: true}}
-coverage: {{waive: [small_residual], directed: "off"}}
+coverage: {{waive: [small_residual], directed: off}}
 arms:
   - name: chain
     proposer: {{kind: draft_model, model: draft, gamma: 3}}

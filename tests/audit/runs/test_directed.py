@@ -32,7 +32,7 @@ batch_size: 3
 models: {{target: "scripted:1", draft: "scripted:2"}}
 workloads: [{{name: {workload}, prompts: prompts.jsonl}}]
 sampling: {{max_new_tokens: 40, stop_token_ids: [25]}}
-coverage: {{directed: "{directed}", waive: [small_residual, near_tie]}}
+coverage: {{directed: {directed}, waive: [small_residual, near_tie]}}
 arms:
   - name: greedy
     proposer: {{kind: draft_model, model: draft, gamma: 3}}
@@ -204,3 +204,15 @@ def test_a_run_until_decided_adds_them_in_its_first_round(tmp_path):
 def test_the_rule_is_on_record(on):
     arm = next(arm for arm in on.store.load_run(on.name).arms if arm.name == "chain")
     assert arm.spec["judged"]["coverage"]["directed"] is True
+
+
+def test_a_fault_of_one_is_minimized_to_a_case_of_its_own(tmp_path):
+    broken = Ran(tmp_path, "on", "drafted_end_ignored")
+    named = [finding.request for finding in broken.checks()["greedy", "accounting"].findings]
+    directed = next(name for name in named if "/directed/" in name)
+    store, out = str(tmp_path / "audit.db"), tmp_path / "small"
+    broken.store.close()
+    done = invoke("minimize", broken.name, directed, "--store", store, "--out", str(out))
+    assert "reproduces 2 of 2 times" in done.stdout
+    again = invoke("run", str(out / "suite.yaml"), "--store", str(tmp_path / "again.db"))
+    assert again.exit_code == 1, again.stdout

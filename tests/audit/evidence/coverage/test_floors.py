@@ -98,7 +98,7 @@ def test_too_few_requests_are_undecided_and_the_situation_is_named(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     assert few.exit_code == 3
     assert re.search(r"row_reused [0-9] of 10", few.output)
-    assert "give more requests than batch_size" in few.output
+    assert "add prompts or samples" in few.output
     assert "too few examined: " in few.output
 
 
@@ -178,7 +178,7 @@ def test_a_plan_predicts_what_the_last_run_examined_too_rarely(tmp_path):
     few = ran(tmp_path, CHECKS, prompts=5)
     planned = invoke("plan", str(tmp_path / "suite.yaml"), "--store", few.store, "--wide")
     assert planned.exit_code == 3
-    assert re.search(r"row_reused about [0-9] of 10.*: .*give more requests than batch_size", planned.stdout)
+    assert re.search(r"row_reused about [0-9] of 10.*: .*add prompts or samples", planned.stdout)
 
 
 def test_a_plan_counts_checks_that_will_lack_their_evidence(lacking):
