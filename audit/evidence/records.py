@@ -216,11 +216,6 @@ class Evidence:
         )
 
 
-def directed_of(requests: Sequence[tuple[str, int]]) -> Mapping[int, str]:
-    """`ArmRecord.directed` of requests with these cases and samples."""
-    return {index: f"{case}#{sample}" for index, (case, sample) in enumerate(requests) if is_directed(case)}
-
-
 OWN = "server"
 """The record's word for tokens that the engine named itself; other words name tokens made from its text."""
 

@@ -63,11 +63,6 @@ class ReadingHelpers:
     def __exit__(self, *_error: object) -> None:
         self.end()
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that have begun."""
-        return () if self._pool is None else tuple(self._pool._processes)
-
     def end(self) -> None:
         """End the helpers."""
         pool, self._pool = self._pool, None

@@ -27,12 +27,6 @@ def by_situation(names: Iterable[str] = tuple(faults.REGISTRY)) -> Mapping[Situa
     return {which: group for which, group in groups.items() if group}
 
 
-def without_fault() -> tuple[Situation, ...]:
-    """The situations that no fault of the catalogue needs."""
-    needed = by_situation()
-    return tuple(which for which in get_args(Situation) if which not in needed)
-
-
 COLUMNS: Final = ("fault", "breaks", "tokens", "seeds", "caught by", "log-probabilities", "text")
 SOUGHT_COLUMNS: Final = ("check", "fault", "tokens", "seeds")
 SITUATION_COLUMNS: Final = ("situation", "faults", "caught", "missed")

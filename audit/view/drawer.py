@@ -88,11 +88,6 @@ class Drawer:
         for child in self._children:
             child.end()
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that have begun."""
-        return tuple(child.process.pid or 0 for child in self._children if child.process is not None)
-
     def begin(self, chart: Chart) -> Future[Markup]:
         """Begin a drawing, which is what `audit.report.html.charts.svg` makes; it fails with `NotDrawn`."""
         return self._turns.submit(self._drawn, (chart,))

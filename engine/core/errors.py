@@ -1,7 +1,5 @@
 """The engine's exceptions: each names what was wrong and carries its reason."""
 
-from __future__ import annotations
-
 
 class EngineError(Exception):
     """Any failure of the engine that its caller may want to report."""

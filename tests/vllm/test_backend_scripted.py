@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from engine.backends.vllm.hooks.scripted_drafts import WAYS
 from engine.core.types import FinishReason, Request, Role, SamplingParams
 from engine.record.trace import decode
+from tests.vllm.scripted_drafts import WAYS
 
 from . import setting
 from .arms import ENGINE, answered, backend, plan, reconciled
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.vllm
 KILLING = "outside"
 NEW = 20
 SAMPLING = SamplingParams(max_new_tokens=NEW)
-CLASS = "engine.backends.vllm.hooks.scripted_drafts.ScriptedProposer"
+CLASS = "tests.vllm.scripted_drafts.ScriptedProposer"
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ class PlanAssumptions:
 NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
 """Reason why an engine's random numbers cannot be recomputed."""
+LOSSY = "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
 NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
 EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
 """Declared evidence of a sampled arm on the native engine: every part is recorded."""
@@ -80,6 +81,21 @@ def always_applies(params: Params, design: Design) -> None:
 def never_excused(evidence: Evidence) -> None:
     """`applies` of a check that every arm has evidence for."""
     del evidence
+
+
+def needs_key(evidence: Evidence) -> str | None:
+    """`applies` of a check that recomputes the decisions of a lossless rule from their random numbers."""
+    if not evidence.candidate.keyed:
+        return NO_KEY
+    return None if all(request.trace.header.lossless for request in evidence.candidate.requests) else LOSSY
+
+
+def foresees_key(params: Params, design: Design) -> str | None:
+    """`foresee` of such a check."""
+    del params
+    if not design.keyed:
+        return NO_KEY
+    return None if design.shown.lossless else LOSSY
 
 
 def needs_anchor(evidence: Evidence) -> str | None:

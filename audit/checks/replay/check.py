@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from audit.checks.base.interface import NO_KEY, ByRequest, Check, Design
+from audit.checks.base.interface import ByRequest, Check, foresees_key, needs_key
 from audit.checks.base.plans import plan_replay
 from audit.checks.replay.full import lacks_p, replay_full
 from audit.checks.replay.kept_rows import KeptCheck, check_kept, wrong_share
@@ -50,7 +50,6 @@ def digest_faults(trace: Trace) -> Iterator[Violation]:
 
 NO_KEPT = KeptCheck(0, 0, ())
 LACKS_P = Violation(0, "no probability of a token is on record")
-LOSSY = "the verifier declares itself lossy; no protocol to replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +62,6 @@ class _Replayed:
     faults: tuple[Violation, ...]
     kept: KeptCheck = NO_KEPT
     readable: bool = True
-
-
-def _applies(evidence: Evidence) -> str | None:
-    if not evidence.candidate.keyed:
-        return NO_KEY
-    if not all(request.trace.header.lossless for request in evidence.candidate.requests):
-        return LOSSY
-    return None
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    if not design.keyed:
-        return NO_KEY
-    return None if design.shown.lossless else LOSSY
 
 
 def _replay(reading: RequestReading) -> _Replayed:
@@ -197,8 +181,8 @@ CHECK = Check(
     defaults={"confidence": 0.99, "max_findings": 20},
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
-    applies=_applies,
-    foresee=_foresee,
+    applies=needs_key,
+    foresee=foresees_key,
     null="the engine decided as its declared protocol says",
     effect="share of decisions that differ",
     plan=plan_replay,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks import load
-from audit.checks.base.interface import NO_ANCHOR, Check, Design, evaluate
+from audit.checks.base.interface import NO_ANCHOR, Check, Design, evaluate, foresees_key, needs_key
 from audit.checks.transcript import statement as statement
 from audit.evidence.anchor.judgement import DEFAULTS, AnchorResult, anchored_rows, judge_rows, numbers
 from audit.evidence.coverage.examined import anchored
@@ -40,8 +40,6 @@ TESTED = ("q_contract", "rng_streams", "prefix_measurable")
 """Parts with statistical tests; they and the anchor share the error probability."""
 EVERY = 2**31
 WITNESS_SHARE = 0.5
-NO_KEY = "another engine drew the random numbers: its decisions cannot be replayed, and there is no certificate"
-LOSSY = "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +79,6 @@ class TranscriptParts:
 def _silent(result: CheckResult) -> bool:
     """True if the part applies but could not run."""
     return result.verdict is Verdict.INCONCLUSIVE and not result.details
-
-
-def _applies(evidence: Evidence) -> str | None:
-    if not evidence.candidate.keyed:
-        return NO_KEY
-    if not all(request.trace.header.lossless for request in evidence.candidate.requests):
-        return LOSSY
-    return None
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    if not design.keyed:
-        return NO_KEY
-    return None if design.shown.lossless else LOSSY
 
 
 def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
@@ -266,8 +249,8 @@ CHECK = Check(
     needs=Level.L0,
     defaults={"margin": 0.05, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=needs_key,
+    foresee=foresees_key,
     null="what speculation emits follows the reference's law",
     effect="total variation per token",
     plan=_plan,

@@ -2,9 +2,7 @@
 
 Each entry recognises its situation from a request's record alone. A recogniser
 returns a mask over the emitted tokens with one mark per occurrence, or None
-where the record lacks the facts. Only those of the group BATCH receive
-`RequestView.batch`. An entry without a recogniser names a situation that no
-backend records yet.
+where the record lacks the facts. Only those of the group BATCH receive `RequestView.batch`.
 
 To add a situation, add one function, one entry here and one page in docs/situations.
 
@@ -38,7 +36,7 @@ class Situation:
 
     name: str
     group: Group
-    recognise: Recogniser | None
+    recognise: Recogniser
     remedy: str = "add prompts or samples, or raise max_new_tokens: directed requests then have room"
 
 

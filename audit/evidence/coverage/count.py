@@ -104,8 +104,7 @@ class _Tally:
 
     @classmethod
     def of(cls, checks: Iterable[str]) -> _Tally:
-        unknown = {name for name, item in CATALOGUE.items() if item.recognise is None}
-        return cls(Counter(), {name: Counter() for name in checks}, unknown)
+        return cls(Counter(), {name: Counter() for name in checks}, set())
 
     def add(self, view: RequestView, examined: Mapping[str, Mask], recognisers: Mapping[str, Recogniser]) -> None:
         """Count a request's marks of some situations."""
@@ -127,8 +126,7 @@ class _Tally:
 
 
 def _recognisers(*, batch: bool) -> Mapping[str, Recogniser]:
-    named = {name: item.recognise for name, item in CATALOGUE.items() if (item.group is Group.BATCH) is batch}
-    return {name: recognise for name, recognise in named.items() if recognise is not None}
+    return {name: item.recognise for name, item in CATALOGUE.items() if (item.group is Group.BATCH) is batch}
 
 
 BY_REQUEST: Final = _recognisers(batch=False)

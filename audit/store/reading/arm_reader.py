@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement
 
 from audit.errors import CannotDecide, UnreadableRecord
-from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, directed_of
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.lookup import find_arm, find_run
@@ -132,7 +132,8 @@ def _arm_record(
         for end in ((False, False), (True, False), (False, True))
     ]
     done, failed, refused = (_lazily(part, payload_of) for part in parts)
-    effective, directed = Effective.from_json(arm.effective), directed_of([(it.case_id, it.sample) for it in parts[0]])
+    directed = {at: f"{it.case_id}#{it.sample}" for at, it in enumerate(parts[0]) if is_directed(it.case_id)}
+    effective = Effective.from_json(arm.effective)
     return ArmRecord(arm.name, ArmKind(arm.kind), level, effective, done, failed, refused, directed)
 
 

@@ -126,15 +126,6 @@ def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
-def step_rows(columns: StepColumns) -> list[list[Any]]:
-    """The steps as lists of index, position, counts, times, and the version's number and digest or None."""
-    digests = json.loads(columns.draft_versions or "{}")
-    return [
-        [index, *step[:6], *((step[6], digests.get(str(step[6]))) if len(step) > 6 else (None, None))]
-        for index, step in enumerate(json.loads(columns.steps))
-    ]
-
-
 def _places(trace: Trace) -> _Places:
     drafted, emitted = trace.n_drafted.astype(np.int64), trace.n_emitted.astype(np.int64)
     accepted = trace.role == Role.ACCEPTED

@@ -5,8 +5,6 @@ numbers of drafted and accepted tokens, but neither drafts nor rows. The package
 at the first request of an arm.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from engine.backends.llama_cpp.settings import DECLARED, WORDS

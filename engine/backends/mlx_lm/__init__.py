@@ -5,8 +5,6 @@ with the engine's word on whether it was drafted; the sampler, which callers of 
 The package imports without mlx_lm and needs it at the first request of an arm.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from engine.backends.mlx_lm.settings import DECLARED, WORDS

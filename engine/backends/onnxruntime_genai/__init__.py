@@ -5,8 +5,6 @@ engine's own counters, which gives each round of speculation; the ids of refused
 imports without onnxruntime-genai and needs it at an arm's first request.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from engine.backends.onnxruntime_genai.settings import DECLARED, WORDS

@@ -5,8 +5,6 @@ their log-probabilities, but neither drafts nor rows. The package imports withou
 first request of an arm.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from engine.backends.openvino_genai.settings import DECLARED, WORDS

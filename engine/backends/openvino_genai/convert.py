@@ -1,7 +1,5 @@
 """Models for OpenVINO: graphs by `build`, in float32, and the models that it does not know."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

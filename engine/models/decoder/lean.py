@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at, require_capacity
-from engine.models.decoder.fused_weights import WeightFormat, build_weights, mapped_weights
+from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
 from engine.models.decoder.step_graphs import StepGraphs, completed_step, graphs_on, is_step
 from engine.models.files.folder import ModelFolder, read_tensors
 from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
@@ -244,23 +244,6 @@ def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> Deco
         gate_up=numerics.matrix(layer.gate_up),
         down=numerics.matrix(layer.down),
     )
-
-
-def from_tensors(
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    where: str = "config.json",
-    numerics: Numerics | None = None,
-) -> LeanModel:
-    """A model from a parsed config.json and tensors by their published names.
-
-    Raises:
-        ModelError: the configuration is not supported or the tensors do not fit it.
-    """
-    config = read_config(document, where)
-    check_tensors(config, tensors, where)
-    return LeanModel(config, build_weights(config, tensors, dtype), numerics=numerics)
 
 
 def load_folder(

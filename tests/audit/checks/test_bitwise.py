@@ -16,7 +16,6 @@ from audit.stats.binomial import upper_bound
 from engine import verify
 from engine.core.types import DraftRule, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.decoder.lean import from_tensors
 from engine.models.numerics import load
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics, NumericsFacts
@@ -28,6 +27,7 @@ from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
 from tests.audit.checks.simulator import GREEDY, Setup, arm, changed, put, record, world
+from tests.support.lean_tensors import from_tensors
 
 TILED = {"mode": "tiled", "requested": "auto", "promises": "tree", "probe": {}, "reason": None}
 FIXED = TILED | {"mode": "fixed", "promises": "chain", "reason": "tiled fails attention (row 3)"}

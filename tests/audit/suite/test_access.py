@@ -185,7 +185,7 @@ def test_code_that_an_engine_would_load_is_named(tmp_path, engine, kind, options
 
 
 def test_our_own_classes_need_no_allowance(tmp_path):
-    options = {"model": "engine.backends.vllm.hooks.scripted_drafts.ScriptedProposer", "script": "s.json"}
+    options = {"model": "engine.backends.vllm.hooks.worker.RecordingWorker"}
     suite = load_suite(on_vllm(tmp_path, {"compilation_config": {"mode": 0}}, "custom_class", options))
     require_allowed(suite, Allowances())
 

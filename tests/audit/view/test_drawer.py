@@ -18,6 +18,11 @@ CHART = examples()[0]
 BROKEN = replace(CHART, spec={"mark": {"type": "no such mark"}, "encoding": 3})
 
 
+def pids_of(drawer):
+    """The processes that have begun."""
+    return tuple(child.process.pid for child in drawer._children if child.process is not None)
+
+
 @pytest.fixture(scope="module")
 def drawer():
     with Drawer(pytest.fail) as made:
@@ -32,8 +37,8 @@ def both_begun(drawer):
     """The processes, all of which have drawn."""
     for drawing in drawer.warm_up():
         drawing.result()
-    assert len(drawer.pids) == PROCESSES
-    return set(drawer.pids)
+    assert len(pids_of(drawer)) == PROCESSES
+    return set(pids_of(drawer))
 
 
 def alive(pid):
@@ -61,7 +66,7 @@ def test_charts_are_drawn_at_the_same_time(drawer):
     assert [drawing.result() for drawing in drawings] == [
         charts.svg(replace(CHART, title=f"chart {number}")) for number in range(2 * PROCESSES)
     ]
-    assert set(drawer.pids) == pids
+    assert set(pids_of(drawer)) == pids
 
 
 def test_a_chart_that_cannot_be_drawn_harms_no_other(drawer):
@@ -71,7 +76,7 @@ def test_a_chart_that_cannot_be_drawn_harms_no_other(drawer):
             drawn(drawer, BROKEN)
     for _ in range(PROCESSES):
         assert drawn(drawer, CHART) == charts.svg(CHART)
-    assert set(drawer.pids) == before
+    assert set(pids_of(drawer)) == before
 
 
 @pytest.mark.medium
@@ -125,9 +130,10 @@ def test_the_processes_end_with_their_server():
 SERVER = """
 import time
 from audit.view.drawer import Drawer, examples
+from tests.audit.view.test_drawer import pids_of
 with Drawer(print) as drawer:
     drawer.begin(examples()[0]).result()
-    print(*drawer.pids, flush=True)
+    print(*pids_of(drawer), flush=True)
     time.sleep(60)
 """
 

@@ -17,7 +17,7 @@ import engine
 from engine import proposers, verify
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.models.decoder.lean import LeanModel, from_tensors
+from engine.models.decoder.lean import LeanModel
 from engine.models.files.folder import ModelFolder, model_digest, open_folder, read_tensors
 from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
@@ -25,6 +25,7 @@ from engine.proposers.interface import PlainProposer
 from engine.proposers.parts import ProposerParts
 from engine.record.trace import decode
 from engine.sampling.draw import draw
+from tests.support.lean_tensors import from_tensors
 
 REFERENCE = Path(engine.__file__).parent / "bundled"
 HOME = Path(__file__).parent

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from engine.core.errors import InvalidRequest
-from engine.models.decoder.lean import from_tensors
 from engine.models.hf import HfModel
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement
 from engine.models.scripted import ScriptedModel, table_script
+from tests.support.lean_tensors import from_tensors
 
 LAYERS = 3
 EVERY = tuple(range(LAYERS))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from engine.core.errors import InvalidRequest
-from engine.models.decoder.lean import from_tensors
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables
@@ -21,6 +20,7 @@ from engine.proposers.draft_model.distilling import (
     trained,
 )
 from tests.engine.models.conftest import VOCABULARY, network
+from tests.support.lean_tensors import from_tensors
 from tests.support.lean_variants import VARIANTS
 
 TOKENS = tuple(int(token) for token in np.random.default_rng(1).integers(0, VOCABULARY, 12))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from engine.backends.vllm.hooks.scripted_drafts import WAYS, read_script
+from tests.vllm.scripted_drafts import WAYS, read_script
 
 PROMPT, TOKENS, END = [1, 2], [3, 4, 5, 6, 7], 0
 

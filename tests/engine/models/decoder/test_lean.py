@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from engine.core.errors import CapacityError, ModelError
-from engine.models.decoder.lean import from_tensors
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 from engine.models.numerics import REGISTRY, ROUNDED, load
+from tests.support.lean_tensors import from_tensors
 from tests.support.lean_variants import KINDS, LLAMA3, VARIANTS
 
 

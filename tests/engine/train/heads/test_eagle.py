@@ -10,7 +10,6 @@ import torch
 from engine.core.errors import ModelError
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
-from engine.models.decoder.lean import from_tensors
 from engine.models.interface import chain_placement
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
@@ -22,6 +21,7 @@ from engine.train.heads.head_layer import UnrolledCache
 from engine.train.heads.head_stage import HeadStage
 from engine.train.passes import PositionLogits, agreements, held_out_windows, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
+from tests.support.lean_tensors import from_tensors
 
 TRAINING = TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2)
 ONE = EagleRecipe(TRAINING, ffn=20)

@@ -10,7 +10,6 @@ from safetensors import safe_open
 
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
-from engine.models.decoder.lean import from_tensors
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.fitted_head import fitted_head
 from engine.proposers.trained.mlp_speculator import Speculator
@@ -19,6 +18,7 @@ from engine.train.heads import mlp_speculator
 from engine.train.heads.head_stage import HeadStage
 from engine.train.heads.mlp_speculator import MlpSpeculatorModule, loss_of, train_mlp_speculator, unroll
 from engine.train.recipe import MlpSpeculatorRecipe, TrainRecipe
+from tests.support.lean_tensors import from_tensors
 
 PLAN = MlpSpeculatorRecipe(TrainRecipe(steps=60, learning_rate=5e-2, rows=4, window=24, warmup=2), stages=3, inner=24)
 PLANS = (PLAN, replace(PLAN, tied=False, scale_input=False))

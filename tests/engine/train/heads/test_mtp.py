@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from engine.heads.decoder import MtpModule
 from engine.heads.formats.mtp import deepseek_slots
 from engine.heads.loading import load_head
-from engine.models.decoder.lean import from_tensors
 from engine.models.interface import chain_placement
 from engine.train.heads.head_stage import HeadStage
 from engine.train.heads.mtp import MtpHead, loss_of, train_mtp, unroll
 from engine.train.recipe import TrainRecipe, UnrolledRecipe
+from tests.support.lean_tensors import from_tensors
 
 PLAN = UnrolledRecipe(TrainRecipe(steps=60, learning_rate=2e-2, rows=4, window=24, warmup=2), ffn=20)
 
