@@ -28,6 +28,7 @@ seed: 5
 models: {target: 'scripted:1', draft: 'scripted:2'}
 workloads: [{name: words, prompts: prompts.jsonl}]
 sampling: {max_new_tokens: 12}
+coverage: {directed: off}
 arms:
   - name: greedy
     proposer: {kind: draft_model, model: draft, gamma: 3}

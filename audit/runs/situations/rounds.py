@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from audit.errors import UnreadableRecord
 from audit.evidence.coverage.count import arm_facts, count
 from audit.evidence.coverage.rule import needed
 from audit.evidence.records import DIRECTED, ArmRecord
@@ -60,8 +61,12 @@ def _family(prepared: PreparedRun, arm: PreparedArm) -> list[PreparedArm]:
 def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm]) -> None:
     suite, known = directing.prepared.suite, list[Case]()
     for number in range(1, len(SHARES) + 1):
-        record = directing.load(arm.planned.name).keeping({f"{case.id}#0" for case in known})
-        cases = _cases(suite, arm, record, known, number)
+        try:
+            record = directing.load(arm.planned.name).keeping({f"{case.id}#0" for case in known})
+            cases = _cases(suite, arm, record, known, number)
+        except UnreadableRecord:
+            # judging says so
+            return
         # the next round has more room
         for other in family if cases else ():
             directing.generate(with_cases(suite, other, cases))

@@ -95,7 +95,7 @@ def test_grammars_filters_tools_neighbours_and_refused_prompts_come_again(tmp_pa
         found = replay_run(store, store.load_run(store.resolve("latest")), lambda _arm: None)
     assert found.same, found
     assert {"chain", "beside"} <= {each.arm for each in found.arms}
-    assert {each.requests for each in found.arms} == {3}
+    assert all(each.requests >= 3 for each in found.arms), "directed ones too"
     config = tmp_path / "target" / "generation_config.json"
     config.write_text(config.read_text() + "\n")
     result = invoke("replay", "--store", url)

@@ -38,7 +38,7 @@ models: {{target: 'scripted:1', draft: 'scripted:2'}}
 workloads: [{{name: words, prompts: prompts.jsonl}}]
 sampling: {{max_new_tokens: 40}}
 record: {record}
-coverage: {{least: 1, waive: [nothing_drafted, small_residual, rows_finish_together, length_in_draft]}}
+coverage: {{directed: off, least: 1, waive: [nothing_drafted, small_residual, rows_finish_together, length_in_draft]}}
 arms:
   - name: chain
     proposer: {{kind: draft_model, model: draft, gamma: 3}}

@@ -21,7 +21,7 @@ samples: {samples}
 models: {{target: "scripted:1", draft: "scripted:2"}}
 workloads: [{{name: chat, prompts: prompts.jsonl}}]
 sampling: {{temperature: {temperature}, max_new_tokens: 24, ignore_eos: true}}
-coverage: {{waive: [small_residual]}}
+coverage: {{waive: [small_residual], directed: off}}
 arms:
   - name: spec
     proposer: {{kind: draft_model, model: draft, gamma: {gamma}}}
