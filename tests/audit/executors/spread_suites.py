@@ -25,7 +25,7 @@ def spread_suite(folder: Path, *, batch: int = 1, seed: int = 5) -> Path:
     text = path.read_text().replace("proposer: {kind: ngram, gamma: 2}", MEMORY)
     text = text.replace("checks: [replay]\n", "checks: [replay, anchor]\n", 1)
     # floors for situations of neighbours would hold results back in parts sooner than in the whole
-    text = text.replace("arms:\n", "coverage: {least: 0}\narms:\n", 1)
+    text = text.replace("directed: off", "least: 0")
     text = text.replace("batch_size: 3", f"batch_size: {batch}").replace("seed: 5", f"seed: {seed}")
     path.write_text(text.replace("max_new_tokens: 12", "max_new_tokens: 6"))
     return path

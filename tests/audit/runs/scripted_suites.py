@@ -15,7 +15,6 @@ samples: 2
 models: {{target: 'scripted:1', draft: 'scripted:2'}}
 workloads: [{{name: words, prompts: prompts.jsonl}}]
 sampling: {{max_new_tokens: 12}}
-coverage: {{directed: off}}
 arms:
   - name: greedy
     proposer: {{kind: draft_model, model: draft, gamma: 3}}
@@ -32,6 +31,7 @@ arms:
     verifier: gumbel
     sampling: {{temperature: 1}}
     checks: [{gumbel_checks}]
+coverage: {{directed: off}}
 """
 
 
