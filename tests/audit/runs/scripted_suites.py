@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-SUITE = """
+SUITE = """coverage: {{directed: off}}
 version: 1
 name: scripted
 backend: scripted
@@ -31,7 +31,6 @@ arms:
     verifier: gumbel
     sampling: {{temperature: 1}}
     checks: [{gumbel_checks}]
-coverage: {{directed: off}}
 """
 
 

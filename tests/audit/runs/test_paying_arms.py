@@ -28,7 +28,7 @@ ARMS = f"""arms:
 def suite(tmp_path):
     path = suite_file(tmp_path)
     text = path.read_text().replace("max_new_tokens: 12", "max_new_tokens: 64").replace("samples: 2", "samples: 12")
-    path.write_text(text[: text.index("arms:")] + "coverage: {least: 0}\n" + ARMS)
+    path.write_text(text[: text.index("arms:")].replace("directed: off", "least: 0") + ARMS)
     return path
 
 
