@@ -22,8 +22,6 @@ UNREADABLE: Final = "unreadable"
 
 DIRECTED: Final = "directed"
 """Workload and domain of the requests that the auditor adds to bring about situations."""
-ADDED: Final = f"{DIRECTED}/"
-"""Their cases' ids begin with it."""
 
 
 class Level(IntEnum):
@@ -101,7 +99,7 @@ class RequestRecord:
 
 def is_directed(case_id: str) -> bool:
     """True for the cases that the auditor adds."""
-    return case_id.startswith(ADDED)
+    return case_id.startswith(f"{DIRECTED}/")
 
 
 class LazyRequests(Sequence[RequestRecord]):

@@ -164,9 +164,7 @@ def judge_arm(
 
 
 def _examined(check: Check, evidence: Evidence) -> Examined:
-    """The tokens that the check examines; for a test of the workload those of directed requests as well, because the
-    arm's exact checks examine them.
-    """
+    """The tokens that count as examined: a test of the workload leaves directed requests to the arm's exact checks."""
     examined = check.examines(check.seen(evidence))
     if not (check.statistical and evidence.candidate.directed):
         return examined

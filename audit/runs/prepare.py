@@ -169,11 +169,9 @@ def for_round(suite: Suite, arm: PreparedArm, repetitions: range) -> PreparedArm
 
 
 def with_cases(suite: Suite, arm: PreparedArm, cases: Sequence[Case]) -> PreparedArm:
-    """The arm with one request of each of these cases, which have tokens, in place of the suite's.
-
-    They run without neighbours of other parameters, which would take the rows that they are to share.
-    """
+    """The arm with one request of each of these cases, which have tokens, in place of the suite's."""
     engine = arm.engine
+    # neighbours of other parameters would take the rows that these requests are to share
     if isinstance(engine, NeighbourEngine) and isinstance(engine.company, Mixed):
         engine = engine.engine
     prompts, asked = {case.id: case.tokens for case in cases}, [RequestSlot(case, 0) for case in cases]

@@ -36,7 +36,7 @@ class Brief:
     unmet: Mapping[str, int]
     """Occurrences that are missing, by situation."""
     requests: Sequence[RequestRecord]
-    """The answered requests of the suite in this arm, at least one, each with at least one token."""
+    """Answered requests of the suite in this arm, at least one, each with at least one token."""
     directed: Sequence[RequestRecord]
     """Those of the rounds before, likewise."""
     cases: Mapping[str, Case]
@@ -125,14 +125,10 @@ def _at_last_draft(view: RequestView) -> Mask:
     return np.asarray(view.role(Role.ACCEPTED) & (view.place == view.drafted[view.step] - 1))
 
 
-def _at_bonus(view: RequestView) -> Mask:
-    return view.role(Role.BONUS)
-
-
 ENDS: Final[Mapping[str, Place]] = {
     "end_in_draft": _inside,
     "end_at_last_draft": _at_last_draft,
-    "end_at_bonus": _at_bonus,
+    "end_at_bonus": lambda view: view.role(Role.BONUS),
 }
 
 
@@ -164,9 +160,8 @@ def crowd(brief: Brief) -> Iterator[ProposedCase]:
     shortest = sorted(brief.requests, key=lambda request: len(request.trace.header.prompt))
     for index, request in enumerate(islice(cycle(shortest), 2 * rows + brief.unmet.get("row_reused", rows))):
         limit = 1 if index < rows or index % 3 else min(brief.limit, brief.gamma + 2)
-        yield ProposedCase(
-            _case(brief, request, request.trace.header.prompt, DirectedSampling(max_new_tokens=limit)), limit
-        )
+        case = _case(brief, request, request.trace.header.prompt, DirectedSampling(max_new_tokens=limit))
+        yield ProposedCase(case, limit)
 
 
 def repeat(brief: Brief) -> Iterator[ProposedCase]:
@@ -208,7 +203,7 @@ def shuffle(brief: Brief) -> Iterator[ProposedCase]:
 UNLIKE: Final = (
     *("recovered_token", "after_rejection", "rejected_first", "rejected_middle", "rejected_last", "near_tie"),
     *("unlikely_token", "small_residual", "outside_truncation", "after_nothing_drafted", "mixed_drafts"),
-    *("tree_branch", "block_border", "mixed_parameters"),
+    *("tree_branch", "block_border"),
 )
 
 CROWD: Final = ("row_reused", "rows_finish_together", "neighbour_joins", "nothing_drafted", "length_in_draft")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from audit.errors import UnreadableRecord
@@ -22,6 +23,9 @@ from engine.core.errors import InvalidRequest
 
 SHARES: Final = (0.3, 0.4, 0.5)
 """By round: the most tokens that the directed requests of an arm so far may emit, beside those of the suite's own."""
+
+MOST: Final = 256
+"""Requests that the generators look at; their traces stay in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
     coverage = count(record, {})
     floors = needed(record, coverage, spec.coverage)
     unmet = {name: least - coverage.occurred[name] for name, least in floors.items() if coverage.occurred[name] < least}
-    requests = [request for request in own.requests if request.tokens]
+    requests = list(islice((request for request in own.requests if request.tokens), MOST))
     if not unmet or not requests:
         return []
     brief = Brief(
@@ -93,7 +97,7 @@ def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
         number=number,
         seed=suite.seed,
     )
-    emitted = sum(len(request.tokens) for request in requests)
+    emitted = sum(len(request.tokens) for request in own.requests)
     spent = sum(len(request.tokens) for request in brief.directed)
     return _within(_proposed(suite, arm, brief), int(SHARES[number - 1] * emitted) - spent)
 

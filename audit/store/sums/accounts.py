@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from audit.evidence.records import ADDED
+from audit.evidence.records import DIRECTED
 from audit.store.base.values import ArmCounts, CountSource, Resolution
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
 from engine.core.errors import TraceError
@@ -48,7 +48,8 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
     sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
     row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
-    added = select(func.count(), sums[1]).where(RequestRow.arm_id == arm.id, RequestRow.case_id.startswith(ADDED))
+    named = RequestRow.case_id.startswith(f"{DIRECTED}/")
+    added = select(func.count(), sums[1]).where(RequestRow.arm_id == arm.id, named)
     requests, prompt, output, steps, drafted, accepted, latency_us = (int(value) for value in row)
     directed, directed_output = (int(value) for value in session.execute(added).one())
     counts = ArmCounts(
