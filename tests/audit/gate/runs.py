@@ -108,7 +108,8 @@ def stored_run(
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
     spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None, "draft": "draft"}
-    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, Effective(), True)
+    judged = {"checks": {name: {} for name in verdicts or PASSING}, "coverage": {"least": 0}}
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec | {"judged": judged}, Effective(), True)
     begun = start(arms=(candidate,))
     if artifacts is not None:
         begun = replace(begun, artifacts=artifacts)
