@@ -139,7 +139,7 @@ def _alone(suite: Suite, fault: StoredCheck, keys: Sequence[RequestKey]) -> Suit
         samples=1,
         models={name: spec for name, spec in suite.models.items() if name in models},
         cases=tuple(replace(case, samples=samples.get(case.id, ())) for case in suite.cases),
-        arms=(replace(arm, checks={fault.check: _params(arm, fault)}),),
+        arms=(replace(arm, checks={fault.check: _params(arm, fault)}, coverage=replace(arm.coverage, directed=False)),),
     )
     return with_keys(whole, keys)
 

@@ -49,7 +49,6 @@ def document_of(suite: Suite) -> dict[str, Any]:
         "seed": suite.seed,
         "batch_size": suite.batch_size,
         **({"mixed": suite.mixed} if suite.mixed != REGISTRY[suite.backend].ours else {}),
-        "coverage": {"directed": "off"},
         "models": {name: _model(spec) for name, spec in suite.models.items()},
         "workloads": [{"name": name, "prompts": f"{name}.jsonl"} for name in _workloads(suite)],
         "arms": [_arm(arm) for arm in suite.arms],
@@ -105,6 +104,7 @@ def _coverage(rule: CoverageRule) -> dict[str, Any]:
         **({"least": rule.least} if rule.least != DEFAULT_FLOORS.least else {}),
         **({"waive": list(rule.waive)} if rule.waive else {}),
         **({"demand": list(rule.demand)} if rule.demand else {}),
+        **({} if rule.directed else {"directed": "off"}),
     }
 
 

@@ -1,8 +1,12 @@
-"""The arms of a stored run as they were judged: their checks, floors and companions, from the record alone."""
+"""The arms of a stored run as they were judged: their checks, floors and companions, from the record alone.
+
+Runs of earlier versions state only baselines and controls. Their checks are those with a stored result, with the
+parameters of the stored suite; their floors are the suite's, or none if the run counted no situations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +14,12 @@ from audit.checks import load
 from audit.checks import names as known_checks
 from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.runs.arms import ArmLinks
-from audit.store import StoredArm, StoredRun
+from audit.store import StoredArm, StoredCheck, StoredRun
 from audit.suite.spec import ArmChecks
 
 JUDGED: Final = "judged"
 """The key of an arm's checks and floors in its specification."""
+NO_FLOORS: Final = CoverageRule(least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +34,50 @@ class RecordedArms:
     unknown: tuple[str, ...]
 
 
-def recorded_arms(run: StoredRun) -> RecordedArms:
-    """The arms of a run; a candidate whose record states no checks has none."""
-    stated = {arm.name: arm.spec.get(JUDGED, {"checks": {}, "coverage": {}}) for arm in run.candidates}
-    checks = {name: ArmChecks(_known(judged["checks"]), _rule(judged["coverage"])) for name, judged in stated.items()}
-    unknown = [line for name, judged in stated.items() for line in _unknown(name, judged["checks"])]
-    return RecordedArms(tuple(map(_links, run.arms)), checks, tuple(unknown))
+def recorded_arms(run: StoredRun, results: Iterable[StoredCheck], *, counted: bool) -> RecordedArms:
+    """The arms of a run with these stored results; `counted` if it counted situations."""
+    candidates = run.candidates
+    links = tuple(_links(arm, [candidate.name for candidate in candidates]) for arm in run.arms)
+    by_arm: dict[str, list[str]] = {}
+    for result in results:
+        by_arm.setdefault(result.arm, []).append(result.check)
+    every = {arm.name: _checks(run, arm, by_arm.get(arm.name, []), counted=counted) for arm in candidates}
+    known = {name: ArmChecks(_known(judged.checks), judged.coverage) for name, judged in every.items()}
+    unknown = [line for name, judged in every.items() for line in _unknown(name, judged.checks)]
+    return RecordedArms(links, known, tuple(unknown))
 
 
-def _links(arm: StoredArm) -> ArmLinks:
-    spec, noise = arm.spec, tuple(arm.spec.get("noise", ()))
-    return ArmLinks(arm.name, arm.kind, spec.get("baseline"), spec.get("control"), noise, spec.get("of"))
+def _links(arm: StoredArm, candidates: Iterable[str]) -> ArmLinks:
+    spec = arm.spec
+    # names of companions are those of their candidates with the kind behind them
+    of = next((name for name in candidates if arm.name == f"{name}/{arm.kind}"), None)
+    noise = tuple(spec.get("noise", ()))
+    return ArmLinks(arm.name, arm.kind, spec.get("baseline"), spec.get("control"), noise, spec.get("of", of))
+
+
+def _checks(run: StoredRun, arm: StoredArm, stored: Iterable[str], *, counted: bool) -> ArmChecks:
+    if JUDGED in arm.spec:
+        result = arm.spec[JUDGED]
+        return ArmChecks(result["checks"], _rule(result["coverage"]))
+    document = run.suite_document
+    defaults, own = document.get("checks", {}), _entry(document, arm.name)
+    listed = own.get("checks", {})
+    given = listed if isinstance(listed, Mapping) else {}
+    checks = {name: {**defaults.get(name, {}), **given.get(name, {})} for name in stored}
+    floors = {**document.get("coverage", {}), **own.get("coverage", {})}
+    return ArmChecks(checks, _rule(floors) if counted else NO_FLOORS)
+
+
+def _entry(document: Mapping[str, Any], arm: str) -> Mapping[str, Any]:
+    """The arm's entry in the suite; arms of a matrix have the entry's name and a suffix after a point."""
+    entries: list[Mapping[str, Any]] = document.get("arms", [])
+    fitting = [entry for entry in entries if arm == entry["name"] or arm.startswith(f"{entry['name']}.")]
+    return max(fitting, key=lambda entry: len(entry["name"]), default={})
 
 
 def _rule(values: Mapping[str, Any]) -> CoverageRule:
     waived, demanded = tuple(values.get("waive", ())), tuple(values.get("demand", ()))
-    return CoverageRule(int(values.get("least", LEAST)), waived, demanded, bool(values.get("directed")))
+    return CoverageRule(int(values.get("least", LEAST)), waived, demanded, values.get("directed") in (True, "on"))
 
 
 def _known(checks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

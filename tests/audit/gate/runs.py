@@ -108,8 +108,7 @@ def stored_run(
     """The URL of a store whose latest run has one sampled arm `spec` with these verdicts."""
     url = f"sqlite:///{folder / 'audit.db'}"
     spec = {"name": "spec", "verifier": "chain", "sampling": {"temperature": 1.0}, "fault": None, "draft": "draft"}
-    judged = {"checks": {name: {} for name in verdicts or PASSING}, "coverage": {"least": 0}}
-    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec | {"judged": judged}, Effective(), True)
+    candidate = NewArm("spec", ArmKind.CANDIDATE, Level.L4, spec, Effective(), True)
     begun = start(arms=(candidate,))
     if artifacts is not None:
         begun = replace(begun, artifacts=artifacts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
 
-JUDGED = {"judged": {"checks": {"replay": {}}, "coverage": {"least": 0}}}
-
 __all__ = ["any_url", "cluster", "postgres"]
 
 SECRET = "the-patient-in-room-seven"
@@ -28,9 +25,7 @@ OTHER = "nothing-to-hide"
 def add_run(url):
     """A finished run with a secret in two answers, one finding and one summary; returns its id."""
     with Store.open(url, create=True) as store:
-        begun = start()
-        arms = tuple(replace(arm, spec=arm.spec | JUDGED) for arm in begun.arms)
-        run = store.begin_run(replace(begun, arms=arms))
+        run = store.begin_run(start())
         for arm in ("base", "spec"):
             for case, words in (("case-a", SECRET), ("case-b", OTHER)):
                 store.add_request(run, arm, "chat", case, 0, generation(((1, 0),), text=f"{words} " * 400))
