@@ -1,6 +1,6 @@
 """Adds directed requests to a run, in rounds: count what is missing, propose, run, count again.
 
-The requests of a round follow from the suite and from the records of the rounds before it, so a resumed run adds the
+A round's requests follow from the suite and from the records before it, so a run that stops among them goes on with the
 same ones. Each runs in the candidate, in the plain arms that it is compared with, and in the arms that read it again.
 """
 
@@ -46,8 +46,10 @@ def direct(directing: Directing) -> None:
         return
     for arm in directing.prepared.arms:
         spec = arm.planned.spec
+        if spec is None or not spec.coverage.directed:
+            continue
         family = _family(directing.prepared, arm)
-        if spec is not None and spec.coverage.directed and not any(it.effective.origin for it in family):
+        if not any(other.effective.origin for other in family):
             _direct_arm(directing, arm, family)
 
 

@@ -160,3 +160,4 @@ def test_none_does_where_no_rows_are_recorded(ended, fault, record):
     done = ended(fault, arm={"record": record})
     # plain decoding is as wrong as the candidate, and what is then called noise certifies nothing
     assert done.code == 1 or (fault in MISTAKES and done.code == 3), done.told
+    assert not {"token_law", "logprob_closeness"} & done.by("certified"), done.told
