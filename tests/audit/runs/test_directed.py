@@ -14,6 +14,7 @@ from audit.evidence.verdicts import Verdict
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.rejudge import judge_again
+from audit.runs.reused_baseline import reused_run
 from audit.runs.runner import resume, run
 from audit.runs.situations.generators import GENERATORS
 from audit.runs.situations.rounds import SHARES
@@ -216,3 +217,28 @@ def test_a_fault_of_one_is_minimized_to_a_case_of_its_own(tmp_path):
     assert "reproduces 2 of 2 times" in done.stdout
     again = invoke("run", str(out / "suite.yaml"), "--store", str(tmp_path / "again.db"))
     assert again.exit_code == 1, again.stdout
+
+
+def test_with_an_earlier_baseline_none_are_added(tmp_path):
+    suite = load_suite(suite_file(tmp_path))
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        first = run(prepare(suite), store, Silent()).run
+        second = run(prepare(suite, reused_run(store, first)), store, Silent()).run
+        arms = {name: store.load_arm(name, "greedy").requests for name in (first, second)}
+        directed = {name: sum(request.directed for request in requests) for name, requests in arms.items()}
+    assert directed[first] > 0 == directed[second]
+
+
+def test_a_prompt_that_was_made_too_long_is_left_out(tmp_path):
+    """The scripted models have no limit of context, the bundled ones have 512 positions."""
+    path = suite_file(tmp_path)
+    text = path.read_text().replace("backend: scripted\n", "batch_size: 2\n").replace("batch_size: 3\n", "")
+    text = text.replace('"scripted:1"', "bundled:target").replace('"scripted:2"', "bundled:draft")
+    path.write_text(text.replace("stop_token_ids: [25]", "stop_token_ids: []"))
+    rows = [{"id": f"p{index}", "prompt": "the sea and the sun " * 45} for index in range(3)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        name = run(prepare(load_suite(path)), store, Silent()).run
+        requests = list(store.load_arm(name, "greedy").requests)
+    assert any(request.directed for request in requests)
+    assert all(len(request.trace.header.prompt) + 40 <= 512 for request in requests)
