@@ -175,7 +175,7 @@ def _compare_arms(candidate: ArmRecord, reread: ArmRecord, baseline: ArmRecord |
     """All comparisons; a text says why there are none."""
     again: list[_Comparison] = []
     unread: list[str] = []
-    # both are ordered by case and sample, and the reread lacks requests at most
+    # both have one order, and the reread lacks requests at most
     rest = iter(reread.requests)
     following = next(rest, None)
     for request in candidate.requests:

@@ -102,6 +102,11 @@ def is_directed(case_id: str) -> bool:
     return case_id.startswith(f"{DIRECTED}/")
 
 
+def request_order(case_id: str, sample: int) -> tuple[bool, str, int]:
+    """Key that sorts an arm's requests: the suite's own come first, so the first has the arm's sampling parameters."""
+    return is_directed(case_id), case_id, sample
+
+
 class LazyRequests(Sequence[RequestRecord]):
     """Records that are read on each access and never cached.
 

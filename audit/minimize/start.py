@@ -12,7 +12,7 @@ from typing import Any
 from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
-from audit.evidence.records import ArmRecord, is_directed
+from audit.evidence.records import ArmRecord, is_directed, request_order
 from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import keys_of, with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
@@ -108,7 +108,7 @@ def _listed(faults: Sequence[StoredCheck]) -> str:
 def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey, int]:
     """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
-    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda item: (item.case_id, item.sample))
+    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda item: request_order(item.case_id, item.sample))
     return {RequestKey(arm.name, item.case_id, item.sample): len(item.trace.header.prompt) for item in every}
 
 
@@ -122,7 +122,7 @@ def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> Stored
 
 def _named(fault: StoredCheck, keys: Mapping[RequestKey, int]) -> RequestKey:
     """The first request that the fault names, else the arm's first."""
-    by_name = {key.name: key for key in sorted(keys, key=lambda key: is_directed(key.case_id))}
+    by_name = {key.name: key for key in keys}
     named = {finding.request for finding in fault.findings}
     return next((key for name, key in by_name.items() if name in named), next(iter(by_name.values())))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from audit.evidence.divergence.excerpts import parting
 from audit.evidence.environment import Environment
 from audit.evidence.pairing import Divergence, Pair, divergence
-from audit.evidence.records import ArmRecord, RequestRecord
+from audit.evidence.records import ArmRecord, RequestRecord, request_order
 from audit.store import Store, StoredCheck, StoredRun
 from audit.store.base.canonical import jsonable
 from engine.core.types import Role
@@ -212,7 +212,7 @@ def _acceptance(arm: str, a: _Acceptance, b: _Acceptance) -> Iterator[Acceptance
 
 
 def _outputs(name: str, a: ArmRecord, b: ArmRecord, drafting_a: _Acceptance, drafting_b: _Acceptance) -> ArmOutputs:
-    """Walk through both arms in the order of case and sample, one record of each in memory."""
+    """Walk through both arms in their order, one record of each in memory."""
     result, left, right = ArmOutputs(name), iter(a.requests), iter(b.requests)
     one, other = next(left, None), next(right, None)
     while one is not None or other is not None:
@@ -236,7 +236,7 @@ def _order(one: RequestRecord | None, other: RequestRecord | None) -> int:
     """-1 if the first request comes next, 1 if the second, 0 if they are a pair."""
     if one is None or other is None:
         return 1 if one is None else -1
-    first, second = (one.case_id, one.sample), (other.case_id, other.sample)
+    first, second = request_order(one.case_id, one.sample), request_order(other.case_id, other.sample)
     return (first > second) - (first < second)
 
 

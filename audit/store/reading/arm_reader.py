@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement
 
 from audit.errors import CannotDecide, UnreadableRecord
-from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed
+from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed, request_order
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.lookup import find_arm, find_run
@@ -40,7 +40,7 @@ def load_arm(
     kept: Mapping[int, WithheldContent],
     keys: Collection[RequestKey] | None = None,
 ) -> ArmRecord:
-    """The requests of an arm, ordered by case and sample; every trace is verified once and read again on access.
+    """The requests of an arm in their order, the suite's own before directed ones; every trace is verified once and read again on access.
 
     `payload_of` reads a trace's bytes later, by its request's row; `kept` is content that is in memory only, by the
     same. `keys` are the requests to read; None for all.
@@ -125,7 +125,7 @@ def _arm_record(
     place = f"run {ulid}, arm {arm.name}"
     # closed before the session is: a record that cannot be read leaves the rows behind it unread
     with closing(_found(session, place, arm, kept, only)) as result:
-        stored = sorted((_light(request) for request in result), key=lambda row: (row.case_id, row.sample))
+        stored = sorted((_light(request) for request in result), key=lambda row: request_order(row.case_id, row.sample))
     level = min([Level[arm.level], *(item.level for item in stored)])
     parts = [
         [item for item in stored if (item.failed, item.refused) == end]

@@ -219,6 +219,19 @@ def test_a_fault_of_one_is_minimized_to_a_case_of_its_own(tmp_path):
     assert again.exit_code == 1, again.stdout
 
 
+def test_the_name_of_a_workload_changes_no_verdict(on, tmp_path):
+    """Names behind "directed" sort after it, and an arm's first request states what its neighbours contrast with."""
+    path = suite_file(tmp_path, workload="zoo")
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        outcome = run(prepare(load_suite(path)), store, Silent())
+        requests = store.load_arm(outcome.run, "greedy").requests
+        checks = {(check.arm, check.check): check.verdict for check in store.checks(outcome.run)}
+    assert [request.directed for request in requests] == sorted(request.directed for request in requests)
+    assert any(request.directed for request in requests)
+    assert outcome.exit_code == on.code
+    assert checks == {key: check.verdict for key, check in on.checks().items()}
+
+
 def test_with_an_earlier_baseline_none_are_added(tmp_path):
     suite = load_suite(suite_file(tmp_path))
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
