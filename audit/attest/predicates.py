@@ -97,6 +97,7 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> dict[str, Any]:
         **named(arm, "lossless", "fault", "configuration_sha256"),
         **settings.columns(),
         "requests": counts.requests,
+        "directed_requests": counts.directed,
         "output_tokens": counts.output,
         "target_forwards": counts.steps,
         "drafted": counts.drafted,

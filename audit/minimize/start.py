@@ -108,8 +108,9 @@ def _listed(faults: Sequence[StoredCheck]) -> str:
 def _stored(store: Store, run: StoredRun, arm: CandidateSpec) -> dict[RequestKey, int]:
     """The arm's requests in the run, with the lengths of their prompts."""
     record = store.load_arm(run.ulid, arm.name)
-    every = sorted((*record.requests, *record.failed, *record.refused), key=lambda item: request_order(item.case_id, item.sample))
-    return {RequestKey(arm.name, item.case_id, item.sample): len(item.trace.header.prompt) for item in every}
+    every = (*record.requests, *record.failed, *record.refused)
+    ordered = sorted(every, key=lambda item: request_order(item.case_id, item.sample))
+    return {RequestKey(arm.name, item.case_id, item.sample): len(item.trace.header.prompt) for item in ordered}
 
 
 def _fault(faults: Sequence[StoredCheck], asked: Sequence[RequestKey]) -> StoredCheck | None:

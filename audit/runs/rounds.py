@@ -157,7 +157,8 @@ def _reason(rounds: Rounds, result: InterimResult) -> str | None:
 
 def _tokens(rounds: Rounds) -> int:
     """Tokens emitted in all arms so far; arms that read emit none."""
-    return sum(arm.counts.output for arm in rounds.store.load_run(rounds.run).arms if not arm.kind.reads)
+    counts = [arm.counts for arm in rounds.store.load_run(rounds.run).arms if not arm.kind.reads]
+    return sum(one.output + one.directed_output for one in counts)
 
 
 def _most(

@@ -21,7 +21,7 @@ from audit.evidence.verdicts import NoEvidence
 from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
-from audit.store import ArmCounts, RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
+from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
 from audit.suite.spec import Suite, sources
 from engine.backends import declared
 from engine.backends.evidence import ArmEvidence, ArmSettings
@@ -172,13 +172,8 @@ def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
     requests = len(slots(suite, arm))
     before = past.arm(arm)
     most = requests * arm.sampling.max_new_tokens
-    tokens = most if before is None else min(most, round(requests * mean_output(before.counts)))
+    tokens = most if before is None else min(most, round(requests * before.counts.output / before.counts.requests))
     return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate, arm.plan.fault)
-
-
-def mean_output(counts: ArmCounts) -> float:
-    """Mean tokens of the suite's own requests."""
-    return (counts.output - counts.directed_output) / (counts.requests - counts.directed)
 
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:
@@ -201,7 +196,7 @@ def _check(
     reason = foreseen(check, params, design)
     outcome, mend = _outcome(design, need, given, reason)
     if outcome == "enough" and arm_before is not None:
-        missed = _missed(arm, check, past, design.requests / (arm_before.counts.requests - arm_before.counts.directed))
+        missed = _missed(arm, check, past, design.requests / arm_before.counts.requests)
         outcome, mend = ("too_little", missed) if missed else (outcome, mend)
     return PlannedCheck(
         arm=arm.name,

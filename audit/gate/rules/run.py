@@ -30,7 +30,7 @@ def run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reas
     else:
         yield from _times(facts, run.finished_at, policy.max_age, now)
     yield from _signature(facts, policy)
-    tokens = sum(arm.counts.output - arm.counts.directed_output for arm in facts.candidates)
+    tokens = sum(arm.counts.output for arm in facts.candidates)
     if tokens < policy.min_tokens:
         yield undecided("min_tokens", f"the candidate arms emitted {tokens} tokens, {policy.min_tokens} are required")
     if policy.suites and run.suite_sha256 not in policy.suites:

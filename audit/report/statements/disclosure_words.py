@@ -82,6 +82,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
         **named(arm, "lossless", "fault"),
         **part.settings.columns(),
         "requests": counts.requests,
+        "directed_requests": counts.directed,
         "output_tokens": counts.output,
         "drafted_tokens": counts.drafted,
         "accepted_tokens": counts.accepted,
@@ -168,7 +169,7 @@ def _counts(part: ArmDisclosure) -> Iterator[str]:
     level = part.arm.level.name
     yield f"The arm answered {counts.requests} requests with {counts.output} tokens; its evidence has level {level}."
     if counts.directed:
-        yield f"The auditor added {counts.directed} of them to bring about situations; no test of a law counts these."
+        yield f"The auditor added {counts.directed} requests to bring about situations; no figure counts these."
     if counts.drafted is None or counts.accepted is None:
         yield "The numbers of drafted and accepted tokens are not known."
     elif part.settings.speculation:

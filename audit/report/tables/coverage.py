@@ -77,5 +77,5 @@ def _line(arm: StoredArm, coverage: Sequence[StoredCoverage]) -> str:
     floored = {item.situation for item in own if item.least}
     never = [name for name in CATALOGUE if name in GENERAL and occurred.get(name) == 0 and name not in floored]
     unmet = f"; not met: {', '.join(never)}" if never else ""
-    added = f"; directed {arm.counts.directed} of {arm.counts.requests} requests" if arm.counts.directed else ""
+    added = f"; {arm.counts.directed} directed requests beside {arm.counts.requests}" if arm.counts.directed else ""
     return f"coverage of {arm.name}: {counts}{missing}{unmet}{added}"

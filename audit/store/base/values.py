@@ -132,7 +132,10 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArmCounts:
-    """Sums over an arm's requests; the reader derives rates. Steps, drafted and accepted are None where unknown."""
+    """Sums over the suite's own requests in an arm; the reader derives rates.
+
+    Steps, drafted and accepted are None where unknown. The counters of a server do not tell directed requests apart.
+    """
 
     requests: int = 0
     prompt: int = 0
@@ -144,7 +147,7 @@ class ArmCounts:
     source: CountSource = CountSource.RECORD
     resolution: Resolution | None = Resolution.STEP
     directed: int = 0
-    """Requests among them that the auditor added."""
+    """Requests beside them that the auditor added."""
     directed_output: int = 0
 
 

@@ -40,10 +40,10 @@ def load_arm(
     kept: Mapping[int, WithheldContent],
     keys: Collection[RequestKey] | None = None,
 ) -> ArmRecord:
-    """The requests of an arm in their order, the suite's own before directed ones; every trace is verified once and read again on access.
+    """The requests of an arm, the suite's own before directed ones.
 
-    `payload_of` reads a trace's bytes later, by its request's row; `kept` is content that is in memory only, by the
-    same. `keys` are the requests to read; None for all.
+    Every trace is verified once and read again on access: `payload_of` reads its bytes by its request's row; `kept` is
+    content that is in memory only, by the same. `keys` are the requests to read; None for all.
 
     Raises:
         UserError: no such run or arm.

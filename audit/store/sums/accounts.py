@@ -8,7 +8,7 @@ which the counters of a server include, and an account that is wrong (see the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ COUNTED: Final = "server_counters"
 """Key of a request's facts: growth of the counters over one call of the engine, `requests` of them if it is stated."""
 ANSWERED: Final = "speculation"
 """Key of a request's facts: the account in its answer."""
+OWN: Final = ~RequestRow.case_id.startswith(f"{DIRECTED}/")
+"""The suite's own requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +49,18 @@ def arm_counts(session: Session, arm: ArmRow) -> ArmCounts:
     """Sums over the arm's requests, with the server's accounts where its engine reports no steps."""
     columns = ("n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted", "latency_us")
     sums = [func.coalesce(func.sum(getattr(RequestRow, name)), 0) for name in columns]
-    row = session.execute(select(func.count(), *sums).where(RequestRow.arm_id == arm.id)).one()
-    named = RequestRow.case_id.startswith(f"{DIRECTED}/")
-    added = select(func.count(), sums[1]).where(RequestRow.arm_id == arm.id, named)
-    requests, prompt, output, steps, drafted, accepted, latency_us = (int(value) for value in row)
-    directed, directed_output = (int(value) for value in session.execute(added).one())
+    query = select(func.count(), *sums).where(RequestRow.arm_id == arm.id)
+    own, added = ([int(value) for value in session.execute(query.where(part)).one()] for part in (OWN, ~OWN))
+    requests, prompt, output, steps, drafted, accepted, latency_us = own
     counts = ArmCounts(
-        *(requests, prompt, output, steps, drafted, accepted, latency_us),
-        directed=directed,
-        directed_output=directed_output,
+        *(requests, prompt, output, steps, drafted, accepted, latency_us), directed=added[0], directed_output=added[2]
     )
     effective = Effective.from_json(arm.effective)
     if reports_steps(effective):
         return counts
-    result = endpoint_counts(effective, (facts for _, facts in facts_of(session, arm)))
+    known = dict(facts_of(session, arm))
+    rows = session.scalars(select(RequestRow.id).where(RequestRow.arm_id == arm.id, OWN))
+    result = endpoint_counts(effective, list(known.values()), [known[row] for row in rows])
     return replace(counts, **asdict(result))
 
 
@@ -84,21 +84,22 @@ def reports_steps(effective: Effective) -> bool:
     return STEPLESS not in effective.facts
 
 
-def endpoint_counts(effective: Effective, facts: Iterable[Mapping[str, Any]]) -> SpeculationCounts:
-    """The server's accounts of an arm, from the facts of its answered and unanswered requests.
+def endpoint_counts(
+    effective: Effective, facts: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]
+) -> SpeculationCounts:
+    """The server's accounts of an arm, from the facts of its requests, answered or not, and of the suite's among them.
 
     Answers are preferred, because they belong to the requests; they must cover every answered one. Counters must
     cover every request, without a restart, and one answer per request.
     """
-    known = list(facts)
     if effective.in_effect.get("speculation") is False:
         return SpeculationCounts(None, 0, 0, CountSource.SERVER, Resolution.RUN)
-    answered = [item.get(ANSWERED) for item in known if "error" not in item]
+    answered = [item.get(ANSWERED) for item in own if "error" not in item]
     if answered and all(isinstance(item, Mapping) for item in answered):
         steps, drafted, accepted = (_sum(answered, name) for name in ("steps", "drafted", "accepted"))
         if drafted is not None:
             return SpeculationCounts(steps, drafted, accepted, CountSource.ANSWERS, Resolution.REQUEST)
-    return counted(effective, known)
+    return counted(effective, facts)
 
 
 def _sum(accounts: Sequence[Any], name: str) -> int | None:

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from audit.evidence.records import ArmKind
 from audit.stats.acceptance.estimators import DraftSums, DraftTotals, contradiction, draft_sums
 from audit.store.base.values import CountSource, DraftCounts, RequestKey
-from audit.store.sums.accounts import ANSWERED, COUNTED, counted, facts_of, reports_steps
+from audit.store.sums.accounts import ANSWERED, COUNTED, OWN, counted, facts_of, reports_steps
 from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import ArmRow, RequestRow, RequestStepsRow, RunRow
 from engine.record.effective import Effective
@@ -98,11 +98,11 @@ def recorded_drafts(session: Session, arm: ArmRow) -> Iterator[RequestDrafts]:
 
 
 def requests_of(arm: ArmRow) -> Any:
-    """The query of an arm's requests: number, case, sample, domain, output, drafted and accepted tokens, steps."""
+    """The suite's own requests in an arm: number, case, sample, domain, output, drafted and accepted tokens, steps."""
     columns = (RequestRow.id, RequestRow.case_id, RequestRow.sample, RequestRow.domain, RequestRow.n_output)
     counts = (RequestRow.n_drafted, RequestRow.n_accepted, RequestStepsRow.steps)
     query = select(*columns, *counts).outerjoin(RequestStepsRow, RequestStepsRow.request_id == RequestRow.id)
-    return query.where(RequestRow.arm_id == arm.id).order_by(RequestRow.id)
+    return query.where(RequestRow.arm_id == arm.id, OWN).order_by(RequestRow.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Sums over a run's requests and steps, made by the database: a page about a million tokens reads a few hundred rows.
+"""Sums over a run's own requests and their steps, made by the database.
+
+A page about a million tokens reads a few hundred rows. Directed requests are left out.
 
 Steps of endpoints are left out, because nobody counted their drafts (`audit.store.sums.accounts`).
 
@@ -33,12 +35,12 @@ SAMPLED: Final = 64
 """Requests of an arm's sample that are kept with the sums."""
 
 DOMAINS: Final = """
-SELECT arm, domain, requests, n_steps, n_drafted, n_accepted, n_output
-FROM v_acceptance WHERE run = :run ORDER BY arm, domain
+SELECT arm, domain, COUNT(*), SUM(n_steps), SUM(n_drafted), SUM(n_accepted), SUM(n_output)
+FROM v_request WHERE run = :run AND case_id NOT LIKE 'directed/%' GROUP BY arm, domain ORDER BY arm, domain
 """
 STEPS: Final = """
 SELECT arm, n_drafted, n_accepted, n_emitted, COUNT(*), SUM(draft_us), SUM(verify_us)
-FROM v_step WHERE run = :run AND n_drafted IS NOT NULL
+FROM v_step WHERE run = :run AND n_drafted IS NOT NULL AND case_id NOT LIKE 'directed/%'
 GROUP BY arm, n_drafted, n_accepted, n_emitted ORDER BY arm, n_drafted, n_accepted, n_emitted
 """
 # the rows of requests grow in the order in which requests finished
@@ -49,7 +51,7 @@ FROM (
          ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) AS place,
          ((ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) - 1) * :spans)
            / COUNT(*) OVER (PARTITION BY arm) AS span
-  FROM v_request WHERE run = :run AND n_drafted IS NOT NULL
+  FROM v_request WHERE run = :run AND n_drafted IS NOT NULL AND case_id NOT LIKE 'directed/%'
 ) AS placed
 GROUP BY arm, span ORDER BY arm, span
 """
@@ -62,7 +64,7 @@ FROM (
   SELECT arm, latency_us, ROW_NUMBER() OVER (PARTITION BY arm ORDER BY latency_us, request_id) AS place,
          COUNT(*) OVER (PARTITION BY arm) AS total, SUM(latency_us) OVER (PARTITION BY arm) AS spent,
          SUM(n_output) OVER (PARTITION BY arm) AS output
-  FROM v_request WHERE run = :run AND latency_us > 0
+  FROM v_request WHERE run = :run AND latency_us > 0 AND case_id NOT LIKE 'directed/%'
 ) AS placed
 GROUP BY arm, total, spent, output ORDER BY arm
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.records import is_directed
 from audit.evidence.verdicts import Verdict
+from audit.report.tables.acceptance import run_estimates
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.rejudge import judge_again
@@ -142,6 +144,28 @@ def test_exact_checks_judge_them(on, off):
 def test_the_suites_own_requests_are_those_of_a_run_without(on, off):
     own = [item for item in on.content() if not is_directed(item[1])]
     assert own == off.content()
+
+
+def test_no_figure_counts_them(on, off):
+    """Sums, acceptance and its estimates are those of a run without directed requests, but for times."""
+    arms = [{arm.name: arm for arm in ran.store.load_run(ran.name).candidates} for ran in (on, off)]
+    for name in arms[1]:
+        counts = [replace(run[name].counts, directed=0, directed_output=0, latency_us=0) for run in arms]
+        assert counts[0] == counts[1]
+        assert arms[0][name].counts.directed > 0
+    estimates = [run_estimates(ran.store, ran.store.load_run(ran.name)) for ran in (on, off)]
+    assert estimates[0] == estimates[1] != ()
+    sums = [ran.store.figures.sums(ran.name) for ran in (on, off)]
+    for part in ("domains", "spans"):
+        assert [one for one in getattr(sums[0], part) if one.arm in arms[1]] == [
+            one for one in getattr(sums[1], part) if one.arm in arms[1]
+        ]
+    steps, requests = (
+        [[replace(one, draft_us=0, verify_us=0) for one in each.steps if one.arm in arms[1]] for each in sums],
+        [[one.requests for one in each.latencies if one.arm in arms[1]] for each in sums],
+    )
+    assert steps[0] == steps[1]
+    assert requests[0] == requests[1]
 
 
 def test_they_are_named_and_bounded(on):

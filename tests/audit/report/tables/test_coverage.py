@@ -35,7 +35,7 @@ NEVER = (
 def test_the_line_counts_the_requests_that_were_added():
     arm = replace(CHAIN, counts=ArmCounts(40, 400, 400, directed=9, directed_output=20))
     (line,) = coverage_lines([arm], [StoredCoverage("chain", "law", "recovered_token", 40, 40, 10)])
-    assert line == "coverage of chain: 40 rejections, 0 drafts kept whole; directed 9 of 40 requests"
+    assert line == "coverage of chain: 40 rejections, 0 drafts kept whole; 9 directed requests beside 40"
 
 
 def test_what_is_without_a_floor_is_what_the_settings_do_not_promise():

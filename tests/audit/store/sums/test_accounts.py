@@ -30,7 +30,7 @@ COUNTERS = {"server_counters": {"drafted": 187, "accepted": 92, "requests": 2}}
 
 
 def counted(*facts, **more):
-    return endpoint_counts(Effective.from_json({**SERVED, **more}), facts)
+    return endpoint_counts(Effective.from_json({**SERVED, **more}), facts, facts)
 
 
 def test_answers_are_added_up_per_request():
@@ -38,6 +38,12 @@ def test_answers_are_added_up_per_request():
     assert (found.drafted, found.accepted, found.steps) == (12, 6, None)
     assert (found.source, found.resolution) == (CountSource.ANSWERS, Resolution.REQUEST)
     assert counted(ANSWERS[0], {"error": {"kind": "timeout"}}).steps == 3
+
+
+def test_answers_to_directed_requests_are_left_out_and_a_servers_counters_hold_all():
+    facts, own = (*ANSWERS, *ANSWERS), ANSWERS
+    assert endpoint_counts(ENDPOINT, facts, own) == counted(*ANSWERS)
+    assert endpoint_counts(ENDPOINT, [{}, COUNTERS], [{}]) == counted({}, COUNTERS)
 
 
 def test_counters_count_where_answers_do_not_cover_every_request():
