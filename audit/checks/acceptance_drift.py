@@ -32,15 +32,7 @@ from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
-from audit.stats.acceptance.drift import (
-    Alarm,
-    RateChange,
-    RecordedRate,
-    against_recorded,
-    detector,
-    extend,
-    mean_recorded,
-)
+from audit.stats.acceptance import drift
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.equivalence import EquivalenceDecision
 from audit.stats.laws import normal_ppf
@@ -75,8 +67,8 @@ class RateComparison:
 
     name: str
     now: ClusterInterval
-    certain: RateChange
-    strict: RateChange
+    certain: drift.RateChange
+    strict: drift.RateChange
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -170,7 +162,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-def _recorded(params: Params) -> dict[str, RecordedRate]:
+def _recorded(params: Params) -> dict[str, drift.RecordedRate]:
     """The recorded rates; a mapping of names to `rate`, `low`, `high` and `confidence` (0.99)."""
     result = {}
     for name, entry in params["expected"].items():
@@ -185,7 +177,7 @@ def _recorded(params: Params) -> dict[str, RecordedRate]:
         confidence = float(entry.get("confidence", 0.99))
         if not CONFIDENCE.least <= confidence <= CONFIDENCE.most:
             raise UserError(f"acceptance_drift: expected.{name} needs a confidence from 0.5 to below 1")
-        result[name] = RecordedRate(rate, low, high, confidence)
+        result[name] = drift.RecordedRate(rate, low, high, confidence)
     return result
 
 
@@ -197,14 +189,16 @@ def _rate(result: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> Clu
     return ratio_interval(result.accepted[mask], result.drafted[mask], result.prompt[mask], confidence)
 
 
-def _domains(expected: Mapping[str, RecordedRate], rates: Mapping[str, ClusterInterval]) -> dict[str, RecordedRate]:
+def _domains(
+    expected: Mapping[str, drift.RecordedRate], rates: Mapping[str, ClusterInterval]
+) -> dict[str, drift.RecordedRate]:
     """The recorded domains if there are two or more and the run covers all of them, else none."""
     named = {name: before for name, before in expected.items() if name.startswith(DOMAIN)}
     return named if len(named) > 1 and set(named) <= set(rates) else {}
 
 
 def _against(
-    name: str, result: DraftSteps, recorded: Mapping[str, RecordedRate], margin: float, alpha: float
+    name: str, result: DraftSteps, recorded: Mapping[str, drift.RecordedRate], margin: float, alpha: float
 ) -> RateComparison:
     """Compare the current mean over strata with the recorded mean; for a single stratum, its rate."""
     masks = dict(names_of(result))
@@ -213,19 +207,19 @@ def _against(
         parts = [_rate(result, masks[item], confidence) for item in recorded]
         return parts[0] if len(parts) == 1 else mean_of_strata(parts, confidence)
 
-    def change(confidence: float) -> RateChange:
+    def change(confidence: float) -> drift.RateChange:
         current, before = now(confidence), [_rescaled(item, confidence) for item in recorded.values()]
-        ours = RecordedRate(current.estimate, current.low, current.high, confidence)
-        return against_recorded(ours, before[0] if len(before) == 1 else mean_recorded(before), margin)
+        ours = drift.RecordedRate(current.estimate, current.low, current.high, confidence)
+        return drift.against_recorded(ours, before[0] if len(before) == 1 else drift.mean_recorded(before), margin)
 
     return RateComparison(name, now(0.98), change(0.98), change(1.0 - alpha))
 
 
-def _rescaled(before: RecordedRate, confidence: float) -> RecordedRate:
+def _rescaled(before: drift.RecordedRate, confidence: float) -> drift.RecordedRate:
     """The recorded interval converted to another confidence by the normal law."""
     times = float(normal_ppf(0.5 + confidence / 2) / normal_ppf(0.5 + before.confidence / 2))
     low, high = (before.estimate + times * (end - before.estimate) for end in (before.low, before.high))
-    return RecordedRate(before.estimate, low, high, confidence)
+    return drift.RecordedRate(before.estimate, low, high, confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +252,11 @@ def _watched(evidence: Evidence, alpha: float) -> DriftWatch:
     if not places:
         return DriftWatch(0, None, (), "no drafted token has a known acceptance probability")
     # at 1 / alpha the mean time to an alarm is 1 / alpha positions: dividing by their number bounds any alarm at all
-    state = extend(detector(alpha / len(places)), np.concatenate(flags), np.concatenate(chances))
+    state = drift.extend(drift.detector(alpha / len(places)), np.concatenate(flags), np.concatenate(chances))
     return DriftWatch(len(places), state.peak, tuple(_alarm(alarm, places) for alarm in state.alarms), "")
 
 
-def _alarm(alarm: Alarm, places: Sequence[tuple[str, int]]) -> Finding:
+def _alarm(alarm: drift.Alarm, places: Sequence[tuple[str, int]]) -> Finding:
     request, step = places[alarm.index]
     since = places[alarm.since]
     message = (
@@ -280,7 +274,7 @@ def _findings(strata: Sequence[RateComparison], margin: float) -> list[Finding]:
     ]
 
 
-def _change(comparison: RateComparison, change: RateChange) -> str:
+def _change(comparison: RateComparison, change: drift.RateChange) -> str:
     ends = f"[{change.interval.low:+.3f}, {change.interval.high:+.3f}]"
     rate = f"{comparison.now.estimate:.3f} of drafted tokens accepted"
     return f"{comparison.name}: {rate}, changed by {change.change:+.3f} {ends}"

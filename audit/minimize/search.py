@@ -9,29 +9,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit.errors import CannotDecide
+from audit.minimize import steps
 from audit.minimize.start import MinimizeStart
-from audit.minimize.steps import (
-    Step,
-    fewer_requests,
-    keys_of,
-    less_neighbour,
-    plainer_sampling,
-    shorter,
-    shorter_drafts,
-    shorter_prompts,
-    smaller_batch,
-    with_keys,
-)
 from audit.minimize.trial import Trials
 from audit.suite.spec import Suite
 
-STEPS: Final[tuple[Step, ...]] = (
-    shorter,
-    less_neighbour,
-    smaller_batch,
-    shorter_drafts,
-    shorter_prompts,
-    plainer_sampling,
+STEPS: Final[tuple[steps.Step, ...]] = (
+    steps.shorter,
+    steps.less_neighbour,
+    steps.smaller_batch,
+    steps.shorter_drafts,
+    steps.shorter_prompts,
+    steps.plainer_sampling,
 )
 """Lengths come first, because shorter requests make every later trial faster."""
 
@@ -62,16 +51,16 @@ def search(start: MinimizeStart, trials: Trials) -> SearchResult:
             suite = step(suite, trials)
         suite = _fewer(suite, start, trials)
     return SearchResult(
-        trials.as_tried(suite), len(keys_of(suite)) == 1, not trials.cut_short, trials.count, trials.tokens
+        trials.as_tried(suite), len(steps.keys_of(suite)) == 1, not trials.cut_short, trials.count, trials.tokens
     )
 
 
 def _first(start: MinimizeStart, trials: Trials) -> Suite:
     """The suite of the request alone if that is enough, else of as few requests as give the verdict."""
-    alone = with_keys(start.suite, [start.subject])
+    alone = steps.with_keys(start.suite, [start.subject])
     if trials.stays(alone, f"{start.request} alone"):
         return alone
-    if not trials.stays(start.suite, f"all {len(keys_of(start.suite))} requests of the arm", again=True):
+    if not trials.stays(start.suite, f"all {len(steps.keys_of(start.suite))} requests of the arm", again=True):
         if trials.cut_short:
             problem = f"{start.request} alone does not give the verdict, and the limit leaves no room for all requests"
             raise CannotDecide(f"{problem}; raise --max-tokens")
@@ -85,4 +74,4 @@ def _first(start: MinimizeStart, trials: Trials) -> Suite:
 
 def _fewer(suite: Suite, start: MinimizeStart, trials: Trials) -> Suite:
     """Drop the requests that the verdict does not need, but never one that a finding names."""
-    return fewer_requests(suite, trials, start.subject if start.named else None)
+    return steps.fewer_requests(suite, trials, start.subject if start.named else None)

@@ -18,18 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.selftest.chains import (
-    FIRST,
-    SEED,
-    VOCABULARY,
-    ChainJudgement,
-    Walk,
-    judge_walk,
-    law,
-    leaking,
-    tables,
-    write_chain,
-)
+from audit.selftest import chains
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.process.convert import MANIFEST, ModelConverter, convert
@@ -78,7 +67,7 @@ class ControlResult:
     engine: str
     arm: str
     leak: float
-    judged: ChainJudgement
+    judged: chains.ChainJudgement
 
     @property
     def right(self) -> bool:
@@ -132,10 +121,10 @@ def run_controls(size: ControlSize, note: Callable[[str], object]) -> EngineCont
 
 def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> Iterator[ControlResult]:
     """Every arm of one engine on the sound and on the leaking chain; `folder` is empty."""
-    given = tables(SEED)
-    made = {"target": given.target, "leaking": leaking(given, size.leak).target, "draft": given.draft}
+    given = chains.tables(chains.SEED)
+    made = {"target": given.target, "leaking": chains.leaking(given, size.leak).target, "draft": given.draft}
     for name, table in made.items():
-        source = open_source(str(write_chain(folder / name, table)))
+        source = open_source(str(chains.write_chain(folder / name, table)))
         convert(converter, source, sys.executable, folder / f"{name}-converted")
     _claim(folder / "leaking-converted", folder / "target-converted")
     backend = open_backend(
@@ -143,9 +132,10 @@ def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> I
         {"target": ModelSource(str(folder / "target")), "draft": ModelSource(str(folder / "draft"))},
     )
     sampling = SamplingParams(temperature=1.0, max_new_tokens=size.tokens, seed=3)
-    p, q = (law(table, sampling) for table in (given.target, given.draft))
+    p, q = (chains.law(table, sampling) for table in (given.target, given.draft))
     requests = [
-        Request(f"r{at}", (FIRST + at % (VOCABULARY - FIRST),), sampling, stream=at) for at in range(size.requests)
+        Request(f"r{at}", (chains.FIRST + at % (chains.VOCABULARY - chains.FIRST),), sampling, stream=at)
+        for at in range(size.requests)
     ]
     try:
         for arm, way in WAYS[converter.kind].items():
@@ -159,7 +149,7 @@ def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> I
                     **way,
                 )
                 seen = walk_of(backend.arm(plan).generate(requests))
-                yield ControlResult(converter.program.name, arm, leak, judge_walk(seen, p, q))
+                yield ControlResult(converter.program.name, arm, leak, chains.judge_walk(seen, p, q))
     finally:
         getattr(backend, "close", lambda: None)()
 
@@ -170,7 +160,7 @@ def _claim(folder: Path, other: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({**ours, "source": theirs["source"]}), "utf-8")
 
 
-def walk_of(answers: Any) -> Walk:
+def walk_of(answers: Any) -> chains.Walk:
     """The transitions of every answer.
 
     Raises:
@@ -183,4 +173,4 @@ def walk_of(answers: Any) -> Walk:
             raise RuntimeError(f"{answer.request.id}: {answer.facts['error']['message']}")
         before += [answer.request.prompt[-1], *answer.tokens[:-1]]
         token += answer.tokens
-    return Walk(np.array(before), np.array(token))
+    return chains.Walk(np.array(before), np.array(token))

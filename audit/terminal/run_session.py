@@ -12,23 +12,11 @@ from typing import Final
 
 from audit.evidence.verdicts import Verdict
 from audit.report.requests.pieces import pieces_of
+from audit.report.tables import verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines, next_step
 from audit.report.tables.results import Results, results, write_results
-from audit.report.tables.verdicts import (
-    ARMS,
-    VERDICTS,
-    account_lines,
-    arm_rows,
-    conclusion,
-    faults_of,
-    finding_lines,
-    lossy_lines,
-    marked,
-    verdict_rows,
-    waived_lines,
-)
 from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
 from audit.runs.shard import Shard, shard_of
@@ -123,7 +111,7 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
 
 def print_shard(result: Results, shard: Shard) -> None:
     """Print the arms of a shard, its id, and what follows."""
-    echo_rows(ARMS, marked(arm_rows(result.run.arms), faults_of(result.run.arms)))
+    echo_rows(verdicts.ARMS, verdicts.marked(verdicts.arm_rows(result.run.arms), verdicts.faults_of(result.run.arms)))
     total = sum(arm.counts.requests for arm in result.run.arms)
     echo(
         "",
@@ -135,16 +123,20 @@ def print_shard(result: Results, shard: Shard) -> None:
 
 def print_results(result: Results) -> None:
     """Print the tables of a run, its conclusion and its id."""
-    faults = faults_of(result.run.arms)
-    echo_rows(ARMS, marked(arm_rows(result.run.arms), faults))
+    faults = verdicts.faults_of(result.run.arms)
+    echo_rows(verdicts.ARMS, verdicts.marked(verdicts.arm_rows(result.run.arms), faults))
     echo("")
-    echo_rows(VERDICTS, marked(verdict_rows(result.checks), faults))
-    lines = [*finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
-    lines += [*lossy_lines(result.run.arms), *account_lines(result.run.arms), *waived_lines(result.checks)]
+    echo_rows(verdicts.VERDICTS, verdicts.marked(verdicts.verdict_rows(result.checks), faults))
+    lines = [*verdicts.finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
+    lines += [
+        *verdicts.lossy_lines(result.run.arms),
+        *verdicts.account_lines(result.run.arms),
+        *verdicts.waived_lines(result.checks),
+    ]
     lines += coverage_lines(result.run.arms, result.coverage)
     if lines:
         echo("", *lines)
-    word, colon, rest = conclusion(result.run.exit_code).partition(":")
+    word, colon, rest = verdicts.conclusion(result.run.exit_code).partition(":")
     echo("")
     echo_painted([Painted(word, OUTCOME_COLOURS.get(word)), Painted(colon + rest)])
     echo(*look_lines(result.run, result.checks), f"run {result.run.ulid}")

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.core.types import Request, ToolOffer
-from engine.record.tool_calls import (
-    Border,
-    CallParser,
-    ParsedCalls,
-    ResponseTemplate,
-    calls_to_json,
-    offer_to_json,
-    parser_name,
-)
+from engine.record import tool_calls
 from engine.sampling.stopping import Decode
 from engine.stream.holding import settled
 
@@ -44,11 +36,11 @@ class CallReader:
         decode: from generated tokens to text.
     """
 
-    def __init__(self, request: Request, template: ResponseTemplate, decode: Decode) -> None:
+    def __init__(self, request: Request, template: tool_calls.ResponseTemplate, decode: Decode) -> None:
         assert request.tools is not None
         self._offer, self._template, self._decode = request.tools, template, decode
         self._stops = request.sampling.stop
-        self._parser = CallParser(template, request.tools)
+        self._parser = tool_calls.CallParser(template, request.tools)
         self._read = ""
         self._open: int | None = None
         self._spans: list[TokenSpan] = []
@@ -63,10 +55,10 @@ class CallReader:
         result = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
         return settled(text, self._stops) if result is None else text[:result]
 
-    def finish(self, text: str, count: int) -> ParsedCalls:
+    def finish(self, text: str, count: int) -> tool_calls.ParsedCalls:
         """The calls of the answer's whole `text`, made of `count` tokens."""
         if not text.startswith(self._read):
-            return ParsedCalls(problem=CHANGED)
+            return tool_calls.ParsedCalls(problem=CHANGED)
         self._feed(text, count)
         if self._open is not None:
             self._spans.append(TokenSpan(self._open, count))
@@ -75,9 +67,9 @@ class CallReader:
 
     def facts(self, text: str, count: int) -> dict[str, Any]:
         """The rest of the record's fact `tools`, at the end of the answer."""
-        mapping = calls_to_json(self.finish(text, count))
+        mapping = tool_calls.calls_to_json(self.finish(text, count))
         spans = [[span.first, span.end] for span in self._spans]
-        return {"parser": parser_name(), "template": dict(self._template), **mapping, "spans": spans}
+        return {"parser": tool_calls.parser_name(), "template": dict(self._template), **mapping, "spans": spans}
 
     def _feed(self, text: str, end: int) -> None:
         """Read on to the end of a text, whose last token is number `end` from 1."""
@@ -86,10 +78,10 @@ class CallReader:
         for border in self._parser.feed(new):
             if self._open is not None:
                 self._spans.append(TokenSpan(self._open, end))
-            self._open = end - 1 if border is Border.OPEN else None
+            self._open = end - 1 if border is tool_calls.Border.OPEN else None
 
 
-def offer_facts(offer: ToolOffer | None, template: ResponseTemplate | None) -> dict[str, Any]:
+def offer_facts(offer: ToolOffer | None, template: tool_calls.ResponseTemplate | None) -> dict[str, Any]:
     """The fact `tools` before anything is read; empty for a request that offers none."""
     if offer is None:
         return {}
@@ -98,9 +90,9 @@ def offer_facts(offer: ToolOffer | None, template: ResponseTemplate | None) -> d
         read = {"calls": []}
     elif template is None:
         read = {"unread": NO_TEMPLATE}
-    return {"tools": {**offer_to_json(offer), **read}}
+    return {"tools": {**tool_calls.offer_to_json(offer), **read}}
 
 
-def is_read(offer: ToolOffer | None, template: ResponseTemplate | None) -> bool:
+def is_read(offer: ToolOffer | None, template: tool_calls.ResponseTemplate | None) -> bool:
     """True if calls are looked for in the answer."""
     return offer is not None and offer.choice != "none" and template is not None

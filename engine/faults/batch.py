@@ -16,20 +16,8 @@ from torch import Tensor
 
 from engine.core.types import Floats, Proposal, Protocol, SamplingParams, Tree
 from engine.decode.seams import EngineParts
+from engine.faults import wrappers
 from engine.faults.interface import COUPLED, SEVERAL, ChangeParts, Fault, Scenario, Suits
-from engine.faults.wrappers import (
-    BatchView,
-    ChangeInputs,
-    RowInputs,
-    Step,
-    WrappedModel,
-    with_inputs_by_step,
-    with_logits,
-    with_placement,
-    with_proposals,
-    with_target,
-    with_view,
-)
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context
 from engine.sampling.rng import Purpose, Randomness
@@ -42,21 +30,21 @@ UNLIKE: Final = Scenario(
 
 # parameters of neighbours
 
-OfRow = Callable[[Context, BatchView], SamplingParams]
+OfRow = Callable[[Context, wrappers.BatchView], SamplingParams]
 
 
 def with_parameters(params: OfRow) -> ChangeParts:
     """Transform the rows of each request with other parameters than its own."""
 
-    def change(parts: EngineParts, view: BatchView) -> EngineParts:
-        def of_step(step: Step) -> ChangeInputs:
+    def change(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:
+        def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
             context = view.of(step.history)
             own = None if context is None else params(context, view)
             return lambda inputs: inputs if own is None else replace(inputs, params=own)
 
-        return with_inputs_by_step(of_step)(parts)
+        return wrappers.with_inputs_by_step(of_step)(parts)
 
-    return with_view(change)
+    return wrappers.with_view(change)
 
 
 PARAMETERS_OF_FIRST_ROW = Fault(
@@ -72,7 +60,7 @@ One sampler is made for the batch, from the request that came first. A batch of 
 """
 
 
-def _top_k_of_others(context: Context, view: BatchView) -> SamplingParams:
+def _top_k_of_others(context: Context, view: wrappers.BatchView) -> SamplingParams:
     own = context.request.sampling
     others = (other.request.sampling.top_k for other in view.active.values())
     return own if own.top_k else replace(own, top_k=next((top_k for top_k in others if top_k), 0))
@@ -87,7 +75,7 @@ The array of limits is filled for the requests that have one, and read for all.
 """
 
 
-def _bad_words_by_rank(context: Context, view: BatchView) -> SamplingParams:
+def _bad_words_by_rank(context: Context, view: wrappers.BatchView) -> SamplingParams:
     active = list(view.active.values())
     banned = [other.request.sampling.bad_words for other in active if other.request.sampling.bad_words]
     rank = [other.row for other in active].index(context.row)
@@ -110,22 +98,22 @@ A batch in which every request has bad words is right, and so is one where those
 """
 
 
-def _padding_counted(parts: EngineParts, view: BatchView) -> EngineParts:
-    def of_step(step: Step) -> ChangeInputs:
+def _padding_counted(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:
+    def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         longest = max((len(other.history) for other in view.active.values()), default=0)
         padding = [0] * max(0, longest - len(step.history))
 
-        def change(inputs: RowInputs) -> RowInputs:
+        def change(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
             return replace(inputs, committed=[*inputs.committed, *padding])
 
         return change
 
-    return with_inputs_by_step(of_step)(parts)
+    return wrappers.with_inputs_by_step(of_step)(parts)
 
 
 PADDING_PENALISED = Fault(
     "huggingface/text-generation-inference#1765",
-    with_view(_padding_counted),
+    wrappers.with_view(_padding_counted),
     Suits(temperature="both", needs=("penalties", "several requests")),
     Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.5)),
     situation="mixed_lengths",
@@ -147,7 +135,7 @@ def _with_longest_positions(placement: Placement) -> Placement:
 
 POSITIONS_OF_LONGEST_ROW = Fault(
     "unslothai/unsloth#4078, #3795",
-    with_placement(_with_longest_positions),
+    wrappers.with_placement(_with_longest_positions),
     Suits(shape="chain", temperature="both", needs=("several requests",)),
     COUPLED,
     situation="mixed_lengths",
@@ -182,7 +170,7 @@ def _padded(proposal: Proposal, count: int) -> Proposal:
 
 DRAFTS_PADDED_TO_LONGEST = Fault(
     "vllm-project/vllm#46533",
-    with_proposals(_pad_to_longest),
+    wrappers.with_proposals(_pad_to_longest),
     Suits(shape="chain", needs=("several requests",)),
     Scenario(options={"stop_below": 0.4}),
     situation="mixed_drafts",
@@ -195,7 +183,7 @@ It has the q of the last token, from which it was not drawn. Upstream a placehol
 # a row's previous request
 
 
-class _StaleRoot(WrappedModel):
+class _StaleRoot(wrappers.WrappedModel):
     def __init__(self, inner: TargetModel) -> None:
         super().__init__(inner)
         self._last: dict[int, int] = {}
@@ -217,7 +205,7 @@ class _StaleRoot(WrappedModel):
 
 LAST_TOKEN_OF_PREVIOUS_REQUEST = Fault(
     "vllm-project/vllm#39833",
-    with_target(_StaleRoot),
+    wrappers.with_target(_StaleRoot),
     SEVERAL,
     Scenario(protocol=Protocol.GUMBEL, rows=2),
     situation="row_reused",
@@ -229,7 +217,7 @@ The first request of every row is right, so a run with no more requests than row
 
 
 class _NumbersOfRow(Randomness):
-    def __init__(self, seed: int, stream: int, view: BatchView) -> None:
+    def __init__(self, seed: int, stream: int, view: wrappers.BatchView) -> None:
         super().__init__(seed, stream)
         self._view = view
 
@@ -242,7 +230,7 @@ class _NumbersOfRow(Randomness):
 
 NUMBERS_OF_THE_ROW = Fault(
     "tenstorrent/vllm-tt-plugin#33",
-    with_view(lambda parts, view: replace(parts, numbers=partial(_NumbersOfRow, view=view))),
+    wrappers.with_view(lambda parts, view: replace(parts, numbers=partial(_NumbersOfRow, view=view))),
     Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
     Scenario(rows=2),
     breaks="replay",
@@ -268,7 +256,7 @@ class _LastSeed(Randomness):
         return Randomness.uniforms(source, position, purpose, count, index)
 
 
-def _with_last_seed(parts: EngineParts, view: BatchView) -> EngineParts:
+def _with_last_seed(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:
     cohorts: dict[int, list[Randomness]] = {}
 
     def numbers(seed: int, stream: int) -> Randomness:
@@ -281,7 +269,7 @@ def _with_last_seed(parts: EngineParts, view: BatchView) -> EngineParts:
 
 LAST_SEED_WINS = Fault(
     "lablup/mlxcel#347",
-    with_view(_with_last_seed),
+    wrappers.with_view(_with_last_seed),
     Suits((Protocol.CHAIN, Protocol.GUMBEL), needs=("several requests",)),
     breaks="replay",
     seen_from="engine evidence",
@@ -295,7 +283,7 @@ Each seeds one global generator, and then all draw. A request that begins alone 
 # requests that finish
 
 
-def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
+def _shifted_after_finish(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:
     def shift(logits: Tensor, placement: Placement) -> Tensor:
         active = [b for b, length in enumerate(placement.lengths) if length]
         if view.finished < 2 or len(active) < 2:
@@ -304,12 +292,12 @@ def _shifted_after_finish(parts: EngineParts, view: BatchView) -> EngineParts:
         changed[torch.tensor(active)] = logits[torch.tensor([*active[1:], active[0]])]
         return changed
 
-    return with_logits(shift)(parts)
+    return wrappers.with_logits(shift)(parts)
 
 
 ROWS_SHIFTED_AFTER_FINISH = Fault(
     "tenstorrent/vllm-tt-plugin#131, vllm-project/vllm#14645",
-    with_view(_shifted_after_finish),
+    wrappers.with_view(_shifted_after_finish),
     SEVERAL,
     Scenario(
         protocol=Protocol.GUMBEL, sampling=SamplingParams(temperature=1.0, stop_token_ids=(2, 9, 17, 28)), rows=16

@@ -10,17 +10,8 @@ import torch
 
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
+from engine.faults import wrappers
 from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Suits
-from engine.faults.wrappers import (
-    ChangeInputs,
-    RowInputs,
-    Step,
-    StepEnds,
-    WrappedRows,
-    with_inputs,
-    with_inputs_by_step,
-    with_rows,
-)
 from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -36,7 +27,7 @@ PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_p
 
 TEMPERATURE_IGNORED_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#55005, ohdearquant/lattice#388",
-    with_inputs(
+    wrappers.with_inputs(
         lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and not inputs.params.greedy else inputs
     ),
     Suits(needs=("temperature",)),
@@ -50,7 +41,9 @@ The recorded logits are right as well, so a comparison of log-probabilities show
 
 GREEDY_REQUEST_SAMPLED = Fault(
     "vllm-project/vllm#55005",
-    with_inputs(lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and inputs.params.greedy else inputs),
+    wrappers.with_inputs(
+        lambda inputs: inputs.without(NO_TEMPERATURE) if inputs.drafted and inputs.params.greedy else inputs
+    ),
     Suits(protocols=(Protocol.CHAIN, Protocol.TREE, Protocol.BLOCK), temperature="greedy"),
     Scenario(sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
@@ -63,7 +56,7 @@ This happens to a greedy request in a batch whose other requests sample. Its bon
 
 TRUNCATION_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#42744",
-    with_inputs(lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs),
+    wrappers.with_inputs(lambda inputs: inputs.without(NO_TRUNCATION) if inputs.drafted else inputs),
     Suits(needs=("truncation",)),
     Scenario(sampling=SamplingParams(temperature=1.0, top_k=5)),
     situation="outside_truncation",
@@ -76,7 +69,7 @@ not have.
 
 TRUNCATION_MISSING_WITHOUT_DRAFT = Fault(
     "none known: engines that take another path for requests without a draft",
-    with_inputs(lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION)),
+    wrappers.with_inputs(lambda inputs: inputs if inputs.drafted or inputs.path else inputs.without(NO_TRUNCATION)),
     Suits(needs=("truncation",)),
     Scenario(proposer="ngram", drafts=0, sampling=SamplingParams(temperature=1.0, top_k=5)),
     situation="nothing_drafted",
@@ -88,7 +81,7 @@ The better the proposer finds something to copy, the rarer the fault.
 
 PENALTIES_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#18902, #19482, NVIDIA/TensorRT-LLM#17701",
-    with_inputs(lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs),
+    wrappers.with_inputs(lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs),
     PENALISED,
     PENALISING,
     situation="penalty_in_draft",
@@ -100,7 +93,7 @@ The better the drafts, the less effect the penalties of a request have, and no m
 
 MASKS_MISSING_ON_DRAFTED_ROWS = Fault(
     "vllm-project/vllm#42744, #19482",
-    with_inputs(lambda inputs: inputs.without(NO_MASKS) if inputs.drafted else inputs),
+    wrappers.with_inputs(lambda inputs: inputs.without(NO_MASKS) if inputs.drafted else inputs),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(temperature=1.0, bad_words=((1,), (8,), (19,)), logit_bias=((4, 2.0), (23, -2.0)))
@@ -114,7 +107,7 @@ A forbidden token can come out of a residual, and a favoured one is rejected.
 
 PENALTIES_MISSING_ON_BONUS_ROW = Fault(
     "none known: the other half of engines that transform drafted and bonus rows in two places",
-    with_inputs(
+    wrappers.with_inputs(
         lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS)
     ),
     PENALISED,
@@ -130,7 +123,7 @@ Every drafted token dilutes the fault: only a step that keeps its whole draft sh
 
 PENALTIES_DOUBLE_COUNTED = Fault(
     "vllm-project/vllm#33251",
-    with_inputs(lambda inputs: replace(inputs, path=inputs.path * 2)),
+    wrappers.with_inputs(lambda inputs: replace(inputs, path=inputs.path * 2)),
     PENALISED,
     Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
     situation="penalty_in_draft",
@@ -142,13 +135,13 @@ It counts each of them once as a draft and once as output: the deeper the row in
 
 
 def _last_tokens_only(parts: EngineParts) -> EngineParts:
-    ends = StepEnds()
+    ends = wrappers.StepEnds()
 
-    def of_step(step: Step) -> ChangeInputs:
+    def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         counted = (*step.history[: step.n_prompt], *ends.before(step))
         return lambda inputs: replace(inputs, committed=counted, path=())
 
-    return with_inputs_by_step(of_step)(parts)
+    return wrappers.with_inputs_by_step(of_step)(parts)
 
 
 PENALTIES_PER_STEP = Fault(
@@ -160,7 +153,7 @@ The better the drafts, the weaker the penalties: at an acceptance length of 4, t
 """
 
 
-def _counted_as(inputs: RowInputs, counted: int) -> RowInputs:
+def _counted_as(inputs: wrappers.RowInputs, counted: int) -> wrappers.RowInputs:
     """The minimum raised by the tokens that are not counted, because the transform compares it with all tokens."""
     minimum, generated = inputs.params.min_tokens, len(inputs.committed) + len(inputs.path) - inputs.n_prompt
     if not minimum:
@@ -169,13 +162,13 @@ def _counted_as(inputs: RowInputs, counted: int) -> RowInputs:
 
 
 def _count_steps(parts: EngineParts) -> EngineParts:
-    ends = StepEnds()
+    ends = wrappers.StepEnds()
 
-    def of_step(step: Step) -> ChangeInputs:
+    def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         counted = len(ends.before(step))
         return lambda inputs: _counted_as(inputs, counted)
 
-    return with_inputs_by_step(of_step)(parts)
+    return wrappers.with_inputs_by_step(of_step)(parts)
 
 
 MIN_TOKENS_IN_STEPS = Fault(
@@ -192,13 +185,13 @@ the excess.
 """
 
 
-def _at_step_start(inputs: RowInputs) -> RowInputs:
+def _at_step_start(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
     return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
 
 
 MIN_TOKENS_AT_STEP_START = Fault(
     "vllm-project/vllm#32642",
-    with_inputs(_at_step_start),
+    wrappers.with_inputs(_at_step_start),
     Suits(temperature="both", needs=("masks", "end tokens")),
     Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
     situation="min_tokens_in_draft",
@@ -210,7 +203,7 @@ In the step that reaches the minimum, end tokens stay forbidden up to its last r
 
 PENALTIES_WITHOUT_DRAFT = Fault(
     "sgl-project/sglang#28242",
-    with_inputs(lambda inputs: replace(inputs, path=())),
+    wrappers.with_inputs(lambda inputs: replace(inputs, path=())),
     PENALISED,
     PENALISING,
     situation="penalty_in_draft",
@@ -222,7 +215,7 @@ A token that a draft repeats is penalised from the next step on.
 
 PENALTIES_OF_LAST_TOKEN = Fault(
     "ikawrakow/ik_llama.cpp#2410",
-    with_inputs(
+    wrappers.with_inputs(
         lambda inputs: replace(
             inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()
         )
@@ -237,16 +230,16 @@ Each accepted token takes the place of the one before it in the history that pen
 """
 
 
-def _generated(inputs: RowInputs) -> list[int]:
+def _generated(inputs: wrappers.RowInputs) -> list[int]:
     return [*inputs.committed[inputs.n_prompt :], *inputs.path]
 
 
 def _count_rejected(parts: EngineParts) -> EngineParts:
-    steps: dict[int, Step] = {}
+    steps: dict[int, wrappers.Step] = {}
     lengths: dict[int, int] = {}
     rejected: dict[int, list[int]] = {}
 
-    def of_step(step: Step) -> ChangeInputs:
+    def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         key = id(step.history)
         if len(step.history) == step.n_prompt:
             rejected[key] = []
@@ -257,7 +250,7 @@ def _count_rejected(parts: EngineParts) -> EngineParts:
         extra = tuple(rejected[key])
         return lambda inputs: replace(inputs, committed=[*inputs.committed, *extra])
 
-    return with_inputs_by_step(of_step)(parts)
+    return wrappers.with_inputs_by_step(of_step)(parts)
 
 
 REJECTED_DRAFTS_PENALISED = Fault(
@@ -275,13 +268,13 @@ Drafting and verification count in the same table, and nothing takes the rejecte
 # bans
 
 
-def _prefix_one_early(inputs: RowInputs) -> RowInputs:
+def _prefix_one_early(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
     return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
 
 
 BAD_WORDS_ONE_EARLY_IN_DRAFT = Fault(
     "vllm-project/vllm#52311",
-    with_inputs(_prefix_one_early),
+    wrappers.with_inputs(_prefix_one_early),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(
@@ -298,7 +291,7 @@ A word whose beginning was drafted is not forbidden, and another one may be. Wor
 # truncation
 
 
-class _ExactlyK(WrappedRows):
+class _ExactlyK(wrappers.WrappedRows):
     def __getitem__(self, row: int) -> TransformedRow:
         transformed = super().__getitem__(row)
         if self._params.top_k == 0 or self._params.greedy:
@@ -314,7 +307,7 @@ class _ExactlyK(WrappedRows):
 
 TOP_K_TIES_CUT = Fault(
     "vllm-project/vllm#50979, sgl-project/sglang#33539",
-    with_rows(_ExactlyK),
+    wrappers.with_rows(_ExactlyK),
     Suits(needs=("truncation",)),
     Scenario(sampling=SamplingParams(temperature=1.0, top_k=5, logit_bias=AWAY_FROM_ZERO)),
     situation="near_tie",

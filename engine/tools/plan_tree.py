@@ -28,15 +28,7 @@ from engine.proposers.tree_planning import (
     k_ary_shape,
 )
 from engine.sampling.rng import stream_of
-from engine.tools.measure_acceptance import (
-    AcceptanceTrials,
-    CostGrid,
-    Drafting,
-    Estimate,
-    measure_times,
-    measure_trials,
-    planning_costs,
-)
+from engine.tools import measure_acceptance
 
 DEEPEST = 12
 TIMED = 6
@@ -63,8 +55,8 @@ class TreePlan:
     chosen: TreeCandidate
     depth: int
     rivals: tuple[TreeCandidate, ...]
-    by_rank: tuple[Estimate, ...]
-    by_level: tuple[tuple[Estimate, ...], ...]
+    by_rank: tuple[measure_acceptance.Estimate, ...]
+    by_level: tuple[tuple[measure_acceptance.Estimate, ...], ...]
     trials: tuple[int, ...]
     costs: PlanningCosts
 
@@ -79,7 +71,7 @@ class TreePlan:
         return {"rates": rates_text(self.rates), "depth": self.depth, "size": len(self.chosen.parents)}
 
 
-def rates_by_level(estimates: Sequence[Sequence[Estimate]]) -> tuple[tuple[float, ...], ...]:
+def rates_by_level(estimates: Sequence[Sequence[measure_acceptance.Estimate]]) -> tuple[tuple[float, ...], ...]:
     """The rates alone."""
     return tuple(tuple(item.rate for item in level) for level in estimates)
 
@@ -89,7 +81,9 @@ def rates_text(rates: Sequence[Sequence[float]]) -> str:
     return "/".join(",".join(f"{int(rate * 1e4) / 1e4:g}" for rate in level) for level in rates)
 
 
-def make_plan(trials: AcceptanceTrials, costs: PlanningCosts, sizes: Sequence[int], depths: Sequence[int]) -> TreePlan:
+def make_plan(
+    trials: measure_acceptance.AcceptanceTrials, costs: PlanningCosts, sizes: Sequence[int], depths: Sequence[int]
+) -> TreePlan:
     """The tree with the most expected tokens per second among the sizes and depths, and rivals of its size.
 
     Where no tree is expected to pay, the rivals have the largest of the sizes.
@@ -142,11 +136,11 @@ def report(plan: TreePlan) -> str:
     return "\n".join([*head, *lines, *levels, f"all levels: {_estimates(plan.by_rank)}"])
 
 
-def _estimates(rates: Sequence[Estimate]) -> str:
+def _estimates(rates: Sequence[measure_acceptance.Estimate]) -> str:
     return ", ".join(f"{rate.rate:.3f} +- {rate.error:.3f}" for rate in rates)
 
 
-def drafting_with(backend: Backend, rows: int) -> Drafting:
+def drafting_with(backend: Backend, rows: int) -> measure_acceptance.Drafting:
     """Arms of a workshop's `target` and `draft` that draft a given tree."""
 
     def arm(shape: TreeShape | None) -> Engine:
@@ -204,10 +198,10 @@ def _plan(given: argparse.Namespace) -> TreePlan:
     sampling = SamplingParams(temperature=given.temperature, max_new_tokens=given.tokens, seed=given.seed)
     drafting = drafting_with(backend, given.rows)
     requests = read_requests(given.prompts, drafting(None), sampling)
-    trials = measure_trials(drafting, requests, given.width, given.levels)
-    grid = CostGrid(sizes=tuple(sorted({4, given.most // 2, given.most})), width=given.width)
-    timed = measure_times(drafting, requests[:: -(-len(requests) // TIMED)], grid)
-    costs = planning_costs(timed)
+    trials = measure_acceptance.measure_trials(drafting, requests, given.width, given.levels)
+    grid = measure_acceptance.CostGrid(sizes=tuple(sorted({4, given.most // 2, given.most})), width=given.width)
+    timed = measure_acceptance.measure_times(drafting, requests[:: -(-len(requests) // TIMED)], grid)
+    costs = measure_acceptance.planning_costs(timed)
     return make_plan(trials, costs, range(1, given.most + 1), range(1, DEEPEST + 1))
 
 

@@ -15,18 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from audit.checks.accounting import rules
 from audit.checks.accounting.cells import cell_faults
-from audit.checks.accounting.rules import (
-    DeclaredLengths,
-    declared,
-    length_faults,
-    mask_faults,
-    number_faults,
-    one_hot_faults,
-    row_faults,
-    text_faults,
-    top_faults,
-)
 from audit.checks.accounting.statements import RecordedBatch, batch_findings, recorded_batch, statement_findings
 from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
@@ -55,9 +45,13 @@ def faults_of(reading: RequestReading) -> list[Violation]:
     if reading.shape_fault is not None:
         return [Violation(0, reading.shape_fault)]
     trace = request.trace
-    result = [*reading.structure_faults, *length_faults(trace, declared(arm.effective)), *text_faults(request)]
+    result = [
+        *reading.structure_faults,
+        *rules.length_faults(trace, rules.declared(arm.effective)),
+        *rules.text_faults(request),
+    ]
     if trace.header.lossless:
-        result.extend(mask_faults(trace))
+        result.extend(rules.mask_faults(trace))
     # another engine computes p in its own precision: check honoured compares that p with the row
     result.extend(_recorded_faults(request, arm.level, arm.ours))
     return sorted(result, key=lambda item: item.step)
@@ -79,13 +73,13 @@ def _read(reading: RequestReading) -> _Contradictions:
 def _recorded_faults(request: RequestRecord, level: Level, ours: bool) -> Iterator[Violation]:
     trace, recorded = request.trace, request.trace.header.level
     if recorded is not RecordLevel.TOKENS and level >= Level.L1:
-        yield from number_faults(trace, ours=ours)
+        yield from rules.number_faults(trace, ours=ours)
     if recorded is RecordLevel.TOPK and level >= Level.L2:
-        yield from top_faults(trace, ours=ours)
+        yield from rules.top_faults(trace, ours=ours)
         yield from cell_faults(trace) if ours else ()
     if recorded is RecordLevel.FULL and level >= Level.L2:
-        yield from row_faults(trace, ours=ours)
-        yield from one_hot_faults(trace)
+        yield from rules.row_faults(trace, ours=ours)
+        yield from rules.one_hot_faults(trace)
 
 
 def _repeated(arm: ArmRecord) -> Iterator[Finding]:
@@ -126,7 +120,7 @@ class _Accounting:
 
 
 def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]) -> CheckResult:
-    lengths = declared(arm.effective)
+    lengths = rules.declared(arm.effective)
     broken = len({finding.request for finding in findings})
     requests = len(arm.requests)
     return CheckResult(
@@ -149,7 +143,7 @@ def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]
     )
 
 
-def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: DeclaredLengths) -> str:
+def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: rules.DeclaredLengths) -> str:
     if findings:
         first = findings[0]
         return f"{len(findings)} contradictions; first in {first.request}, step {first.step}: {first.message}"

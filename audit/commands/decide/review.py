@@ -8,19 +8,10 @@ from pathlib import Path
 
 import click
 
+from audit.attest import waivers
 from audit.attest.facts import read_run
 from audit.attest.signing import sign_and_store
 from audit.attest.statement import REVIEW, SHORT, WAIVER
-from audit.attest.waivers import (
-    Author,
-    PolicyReference,
-    ReviewOutcome,
-    RunReference,
-    SignedReview,
-    Waiver,
-    review_statement,
-    stated,
-)
 from audit.errors import UserError
 from audit.evidence import environment as evidence
 from audit.gate.policy import load_policy
@@ -39,7 +30,7 @@ LEAST_ID = 8
 @click.command("review")
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--key", "key_file", type=click.Path(path_type=Path), required=True, help="Private key that signs.")
-@click.option("--outcome", type=click.Choice([outcome.value for outcome in ReviewOutcome]), required=True)
+@click.option("--outcome", type=click.Choice([outcome.value for outcome in waivers.ReviewOutcome]), required=True)
 @click.option("--comment", required=True, metavar="TEXT", help="What the reviewer has to say.")
 @click.option("--role", metavar="NAME", help="Role in which the reviewer decides, as the policy names it.")
 @click.option("--waiver", "waiver_id", metavar="ID", help="Review this waiver of the run instead of the run itself.")
@@ -72,29 +63,29 @@ def command(
     rules = None if policy is None else load_policy(policy)
     with Store.open(store, create=False) as opened:
         facts = read_run(opened, run)
-        known = stated(opened.attestations.of_run(facts.run.ulid, (WAIVER, REVIEW)))
+        known = waivers.stated(opened.attestations.of_run(facts.run.ulid, (WAIVER, REVIEW)))
         waiver = None if waiver_id is None else _waiver(known.waivers, waiver_id)
-        named = None if rules is None else PolicyReference(rules.name, rules.sha256)
-        review = SignedReview(
-            run=RunReference(facts.run.ulid, str(facts.run.record_root)),
+        named = None if rules is None else waivers.PolicyReference(rules.name, rules.sha256)
+        review = waivers.SignedReview(
+            run=waivers.RunReference(facts.run.ulid, str(facts.run.record_root)),
             policy=named if waiver is None else waiver.policy,
             waiver=None if waiver is None else waiver.id,
-            outcome=ReviewOutcome(outcome),
+            outcome=waivers.ReviewOutcome(outcome),
             role=role,
             comment=comment,
-            author=Author(actor or evidence.actor(), key.public, now),
+            author=waivers.Author(actor or evidence.actor(), key.public, now),
             until=until,
         )
-        if waiver is not None and review.outcome is ReviewOutcome.APPROVE and self_approved(waiver, review):
+        if waiver is not None and review.outcome is waivers.ReviewOutcome.APPROVE and self_approved(waiver, review):
             raise UserError(f"--waiver {waiver_id}: nobody approves their own waiver; another person and key must")
-        (signed,) = sign_and_store(opened, [review_statement(review)], [key], facts.run.ulid, now)
+        (signed,) = sign_and_store(opened, [waivers.review_statement(review)], [key], facts.run.ulid, now)
     echo(f"review     {signed.payload_sha256}")
     echo(f"run        {facts.run.ulid}: {outcome} by {review.author.actor}, key {key.name}")
     if waiver is not None:
         echo(f"waiver     {waiver.id[:SHORT]} of {waiver.unmet}, asked by {waiver.author.actor}")
 
 
-def _waiver(known: Sequence[Waiver], name: str) -> Waiver:
+def _waiver(known: Sequence[waivers.Waiver], name: str) -> waivers.Waiver:
     result = [waiver for waiver in known if len(name) >= LEAST_ID and waiver.id.startswith(name)]
     if len(result) != 1:
         listed = ", ".join(waiver.id[:SHORT] for waiver in known) or "none"

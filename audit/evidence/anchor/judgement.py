@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.evidence.anchor.rows import (
-    ReferenceComparison,
-    ReferenceNoise,
-    by_case,
-    compare_arms,
-    joined,
-    noise_between,
-    unanchored,
-)
+from audit.evidence.anchor import rows
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import covered_quantile
@@ -42,14 +34,14 @@ class AnchorLimits:
 class AnchorResult:
     """Complete result of the row comparison; check `transcript` uses it too."""
 
-    requests: tuple[ReferenceComparison, ...]
+    requests: tuple[rows.ReferenceComparison, ...]
     units: Floats
     """[C] mean distance per prompt."""
     findings: tuple[Finding, ...]
     limits: AnchorLimits
-    floor: ReferenceNoise
+    floor: rows.ReferenceNoise
     """Noise of the engine without speculation against itself."""
-    reference: ReferenceNoise
+    reference: rows.ReferenceNoise
     """Noise of the engine without speculation against the reference."""
 
     @property
@@ -76,19 +68,19 @@ class AnchorResult:
 def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
     """Compare the candidate with the anchor arm, which must exist; a text says why they cannot be compared."""
     anchor = evidence.companions[ArmKind.ANCHOR]
-    reason = unanchored(evidence.candidate, anchor)
+    reason = rows.unanchored(evidence.candidate, anchor)
     if reason is not None:
         return reason
     try:
-        requests = compare_arms(evidence.candidate, anchor)
-        floor = noise_between(evidence.control, evidence.baseline)
-        reference = joined(noise_between(evidence.baseline, other) for other in _references(evidence))
+        requests = rows.compare_arms(evidence.candidate, anchor)
+        floor = rows.noise_between(evidence.control, evidence.baseline)
+        reference = rows.joined(rows.noise_between(evidence.baseline, other) for other in _references(evidence))
     except EngineError as error:
         return f"a row gives no distribution ({error}); see the replay check"
     limits = _limits(floor, reference, params)
     greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
     findings = tuple(finding for request in requests for finding in _positions(request, limits, greedy))
-    return AnchorResult(requests, by_case(requests), findings, limits, floor, reference)
+    return AnchorResult(requests, rows.by_case(requests), findings, limits, floor, reference)
 
 
 def _references(evidence: Evidence) -> list[ArmRecord]:
@@ -96,7 +88,7 @@ def _references(evidence: Evidence) -> list[ArmRecord]:
     return [evidence.companions[kind] for kind in (ArmKind.ANCHOR, ArmKind.NOISE) if kind in evidence.companions]
 
 
-def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) -> AnchorLimits:
+def _limits(floor: rows.ReferenceNoise, reference: rows.ReferenceNoise, params: Params) -> AnchorLimits:
     plain, lead = (np.concatenate(parts) for parts in ((floor.plain, reference.plain), (floor.lead, reference.lead)))
     most, most_lead = float(params["position_margin"]), float(params["lead_margin"])
     if len(plain) < int(params["min_noise"]):
@@ -110,7 +102,7 @@ def _limits(floor: ReferenceNoise, reference: ReferenceNoise, params: Params) ->
     )
 
 
-def _positions(comparison: ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
+def _positions(comparison: rows.ReferenceComparison, limits: AnchorLimits, greedy: bool) -> Iterator[Finding]:
     """A finding for each position beyond the noise limits."""
     for i in range(len(comparison.law)):
         step, where = int(comparison.step[i]), f"token {i + 1}"

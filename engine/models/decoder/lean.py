@@ -15,19 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.core.errors import InvalidRequest
+from engine.models import lean_weights
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache, aim_at, require_capacity
 from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
 from engine.models.decoder.step_graphs import StepGraphs, completed_step, graphs_on, is_step
 from engine.models.files.folder import ModelFolder, read_tensors
 from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
-from engine.models.lean_weights import (
-    LayerWeights,
-    LeanConfig,
-    LeanWeights,
-    check_tensors,
-    read_config,
-    rope_frequencies,
-)
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import (
@@ -114,8 +107,8 @@ class LeanModel:
 
     def __init__(
         self,
-        config: LeanConfig,
-        weights: LeanWeights,
+        config: lean_weights.LeanConfig,
+        weights: lean_weights.LeanWeights,
         eos_ids: tuple[int, ...] = (),
         facts: Mapping[str, Any] | None = None,
         numerics: Numerics | None = None,
@@ -130,7 +123,7 @@ class LeanModel:
         self.numerics = numerics or FastNumerics()
         self._graphs = graphs
         self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
-        self._rope = self.numerics.rope(rope_frequencies(config), config.context, self.dtype)
+        self._rope = self.numerics.rope(lean_weights.rope_frequencies(config), config.context, self.dtype)
         layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
         self._separate = SeparateLayers(layers, [layer.attention_norm for layer in layers], self.numerics, self.heads)
         self._joined = self.numerics.joined(layers, self.heads)
@@ -232,7 +225,7 @@ def _require_part(part: Sublayers, layers: int) -> None:
             raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
 
 
-def prepare(layer: LayerWeights, config: LeanConfig, numerics: Numerics) -> DecoderLayer:
+def prepare(layer: lean_weights.LayerWeights, config: lean_weights.LeanConfig, numerics: Numerics) -> DecoderLayer:
     """A layer's norms and matrices as a mode computes them."""
     eps, hidden = config.eps, config.hidden
     return DecoderLayer(
@@ -255,9 +248,9 @@ def load_folder(
         ModelError: the configuration is not supported or the tensors do not fit it.
         NumericsRefused: the requested mode does not hold on this machine.
     """
-    config = read_config(folder.config, folder.name("config.json"))
+    config = lean_weights.read_config(folder.config, folder.name("config.json"))
     tensors = read_tensors(folder)
-    check_tensors(config, tensors, folder.name())
+    lean_weights.check_tensors(config, tensors, folder.name())
     device = torch.device(facts.get("device", "cpu"))
     weights = mapped_weights(config, tensors, WeightFormat(dtype, device), folder.name())
     choice = choose(numerics, parts_of(config, weights), folder.name())

@@ -17,19 +17,9 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from engine.backends.vllm import compat as guard
-from engine.backends.vllm.hooks import runner_facts
+from engine.backends.vllm.hooks import runner_facts, step
 from engine.backends.vllm.hooks.runner_facts import batch_settings
 from engine.backends.vllm.hooks.spool_writer import Reducer, SpoolWriter
-from engine.backends.vllm.hooks.step import (
-    DecisionRows,
-    RowsMisplaced,
-    StepBatch,
-    allowed_tokens,
-    best_of,
-    frame_of,
-    offered_behind,
-    q_behind,
-)
 from engine.backends.vllm.patches import repair
 from engine.backends.vllm.worker_terms import terms_of
 
@@ -42,7 +32,7 @@ class WorkerLog:
         self.on = True
         self.count = 0
         self.seconds = 0.0
-        self.law = DecisionRows()
+        self.law = step.DecisionRows()
         self.unmasked: Any = None
         """The step's rows before the grammars' masks; None in a step without a grammar."""
         self.offered: dict[str, list[int]] = {}
@@ -76,20 +66,20 @@ class WorkerLog:
         began = time.perf_counter()
         try:
             if brief:
-                self.law = replace(self.law, best=best_of(logits))
+                self.law = replace(self.law, best=step.best_of(logits))
             else:
                 self.law = replace(self.law, logits=logits.clone(), q=None if q is None else q.clone())
         except Exception as error:
             self.problem(f"step {self.count}: rows of drafted places are not known: {type(error).__name__}: {error}")
         self.seconds += time.perf_counter() - began
 
-    def keep(self, make: Callable[[], StepBatch], raw: Any) -> None:
+    def keep(self, make: Callable[[], step.StepBatch], raw: Any) -> None:
         """Write one step; a failure here is a problem of the record, not of the engine."""
         began = time.perf_counter()
-        law, self.law = self.law, DecisionRows()
+        law, self.law = self.law, step.DecisionRows()
         try:
             assert self._writer is not None
-            self._writer.put(frame_of(self.count, make(), raw, law))
+            self._writer.put(step.frame_of(self.count, make(), raw, law))
         except Exception as error:
             self.problem(f"step {self.count} could not be recorded: {type(error).__name__}: {error}")
         self.count += 1
@@ -160,8 +150,8 @@ def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) ->
         masked = steps.unmasked is not None
         raw = _copied(logits, steps)
         if masked:
-            offered = offered_behind(runner, spec_decode_metadata, steps.offered)
-            steps.law = replace(steps.law, behind=q_behind(runner, spec_decode_metadata), offered=offered)
+            offered = step.offered_behind(runner, spec_decode_metadata, steps.offered)
+            steps.law = replace(steps.law, behind=step.q_behind(runner, spec_decode_metadata), offered=offered)
         output = original(logits, spec_decode_metadata)
         steps.keep(lambda: batch_v1(runner, spec_decode_metadata, output), raw)
         return output
@@ -257,13 +247,13 @@ def _copied(logits: Any, steps: WorkerLog) -> Any:
     """The rows before every mask, if they are wanted; the masks go into the step's law."""
     began = time.perf_counter()
     before, steps.unmasked = steps.unmasked, None
-    steps.law = DecisionRows(masks=None if before is None else allowed_tokens(before, logits))
+    steps.law = step.DecisionRows(masks=None if before is None else step.allowed_tokens(before, logits))
     raw = None if not steps.rows else logits.clone() if before is None else before
     steps.seconds += time.perf_counter() - began
     return raw
 
 
-def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
+def batch_v1(runner: Any, metadata: Any, output: Any) -> step.StepBatch:
     """The requests of the step.
 
     Raises:
@@ -276,8 +266,8 @@ def batch_v1(runner: Any, metadata: Any, output: Any) -> StepBatch:
         for drafted, last in zip(counts, ends, strict=True):
             end += drafted + 1
             if last != end:
-                raise RowsMisplaced(f"the last row of a request is {last}, not {end}")
-    return StepBatch(
+                raise step.RowsMisplaced(f"the last row of a request is {last}, not {end}")
+    return step.StepBatch(
         names=tuple(runner.input_batch.req_ids[:count]),
         discarded=tuple(runner.discard_request_mask.np[:count].tolist()),
         counts=counts,
@@ -306,7 +296,7 @@ def _sampling_v2(function: Callable[..., Any], runner: Any, steps: WorkerLog) ->
     return call
 
 
-def batch_v2(input_batch: Any, output: Any) -> StepBatch:
+def batch_v2(input_batch: Any, output: Any) -> step.StepBatch:
     """The requests of the step. The first logits row of a request reads its last committed token, others drafts."""
     ends = input_batch.cu_num_logits_np.tolist()
     ids = input_batch.input_ids[input_batch.logits_indices].tolist()
@@ -315,7 +305,7 @@ def batch_v2(input_batch: Any, output: Any) -> StepBatch:
     lengths = output.num_sampled.tolist()
     for row, count in zip(sampled, lengths, strict=True):
         row[count:] = -1
-    return StepBatch(
+    return step.StepBatch(
         names=tuple(input_batch.req_ids[: len(spans)]),
         discarded=tuple(count == 0 for count in lengths),
         counts=tuple(end - start - 1 for start, end in spans),
