@@ -199,7 +199,7 @@ def _copy(
 
 def _judge(store: Store, name: str, progress: Progress) -> int:
     """Judge a run by what its arms record about their checks; its exit code."""
-    arms = recorded_arms(store.load_run(name), (), counted=True)
+    arms = recorded_arms(store.load_run(name), ())
     load = partial(store.load_arm, name)
     for check in judged_checks(arms.links, arms.checks, load, progress.judging, None, progress.judged):
         store.add_check(name, check.arm, check.name, check.claim, check.level, check.result, check.coverage)

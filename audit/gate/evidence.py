@@ -92,7 +92,7 @@ def _of_stored(
     """The facts as the store states them: of a damaged or unfinished run, or if the caller trusts them."""
     checks, coverage = store.checks(run.ulid), store.coverage(run.ulid)
     whole = not broken and run.status is RunStatus.FINISHED
-    arms = recorded_arms(run, checks, counted=bool(coverage))
+    arms = recorded_arms(run, checks)
     return known(
         checks,
         broken,

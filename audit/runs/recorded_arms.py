@@ -1,7 +1,7 @@
 """The arms of a stored run as they were judged: their checks, floors and companions, from the record alone.
 
-Runs of earlier versions state only baselines and controls. Their checks are those with a stored result, with the
-parameters of the stored suite; their floors are the suite's, or none if the run counted no situations.
+An arm that states no checks, in a store that another program wrote, has those with a stored result, with their default
+parameters and no floors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from audit.suite.spec import ArmChecks
 
 JUDGED: Final = "judged"
 """The key of an arm's checks and floors in its specification."""
-NO_FLOORS: Final = CoverageRule(least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,14 @@ class RecordedArms:
     unknown: tuple[str, ...]
 
 
-def recorded_arms(run: StoredRun, results: Iterable[StoredCheck], *, counted: bool) -> RecordedArms:
-    """The arms of a run with these stored results; `counted` if it counted situations."""
+def recorded_arms(run: StoredRun, results: Iterable[StoredCheck]) -> RecordedArms:
+    """The arms of a run with these stored results."""
     candidates = run.candidates
     links = tuple(_links(arm, [candidate.name for candidate in candidates]) for arm in run.arms)
     by_arm: dict[str, list[str]] = {}
     for result in results:
         by_arm.setdefault(result.arm, []).append(result.check)
-    every = {arm.name: _checks(run, arm, by_arm.get(arm.name, []), counted=counted) for arm in candidates}
+    every = {arm.name: _checks(arm, by_arm.get(arm.name, [])) for arm in candidates}
     known = {name: ArmChecks(_known(judged.checks), judged.coverage) for name, judged in every.items()}
     unknown = [line for name, judged in every.items() for line in _unknown(name, judged.checks)]
     return RecordedArms(links, known, tuple(unknown))
@@ -55,24 +54,11 @@ def _links(arm: StoredArm, candidates: Iterable[str]) -> ArmLinks:
     return ArmLinks(arm.name, arm.kind, spec.get("baseline"), spec.get("control"), noise, spec.get("of", of))
 
 
-def _checks(run: StoredRun, arm: StoredArm, stored: Iterable[str], *, counted: bool) -> ArmChecks:
+def _checks(arm: StoredArm, stored: Iterable[str]) -> ArmChecks:
     if JUDGED in arm.spec:
         result = arm.spec[JUDGED]
         return ArmChecks(result["checks"], _rule(result["coverage"]))
-    document = run.suite_document
-    defaults, own = document.get("checks", {}), _entry(document, arm.name)
-    listed = own.get("checks", {})
-    given = listed if isinstance(listed, Mapping) else {}
-    checks = {name: {**defaults.get(name, {}), **given.get(name, {})} for name in stored}
-    floors = {**document.get("coverage", {}), **own.get("coverage", {})}
-    return ArmChecks(checks, _rule(floors) if counted else NO_FLOORS)
-
-
-def _entry(document: Mapping[str, Any], arm: str) -> Mapping[str, Any]:
-    """The arm's entry in the suite; arms of a matrix have the entry's name and a suffix after a point."""
-    entries: list[Mapping[str, Any]] = document.get("arms", [])
-    fitting = [entry for entry in entries if arm == entry["name"] or arm.startswith(f"{entry['name']}.")]
-    return max(fitting, key=lambda entry: len(entry["name"]), default={})
+    return ArmChecks({name: {} for name in stored}, CoverageRule(least=0))
 
 
 def _rule(values: Mapping[str, Any]) -> CoverageRule:

@@ -77,7 +77,7 @@ def recomputed(store: Store, run: str, announce: Callable[[str], None]) -> Recom
     if record.status is not RunStatus.FINISHED:
         raise UserError(f"run {run} is {record.status}; only a finished run can be judged again")
     require_whole(record)
-    arms = recorded_arms(record, before, counted=bool(store.coverage(run)))
+    arms = recorded_arms(record, before)
     made = tuple(judged_checks(arms.links, arms.checks, partial(store.load_arm, run), announce, _last_look(before)))
     return Recomputed(arms, made, tuple(_differences(before, made)))
 

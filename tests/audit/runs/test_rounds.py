@@ -123,7 +123,7 @@ class ShortAnswers:
         return frozenset(self.stored)
 
     def load_run(self, _):
-        counts = SimpleNamespace(output=10 * len(self.stored))
+        counts = SimpleNamespace(output=10 * len(self.stored), directed_output=0)
         return SimpleNamespace(arms=[SimpleNamespace(kind=ArmKind.CANDIDATE, counts=counts)])
 
     def generate(self, arm):
