@@ -24,6 +24,7 @@ from audit.text.unsafe import visible_lines
 
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "run": {
+        "init": "Write the first suite for a model.",
         "run": "Run a suite: a YAML file or the name of a packaged one.",
         "plan": "Estimate whether a suite is large enough, and its time.",
         "validate": "Check a suite and print what it would run.",
@@ -78,7 +79,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """Short help of each command by section, the first day's commands first: `audit --help` imports none of them."""
 COMMANDS: Final = {name: section for section, commands in SECTIONS.items() for name in commands}
 """The section of each command, which is also the folder of its module."""
-FIRST: Final = ("run", "plan", "validate", "list", "show", "report", "query", "gate", "doctor")
+FIRST: Final = ("init", "run", "plan", "validate", "list", "show", "report", "query", "gate", "doctor")
 """The commands of the first day."""
 EXAMPLE: Final = ("audit run quickstart", "audit show latest", "audit gate latest --policy standard")
 

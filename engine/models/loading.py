@@ -63,6 +63,14 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceTokenizer:
+    """The tokenizer of a source whose weights nobody needs; None if the folder has none."""
+
+    source: str
+    tokenizer: Any | None
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedSource:
     """A source that was found on disk."""
 
@@ -272,7 +280,7 @@ def _one_line(error: BaseException, folder: ModelFolder | None = None) -> str:
     return " ".join(text.split())[:200] or type(error).__name__
 
 
-def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
+def check_same_tokenizer(target: LoadedModel | SourceTokenizer, draft: LoadedModel | SourceTokenizer) -> None:
     """Require that a token id means the same text for both: compares token-to-id maps and merges, not sizes.
 
     The number of logits may still differ, where one model pads its vocabulary.
