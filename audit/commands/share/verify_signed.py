@@ -11,17 +11,7 @@ from typing import Any
 from audit.attach import mlflow_run
 from audit.attach.statement import Statement, digest, envelopes, from_json
 from audit.attach.verify import Verification, evidence_lines, verify, verify_digest
-from audit.attest.statement import (
-    DECISION,
-    EVAL_RESULT,
-    REVIEW,
-    SHORT,
-    SPECULATION,
-    TEST_RESULT,
-    WAIVER,
-    InToto,
-    StatementSubject,
-)
+from audit.attest import statement as statements
 from audit.attest.verify import EnvelopeResult, Trust, TrustOptions, moment_of, verify_envelope
 from audit.attest.waivers import Unmet
 from audit.errors import CannotDecide, UserError
@@ -46,7 +36,7 @@ def trust_of(options: TrustOptions) -> Trust:
         raise UserError(f"--threshold {options.threshold}: only {len(trusted)} keys are trusted; add --key FILE.pub")
     age = None if options.max_age is None else age_option(options.max_age)
     named = (parse_subject(text) for text in options.subjects)
-    subjects = tuple(StatementSubject(subject.role, subject.sha256) for subject in named)
+    subjects = tuple(statements.StatementSubject(subject.role, subject.sha256) for subject in named)
     log_keys = tuple(map(keys.read_public, options.log_keys))
     return Trust(trusted, options.threshold, age, subjects, log_keys, policy_digest(options.policy_digest))
 
@@ -121,7 +111,7 @@ def _lines(path: Path, result: EnvelopeResult) -> Iterator[str]:
     yield from statement_lines(result.statement)
 
 
-def statement_lines(statement: InToto) -> Iterator[str]:
+def statement_lines(statement: statements.InToto) -> Iterator[str]:
     """A statement in words: its kind, what it says, its moment and its subjects."""
     yield f"type       {statement.predicate_type}"
     says = SAYS.get(statement.predicate_type)
@@ -168,17 +158,17 @@ def _waiver(predicate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _review(predicate: Mapping[str, Any]) -> Iterator[str]:
-    what = "the run" if predicate["waiver"] is None else f"waiver {predicate['waiver'][:SHORT]}"
+    what = "the run" if predicate["waiver"] is None else f"waiver {predicate['waiver'][: statements.SHORT]}"
     role = "" if predicate["role"] is None else f" as {predicate['role']}"
     yield f"{predicate['actor']}{role}: {predicate['outcome']} {what}: {predicate['comment']}"
 
 
 SAYS: Mapping[str, Any] = {
-    TEST_RESULT: _test_result,
-    DECISION: _decision,
-    EVAL_RESULT: _eval_result,
-    SPECULATION: _speculation,
-    WAIVER: _waiver,
-    REVIEW: _review,
+    statements.TEST_RESULT: _test_result,
+    statements.DECISION: _decision,
+    statements.EVAL_RESULT: _eval_result,
+    statements.SPECULATION: _speculation,
+    statements.WAIVER: _waiver,
+    statements.REVIEW: _review,
 }
 """Words of each known predicate."""

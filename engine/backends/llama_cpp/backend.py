@@ -11,18 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.backends.llama_cpp import settings as own
 from engine.backends.llama_cpp.convert import CONVERTER, MODEL
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
-from engine.backends.llama_cpp.settings import (
-    PROGRAM,
-    REFUSED,
-    caches,
-    rule_of,
-    sampling_body,
-    settings_of,
-    shares,
-    way_of,
-)
 from engine.backends.openai.response import lead_of
 from engine.backends.process.arm import ConvertedEngine
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
@@ -40,7 +31,7 @@ class LlamaEngine(ConvertedEngine):
     """One arm on llama.cpp."""
 
     backend = "llama_cpp"
-    refused = REFUSED
+    refused = own.REFUSED
 
     @property
     def rows(self) -> int:
@@ -50,7 +41,7 @@ class LlamaEngine(ConvertedEngine):
     @property
     def rule(self) -> Protocol:
         """The rule that verifies."""
-        return rule_of(self.plan.protocol)
+        return own.rule_of(self.plan.protocol)
 
     @property
     def evidence_level(self) -> int:
@@ -62,23 +53,23 @@ class LlamaEngine(ConvertedEngine):
         settings, facts = self.settings, self.processes.facts()
         problems = ["the server replaces verification by a synthetic acceptance"] if facts["synthetic"] else []
         return self.stated(
-            {"speculation": way_of(settings), "slots": self.rows, **settings.speculative},
+            {"speculation": own.way_of(settings), "slots": self.rows, **settings.speculative},
             {"speculation": _way_in_effect(facts), "slots": facts["slots"], **facts["speculative"]},
             lossless=not facts["synthetic"],
             rows=facts["slots"],
             evidence={"level": self.evidence_level, "problems": problems},
-            **({"proposer_state": "shared"} if shares(settings) else {}),
+            **({"proposer_state": "shared"} if own.shares(settings) else {}),
         )
 
     def message(self, request: Request) -> dict[str, Any]:
         """A request as the driver reads it."""
         body = {
             "prompt": list(request.prompt),
-            **sampling_body(request, self.target.context),
+            **own.sampling_body(request, self.target.context),
             "stream": False,
             "return_tokens": True,
             "n_probs": 2,
-            "cache_prompt": caches(self.settings),
+            "cache_prompt": own.caches(self.settings),
         }
         return {"id": request.id, "body": body, "gamma": self.settings.gamma}
 
@@ -96,19 +87,19 @@ def _way_in_effect(facts: Mapping[str, Any]) -> str:
 class LlamaBackend(ConvertedBackend):
     """Arms of the same way of speculating and of the same batch share a server."""
 
-    kind, converter = EngineKind(PROGRAM, settings_of, LlamaEngine), CONVERTER
+    kind, converter = EngineKind(own.PROGRAM, own.settings_of, LlamaEngine), CONVERTER
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver."""
         return {
             "target": str(wanted.models.target.folder / MODEL),
             "draft": None if wanted.models.draft is None else str(wanted.models.draft.folder / MODEL),
-            "way": way_of(wanted.settings),
+            "way": own.way_of(wanted.settings),
             "speculative": dict(wanted.settings.speculative),
             "rows": wanted.plan.rows,
             "context": self.target.context,
             "threads": wanted.settings.threads,
-            "cache_prompt": caches(wanted.settings),
+            "cache_prompt": own.caches(wanted.settings),
         }
 
 

@@ -15,16 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.process import settings as common
 from engine.backends.process.engine_process import EngineProgram
-from engine.backends.process.settings import (
-    DECODED,
-    EngineWords,
-    ProcessSettings,
-    Refusals,
-    matching_rule,
-    process_settings,
-    seed_of,
-)
 from engine.core.types import RecordLevel, Request, SamplingParams
 from engine.record.effective import LoopOwner
 
@@ -32,14 +24,14 @@ PROGRAM: Final = EngineProgram(
     module="engine.backends.mlx_lm.driver", name="mlx_lm", package="mlx_lm", target="venv-mlx"
 )
 PREFILL: Final = "prefill_step_size"
-WORDS: Final = EngineWords(
+WORDS: Final = common.EngineWords(
     name="mlx_lm", backend="mlx_lm", folders="", kinds={"draft_model": {}}, width="num_draft_tokens", most=64
 )
-settings_of = partial(process_settings, words=WORDS)
+settings_of = partial(common.process_settings, words=WORDS)
 """The arm's settings; raises InvalidRequest where the engine lacks one."""
 
 
-def arguments_of(settings: ProcessSettings) -> dict[str, Any]:
+def arguments_of(settings: common.ProcessSettings) -> dict[str, Any]:
     """The arguments of generation that are the same for all requests of an arm, by the engine's names."""
     given = settings.given
     return {**settings.speculative, **({PREFILL: given[PREFILL]} if PREFILL in given else {})}
@@ -47,7 +39,7 @@ def arguments_of(settings: ProcessSettings) -> dict[str, Any]:
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (0, DECODED | {Part.DRAFTS, Part.COUNTS}),
+        RecordLevel.TOKENS: (0, common.DECODED | {Part.DRAFTS, Part.COUNTS}),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
@@ -64,7 +56,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     plan = settings.plan
     settings_of(plan)
     shown = LEVELS[plan.level]
-    return ArmEvidence(LoopOwner.FOREIGN, shown.level, shown.parts, matching_rule(plan.protocol))
+    return ArmEvidence(LoopOwner.FOREIGN, shown.level, shown.parts, common.matching_rule(plan.protocol))
 
 
 DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)
@@ -74,7 +66,7 @@ def _warm(sampling: SamplingParams) -> bool:
     return sampling.temperature not in (0, 1)
 
 
-REFUSED: Final[Refusals] = {
+REFUSED: Final[common.Refusals] = {
     "structured needs backend native or scripted; mlx_lm has no grammars": lambda s: s.structured is not None,
     "mlx_lm has no bad_words; remove them, or give logit_bias": lambda s: bool(s.bad_words),
     "mlx_lm has no min_tokens; set it to 0": lambda s: s.min_tokens > 0,
@@ -132,7 +124,7 @@ def message_of(request: Request, vocabulary: int, eos_ids: tuple[int, ...]) -> d
     ends = () if asked.ignore_eos else eos_ids
     return {
         "max_tokens": asked.max_new_tokens,
-        "seed": seed_of(request),
+        "seed": common.seed_of(request),
         "ends": sorted({*ends, *asked.stop_token_ids}),
         "sampler": sampler_arguments(asked, vocabulary),
         "processors": processor_arguments(request),

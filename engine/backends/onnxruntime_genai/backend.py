@@ -10,18 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.backends.onnxruntime_genai import settings as own
 from engine.backends.onnxruntime_genai.convert import CONVERTER, compose
 from engine.backends.onnxruntime_genai.reconcile import SOURCES, Accounts, mismatches, speculation
-from engine.backends.onnxruntime_genai.settings import (
-    LEVELS,
-    MOST_DRAFTS,
-    PROGRAM,
-    REFUSED,
-    bounded,
-    record_level,
-    search_options,
-    settings_of,
-)
 from engine.backends.process.arm import ConvertedEngine
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
@@ -38,17 +29,17 @@ class OrtEngine(ConvertedEngine):
     """One arm on onnxruntime-genai."""
 
     backend = "onnxruntime_genai"
-    refused = REFUSED
+    refused = own.REFUSED
 
     @property
     def level(self) -> RecordLevel:
         """Rows, or tokens alone beside n-gram drafts."""
-        return record_level(self.plan.proposer, self.plan.level)
+        return own.record_level(self.plan.proposer, self.plan.level)
 
     @property
     def evidence_level(self) -> int:
         """That of the records."""
-        return LEVELS[self.level].level
+        return own.LEVELS[self.level].level
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running engine."""
@@ -56,7 +47,7 @@ class OrtEngine(ConvertedEngine):
         return self.stated(
             {"speculation": settings.kind is not None, **settings.speculative},
             self._in_effect(),
-            gamma=settings.gamma if bounded(settings) else None,
+            gamma=settings.gamma if own.bounded(settings) else None,
         )
 
     def _in_effect(self) -> dict[str, Any]:
@@ -71,7 +62,7 @@ class OrtEngine(ConvertedEngine):
         return {
             "id": request.id,
             "prompt": list(request.prompt),
-            "search": search_options(request, self.target.vocabulary),
+            "search": own.search_options(request, self.target.vocabulary),
             "speculative": dict(self.settings.speculative),
             "ends": list(request.sampling.stop_token_ids),
             "rows": self.level is not RecordLevel.TOKENS,
@@ -85,7 +76,7 @@ class OrtEngine(ConvertedEngine):
 class OrtBackend(ConvertedBackend):
     """Arms over the same models share an engine."""
 
-    kind, converter = EngineKind(PROGRAM, settings_of, OrtEngine), CONVERTER
+    kind, converter = EngineKind(own.PROGRAM, own.settings_of, OrtEngine), CONVERTER
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver: the folder over the models, composed once."""
@@ -124,4 +115,4 @@ def most_drafts(settings: ProcessSettings) -> int:
     """The largest number of drafted tokens of a round."""
     if settings.kind is None:
         return 0
-    return settings.gamma if bounded(settings) else MOST_DRAFTS
+    return settings.gamma if own.bounded(settings) else own.MOST_DRAFTS

@@ -16,16 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.process import settings as common
 from engine.backends.process.engine_process import EngineProgram
-from engine.backends.process.settings import (
-    DECODED,
-    EngineWords,
-    ProcessSettings,
-    Refusals,
-    matching_rule,
-    process_settings,
-    seed_of,
-)
 from engine.core.options import OptionType, ScalarOption
 from engine.core.types import RecordLevel, Request
 from engine.record.effective import LoopOwner
@@ -40,7 +32,7 @@ MOST_DRAFTS: Final = 16
 """The engine's own limit."""
 ADAPTIVE: Final = "min_adaptive_k"
 _SHARED: Final[Mapping[str, OptionType]] = {ADAPTIVE: ScalarOption(0, 0, MOST_DRAFTS), "cooldown": ScalarOption(False)}
-WORDS: Final = EngineWords(
+WORDS: Final = common.EngineWords(
     name="onnxruntime-genai",
     backend="onnxruntime_genai",
     folders="onnx",
@@ -51,18 +43,18 @@ WORDS: Final = EngineWords(
     width="max_draft_tokens",
     most=MOST_DRAFTS,
 )
-settings_of = partial(process_settings, words=WORDS)
+settings_of = partial(common.process_settings, words=WORDS)
 """The arm's settings; raises InvalidRequest where the engine lacks one."""
 
 
-def bounded(settings: ProcessSettings) -> bool:
+def bounded(settings: common.ProcessSettings) -> bool:
     """True if no round drafts more than gamma; an adaptive width grows to the engine's limit."""
     return not settings.speculative.get(ADAPTIVE)
 
 
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (0, DECODED),
+        RecordLevel.TOKENS: (0, common.DECODED),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (2, frozenset((Part.P,))),
         RecordLevel.FULL: (2, frozenset((Part.ROWS,))),
@@ -91,14 +83,14 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
         decoder=LoopOwner.FOREIGN,
         level=shown.level,
         parts=shown.parts | counts,
-        protocol=matching_rule(plan.protocol),
+        protocol=common.matching_rule(plan.protocol),
         drawn=plan.proposer == "draft_model" and not settings.greedy,
     )
 
 
 DECLARED: Final = Declaration(LoopOwner.FOREIGN, LEVELS, arm_evidence)
 
-REFUSED: Final[Refusals] = {
+REFUSED: Final[common.Refusals] = {
     "structured needs backend native or scripted; this backend drives no grammars of onnxruntime-genai": lambda s: (
         s.structured is not None
     ),
@@ -134,5 +126,5 @@ def search_options(request: Request, vocabulary: int) -> dict[str, Any]:
         "temperature": asked.temperature,
         "top_k": min(asked.top_k, vocabulary),
         "top_p": asked.top_p,
-        "random_seed": seed_of(request),
+        "random_seed": common.seed_of(request),
     }

@@ -10,16 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from engine.backends.openvino_genai import settings as own
 from engine.backends.openvino_genai.convert import CONVERTER
-from engine.backends.openvino_genai.settings import (
-    PROGRAM,
-    REFUSED,
-    bounded,
-    counted,
-    generation_options,
-    level_of,
-    settings_of,
-)
 from engine.backends.process.arm import ConvertedEngine
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
@@ -41,7 +33,7 @@ class OpenVinoEngine(ConvertedEngine):
     """One arm on OpenVINO GenAI."""
 
     backend = "openvino_genai"
-    refused = REFUSED
+    refused = own.REFUSED
 
     @property
     def rows(self) -> int:
@@ -51,7 +43,7 @@ class OpenVinoEngine(ConvertedEngine):
     @property
     def evidence_level(self) -> int:
         """That of log-probabilities, or of tokens alone with counters."""
-        return level_of(counters=counted(self.settings))
+        return own.level_of(counters=own.counted(self.settings))
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running engine."""
@@ -59,7 +51,7 @@ class OpenVinoEngine(ConvertedEngine):
         return self.stated(
             {"speculation": settings.kind or "none", **settings.speculative},
             self._in_effect(),
-            gamma=settings.gamma if bounded(settings) else None,
+            gamma=settings.gamma if own.bounded(settings) else None,
         )
 
     def _in_effect(self) -> dict[str, Any]:
@@ -73,9 +65,9 @@ class OpenVinoEngine(ConvertedEngine):
         return {
             "id": request.id,
             "prompt": list(request.prompt),
-            "options": generation_options(request, self.target.eos_ids),
+            "options": own.generation_options(request, self.target.eos_ids),
             "speculative": dict(self.settings.speculative),
-            "counters": counted(self.settings),
+            "counters": own.counted(self.settings),
         }
 
     def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
@@ -91,7 +83,7 @@ def _rounded(read: Mapping[str, Any]) -> dict[str, Any]:
 class OpenVinoBackend(ConvertedBackend):
     """Arms over the same models and of the same way of speculating share an engine."""
 
-    kind, converter = EngineKind(PROGRAM, settings_of, OpenVinoEngine), CONVERTER
+    kind, converter = EngineKind(own.PROGRAM, own.settings_of, OpenVinoEngine), CONVERTER
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver."""
@@ -114,7 +106,7 @@ def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: Answer
     answer, settings = frame.header, terms.settings
     tokens = tuple(int(token) for token in answer["tokens"])
     reason = end_of(request, tokens, terms.observed.eos_ids)
-    most = settings.gamma + 1 if bounded(settings) else None
+    most = settings.gamma + 1 if own.bounded(settings) else None
     further = ("counters", "sequence") if asked["counters"] else ("log-probabilities",)
     facts: dict[str, Any] = {
         "reconciliation": {

@@ -14,16 +14,8 @@ from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part
+from engine.backends.process import settings as common
 from engine.backends.process.engine_process import EngineProgram
-from engine.backends.process.settings import (
-    SCORED,
-    EngineWords,
-    ProcessSettings,
-    Refusals,
-    matching_rule,
-    process_settings,
-    seed_of,
-)
 from engine.core.errors import InvalidRequest
 from engine.core.options import ScalarOption
 from engine.core.types import RecordLevel, Request
@@ -37,7 +29,7 @@ PROGRAM: Final = EngineProgram(
 )
 THRESHOLD: Final = "assistant_confidence_threshold"
 WIDTH: Final = "num_assistant_tokens"
-WORDS: Final = EngineWords(
+WORDS: Final = common.EngineWords(
     name="openvino-genai",
     backend="openvino_genai",
     folders="openvino",
@@ -50,13 +42,13 @@ WORDS: Final = EngineWords(
 )
 
 
-def settings_of(plan: EngineSpec) -> ProcessSettings:
+def settings_of(plan: EngineSpec) -> common.ProcessSettings:
     """The arm's settings.
 
     Raises:
         InvalidRequest: a setting that the engine lacks; the message states the fix.
     """
-    settings = process_settings(plan, WORDS)
+    settings = common.process_settings(plan, WORDS)
     if counted(settings) and plan.rows > 1:
         raise InvalidRequest("engine.counters: the engine counts one request at a time only; set batch_size: 1")
     # the engine takes a width or a threshold
@@ -66,19 +58,19 @@ def settings_of(plan: EngineSpec) -> ProcessSettings:
     return replace(settings, speculative=taken)
 
 
-def bounded(settings: ProcessSettings) -> bool:
+def bounded(settings: common.ProcessSettings) -> bool:
     """True if no step drafts more than gamma; with a threshold, the draft's confidence alone ends a draft."""
     return not settings.speculative.get(THRESHOLD)
 
 
-def counted(settings: ProcessSettings) -> bool:
+def counted(settings: common.ProcessSettings) -> bool:
     """True if the engine's own counters are read, which gives no log-probabilities."""
     return bool(settings.given.get("counters", False))
 
 
 def level_of(*, counters: bool) -> int:
     """The level of an arm's evidence: counters come without log-probabilities."""
-    return 0 if counters else SCORED[RecordLevel.TOKENS].level
+    return 0 if counters else common.SCORED[RecordLevel.TOKENS].level
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
@@ -89,21 +81,21 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
     """
     plan = settings.plan
     counters = counted(settings_of(plan))
-    parts = SCORED[plan.level].parts
+    parts = common.SCORED[plan.level].parts
     if counters or not settings.sampling.plain_scores:
         parts -= {Part.LOGPROBS}
     return ArmEvidence(
         decoder=LoopOwner.FOREIGN,
         level=level_of(counters=counters),
         parts=parts | (frozenset((Part.COUNTS,)) if counters and plan.proposer is not None else frozenset()),
-        protocol=matching_rule(plan.protocol),
+        protocol=common.matching_rule(plan.protocol),
         drawn=plan.proposer == "draft_model" and not settings.greedy,
     )
 
 
-DECLARED: Final = Declaration(LoopOwner.FOREIGN, SCORED, arm_evidence)
+DECLARED: Final = Declaration(LoopOwner.FOREIGN, common.SCORED, arm_evidence)
 
-REFUSED: Final[Refusals] = {
+REFUSED: Final[common.Refusals] = {
     "structured needs backend native or scripted; this backend drives no grammars of openvino-genai": lambda s: (
         s.structured is not None
     ),
@@ -138,6 +130,6 @@ def generation_options(request: Request, eos_ids: tuple[int, ...]) -> dict[str, 
         "temperature": asked.temperature,
         "top_p": asked.top_p,
         "min_p": asked.min_p,
-        "rng_seed": seed_of(request),
+        "rng_seed": common.seed_of(request),
     }
     return {**shared, **sampled, **({"top_k": asked.top_k} if asked.top_k else {})}
