@@ -21,19 +21,9 @@ from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
 from engine.models.decoder.step_graphs import StepGraphs, completed_step, graphs_on, is_step
 from engine.models.files.folder import ModelFolder, read_tensors
 from engine.models.interface import Forward, Placement, SlotCache, Sublayers, WantedOutputs
+from engine.models.numerics import interface
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionWindow,
-    DecoderLayer,
-    ForwardContext,
-    HeadSizes,
-    LayerBody,
-    LayerPass,
-    Norm,
-    Numerics,
-)
 from engine.models.numerics.layouts import flat, unflat
 from engine.models.probe.choose import ModelWithNumerics, choose
 from engine.models.probe.model_parts import parts_of
@@ -46,12 +36,12 @@ class SeparateLayers:
     attention_norms: one per layer; `attended` does without them.
     """
 
-    layers: Sequence[LayerBody]
-    attention_norms: Sequence[Norm]
-    numerics: Numerics
-    heads: HeadSizes
+    layers: Sequence[interface.LayerBody]
+    attention_norms: Sequence[interface.Norm]
+    numerics: interface.Numerics
+    heads: interface.HeadSizes
 
-    def begin(self, cache: TensorSlotCache, step: ForwardContext) -> SeparatePass:
+    def begin(self, cache: TensorSlotCache, step: interface.ForwardContext) -> SeparatePass:
         """Open the cache for this forward's tokens."""
         return SeparatePass(self, cache, step, cache.open(step.aim), self.numerics.windows(cache, step.layout))
 
@@ -62,9 +52,9 @@ class SeparatePass:
 
     of: SeparateLayers
     cache: TensorSlotCache
-    step: ForwardContext
+    step: interface.ForwardContext
     opened: CacheViews
-    windows: Sequence[AttentionWindow]
+    windows: Sequence[interface.AttentionWindow]
 
     def attention(self, index: int, x: Tensor, *, keys_only: bool = False) -> Tensor:
         """Call by call."""
@@ -111,7 +101,7 @@ class LeanModel:
         weights: lean_weights.LeanWeights,
         eos_ids: tuple[int, ...] = (),
         facts: Mapping[str, Any] | None = None,
-        numerics: Numerics | None = None,
+        numerics: interface.Numerics | None = None,
         graphs: StepGraphs | None = None,
     ) -> None:
         self.config = config
@@ -122,13 +112,13 @@ class LeanModel:
         self.facts: Mapping[str, Any] = dict(facts or {})
         self.numerics = numerics or FastNumerics()
         self._graphs = graphs
-        self.heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
+        self.heads = interface.HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
         self._rope = self.numerics.rope(lean_weights.rope_frequencies(config), config.context, self.dtype)
         layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
         self._separate = SeparateLayers(layers, [layer.attention_norm for layer in layers], self.numerics, self.heads)
         self._joined = self.numerics.joined(layers, self.heads)
         self._norm = self.numerics.norm(weights.norm, config.eps, config.hidden)
-        self._head = self.numerics.matrix(Affine(weights.head, None))
+        self._head = self.numerics.matrix(interface.Affine(weights.head, None))
         self._whole = Sublayers(tuple(range(config.layers)), tuple(range(config.layers)))
 
     @property
@@ -173,7 +163,7 @@ class LeanModel:
         answer = self._graphs.run(cache, self._plan(whole), want, lambda step: self._compute(cache, step, want))
         return narrowed(answer, width)
 
-    def _compute(self, cache: TensorSlotCache, step: ForwardContext, want: WantedOutputs) -> Forward:
+    def _compute(self, cache: TensorSlotCache, step: interface.ForwardContext, want: WantedOutputs) -> Forward:
         """A forward's arithmetic, on the model's device."""
         config, placement = self.config, step.layout.placement
         part = want.part or self._whole
@@ -197,15 +187,15 @@ class LeanModel:
         logits = unflat(self._head(x), placement) if want.logits else None
         return Forward(logits, {index: unflat(rows, placement) for index, rows in hidden.items()})
 
-    def _begin(self, cache: TensorSlotCache, step: ForwardContext) -> LayerPass:
+    def _begin(self, cache: TensorSlotCache, step: interface.ForwardContext) -> interface.LayerPass:
         """A forward through the joined layers if it can run so."""
         joined = None if self._joined is None else self._joined.begin(cache, step)
         return joined or self._separate.begin(cache, step)
 
-    def _plan(self, placement: Placement) -> ForwardContext:
+    def _plan(self, placement: Placement) -> interface.ForwardContext:
         """The data of a placement that the layers share, on the host."""
         positions = flat(placement.positions, placement)
-        return ForwardContext(
+        return interface.ForwardContext(
             tokens=flat(placement.tokens, placement),
             aim=aim_at(placement),
             rope=self._rope.at(positions),
@@ -225,10 +215,12 @@ def _require_part(part: Sublayers, layers: int) -> None:
             raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
 
 
-def prepare(layer: lean_weights.LayerWeights, config: lean_weights.LeanConfig, numerics: Numerics) -> DecoderLayer:
+def prepare(
+    layer: lean_weights.LayerWeights, config: lean_weights.LeanConfig, numerics: interface.Numerics
+) -> interface.DecoderLayer:
     """A layer's norms and matrices as a mode computes them."""
     eps, hidden = config.eps, config.hidden
-    return DecoderLayer(
+    return interface.DecoderLayer(
         attention_norm=numerics.norm(layer.attention_norm, eps, hidden),
         qkv=numerics.matrix(layer.qkv),
         qk_norm=None if layer.qk_norm is None else numerics.norm(layer.qk_norm, eps, config.head_dim),

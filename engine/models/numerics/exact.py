@@ -33,18 +33,7 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionLayout,
-    AttentionWindow,
-    DecoderLayer,
-    HeadSizes,
-    Invariance,
-    Layers,
-    Matrix,
-    Norm,
-    RopeTables,
-)
+from engine.models.numerics import interface
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, is_alone, padding, ungrouped
 from engine.models.numerics.rotations import rope_tables
 
@@ -94,7 +83,7 @@ class ExactLayout:
     """`mask` [B, 1, width, 1, columns] is additive; None where every query sees every column."""
 
     placement: Placement
-    heads: HeadSizes
+    heads: interface.HeadSizes
     pads: Padding
     mask: Tensor | None
 
@@ -103,13 +92,13 @@ class ExactNumerics:
     """Fixed-point sums, and float64 functions of our own."""
 
     name = "exact"
-    promises = Invariance.EVERYWHERE
+    promises = interface.Invariance.EVERYWHERE
     most_tree_nodes: int | None = None
 
     def __init__(self) -> None:
         self._exponential = Exponential()
 
-    def matrix(self, affine: Affine) -> Matrix:
+    def matrix(self, affine: interface.Affine) -> interface.Matrix:
         """Both factors on grids, a float64 product, the bias added and all rounded once to the weight's dtype."""
         bits, dtype = factor_bits(affine.weight.shape[1]), affine.weight.dtype
         weight = gridded(affine.weight, bits.right, SMALLEST_WEIGHT_PEAK)
@@ -121,11 +110,11 @@ class ExactNumerics:
 
         return multiply
 
-    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:  # noqa: ARG002 - the protocol's
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> interface.Norm:  # noqa: ARG002 - the protocol's
         """In float64 with an exact sum of squares, rounded once to x's dtype."""
         return lambda x: rms_norm(x, weight, eps).to(x.dtype)
 
-    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+    def joined(self, layers: Sequence[interface.DecoderLayer], heads: interface.HeadSizes) -> interface.Layers | None:  # noqa: ARG002 - the protocol's
         """Call by call."""
         return None
 
@@ -133,14 +122,14 @@ class ExactNumerics:
         """silu(gate) * up in float64; the next product puts it on its grid."""
         return gated(gate_up, self._exponential)
 
-    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+    def rotate(self, x: Tensor, rope: interface.RopeTables) -> Tensor:
         """Rotary embedding in float64, each vector then on a grid of its own."""
         half = x.shape[-1] // 2
         swapped = torch.cat([x[..., half:], x[..., :half]], -1).double()
         turned = (x.double() * rope.cos).add_(swapped.mul_(rope.sin))
         return gridded(turned, factor_bits(x.shape[-1]).right)
 
-    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> interface.RopeTables:
         """From integer arithmetic; float32 tables for narrower models too."""
         return rope_tables(frequencies, positions, torch.float64 if dtype is torch.float64 else torch.float32)
 
@@ -148,7 +137,7 @@ class ExactNumerics:
         """Tables in float64 for every dtype of the model."""
         return ExactCache(shape)
 
-    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's
+    def layout(self, placement: Placement, heads: interface.HeadSizes, dtype: torch.dtype) -> interface.AttentionLayout:  # noqa: ARG002 - the protocol's
         """A mask only where something is hidden.
 
         Raises:
@@ -165,14 +154,14 @@ class ExactNumerics:
         mask = additive_mask(placement, pads, placement.span, torch.float64)
         return ExactLayout(placement, heads, pads, mask[:, None, :, None])
 
-    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+    def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
         rows, span = batch_rows(layout.placement), layout.placement.span
         keys = cache.all_keys[:, rows, :, :span].flatten(1, 2).transpose(2, 3).unbind()
         values = cache.all_values[:, rows, :, :span].flatten(1, 2).unbind()
-        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [interface.AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """Explicit attention; numerator and denominator are exact sums over the columns."""
         assert isinstance(layout, ExactLayout)
         pads, heads = layout.pads, layout.heads
@@ -199,7 +188,7 @@ def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores
 
 
-def weighted_sum(weights: Tensor, values: Tensor, heads: HeadSizes) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor, heads: interface.HeadSizes) -> Tensor:
     """The values' mean by weight: exact sums of products and of weights, and one quotient.
 
     Args:

@@ -20,18 +20,7 @@ from torch import Tensor
 
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionLayout,
-    AttentionWindow,
-    DecoderLayer,
-    HeadSizes,
-    Invariance,
-    Layers,
-    Matrix,
-    Norm,
-    RopeTables,
-)
+from engine.models.numerics import interface
 from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, is_alone, padding, working_dtype
 from engine.models.numerics.ordered.panels import panels
 
@@ -44,7 +33,7 @@ class FastLayout:
     """`mask` [B, 1, T, S] is None where every query sees every column."""
 
     placement: Placement
-    heads: HeadSizes
+    heads: interface.HeadSizes
     pads: Padding
     mask: Tensor | None
 
@@ -53,10 +42,10 @@ class FastNumerics:
     """The fastest products, fused attention."""
 
     name = "fast"
-    promises = Invariance.NONE
+    promises = interface.Invariance.NONE
     most_tree_nodes: int | None = None
 
-    def matrix(self, affine: Affine) -> Matrix:
+    def matrix(self, affine: interface.Affine) -> interface.Matrix:
         """Packed where the processor multiplies bfloat16 itself, else through panels.
 
         Without panels a single row in float32 takes the plain product, which is then faster than the packed one.
@@ -70,11 +59,11 @@ class FastNumerics:
         many = several
         return lambda x: single(x) if x.shape[0] == 1 else many(x)
 
-    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> interface.Norm:
         """In float32 for 16-bit models."""
         return short_rms_norm(weight, eps, width)
 
-    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:  # noqa: ARG002 - the protocol's
+    def joined(self, layers: Sequence[interface.DecoderLayer], heads: interface.HeadSizes) -> interface.Layers | None:  # noqa: ARG002 - the protocol's
         """Call by call."""
         return None
 
@@ -82,11 +71,11 @@ class FastNumerics:
         """silu(gate) * up."""
         return gated(gate_up)
 
-    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+    def rotate(self, x: Tensor, rope: interface.RopeTables) -> Tensor:
         """Rotary embedding in the half-split layout."""
         return rotated(x, rope)
 
-    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> interface.RopeTables:
         """Computed in float64 and rounded once."""
         return rope_tables(frequencies, positions, dtype)
 
@@ -94,20 +83,20 @@ class FastNumerics:
         """Keys and values in the attention's dtype."""
         return TensorSlotCache(shape, working_dtype(dtype))
 
-    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+    def layout(self, placement: Placement, heads: interface.HeadSizes, dtype: torch.dtype) -> interface.AttentionLayout:
         """A mask only where something is hidden."""
         pads = padding(placement)
         single = is_alone(placement, pads)
         mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
         return FastLayout(placement, heads, pads, mask)
 
-    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+    def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """The columns that any query sees."""
         rows, span = batch_rows(layout.placement), layout.placement.span
         keys, values = cache.all_keys[:, rows, :, :span].unbind(), cache.all_values[:, rows, :, :span].unbind()
-        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [interface.AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """Fused attention."""
         assert isinstance(layout, FastLayout)
         pads, wide = layout.pads, queries.to(window.keys.dtype)
@@ -123,7 +112,7 @@ class FastNumerics:
         return rows.flatten(1).to(queries.dtype)
 
 
-def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
+def rms_norm(weight: Tensor | None, eps: float, width: int) -> interface.Norm:
     """The norm x / sqrt(mean of x^2 + eps) * weight in few and simple torch calls: its own takes twice as long.
 
     Each call works on single numbers or whole rows, so that a row's bits depend only on the row.
@@ -141,7 +130,7 @@ def rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
     return norm
 
 
-def short_rms_norm(weight: Tensor | None, eps: float, width: int) -> Norm:
+def short_rms_norm(weight: Tensor | None, eps: float, width: int) -> interface.Norm:
     """The same in one call less; the root of the sum of two squares may round otherwise for many rows than for few."""
     gain = math.sqrt(width) if weight is None else weight.to(working_dtype(weight.dtype)) * math.sqrt(width)
     device = None if weight is None else weight.device
@@ -161,12 +150,12 @@ def gated(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def rotated(x: Tensor, rope: RopeTables) -> Tensor:
+def rotated(x: Tensor, rope: interface.RopeTables) -> Tensor:
     """Rotary position embedding of [..., head_dim] (Su et al., 2104.09864, in the half-split layout)."""
     return torch.addcmul(x * rope.cos, x.roll(x.shape[-1] // 2, -1), rope.sin)
 
 
-def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
+def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> interface.RopeTables:
     """The rotations of every position, computed in float64 and rounded once.
 
     transformers computes them in float32, so at far positions ours are the more
@@ -174,10 +163,10 @@ def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> Rope
     """
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
-    return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))
+    return interface.RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))
 
 
-def packed(affine: Affine) -> Matrix | None:
+def packed(affine: interface.Affine) -> interface.Matrix | None:
     """The product through a packed weight; None where torch cannot pack this dtype on this machine."""
     if not can_pack(affine.weight):
         return None
@@ -203,13 +192,13 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype is torch.float32
 
 
-def plain(affine: Affine) -> Matrix:
+def plain(affine: interface.Affine) -> interface.Matrix:
     """The product as torch does it by default."""
     weight, bias = affine.weight, affine.bias
     return lambda x: F.linear(x, weight, bias)
 
 
-def padded(affine: Affine, multiple: int) -> Matrix:
+def padded(affine: interface.Affine, multiple: int) -> interface.Matrix:
     """The default product on a number of rows that is a multiple of `multiple`."""
     weight, bias = affine.weight, affine.bias
 

@@ -29,18 +29,9 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics import constant_rows
+from engine.models.numerics import constant_rows, interface
 from engine.models.numerics.constant_rows import filled
 from engine.models.numerics.fast import FastNumerics, gated, packed, padded, plain, rms_norm
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionLayout,
-    AttentionWindow,
-    HeadSizes,
-    Invariance,
-    Matrix,
-    Norm,
-)
 from engine.models.numerics.layouts import (
     Padding,
     additive_mask,
@@ -82,7 +73,7 @@ class FixedLayout:
     """`mask` [B * kv_heads, width * group, columns] is additive."""
 
     placement: Placement
-    heads: HeadSizes
+    heads: interface.HeadSizes
     pads: Padding
     mask: Tensor
     buckets: Sequence[LengthBucket]
@@ -92,10 +83,10 @@ class FixedNumerics(FastNumerics):
     """Row-invariant products and bucketed explicit attention."""
 
     name = "fixed"
-    promises = Invariance.CHAIN
+    promises = interface.Invariance.CHAIN
     most_tree_nodes: int | None = None
 
-    def matrix(self, affine: Affine) -> Matrix:
+    def matrix(self, affine: interface.Affine) -> interface.Matrix:
         """The product through panels, or the packed one; where there is neither, the plain one on padded rows, or on a
         constant number of them.
         """
@@ -103,7 +94,7 @@ class FixedNumerics(FastNumerics):
             return constant_rows.by_blocks(plain(affine))
         return panels(affine) or packed(affine) or padded(affine, ROWS)
 
-    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> interface.Norm:
         """Row by row, in float32 for 16-bit models."""
         norm = rms_norm(weight, eps, width)
         cut = constant_rows.by_blocks(norm)
@@ -117,21 +108,21 @@ class FixedNumerics(FastNumerics):
         """Whole buckets of keys, and values with a column of ones."""
         return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, BUCKET))
 
-    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+    def layout(self, placement: Placement, heads: interface.HeadSizes, dtype: torch.dtype) -> interface.AttentionLayout:
         """The mask over the largest bucket, and each query's bucket."""
         pads = padding(placement, row_multiple(heads))
         columns = round_up(placement.span, BUCKET)
         mask = additive_mask(placement, pads, columns, working_dtype(dtype))
         return FixedLayout(placement, heads, pads, per_head(mask, heads), buckets(placement, pads, heads))
 
-    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+    def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
         rows = batch_rows(layout.placement)
         keys = cache.all_keys[:, rows].flatten(1, 2).transpose(2, 3).unbind()
         values = cache.all_values[:, rows].flatten(1, 2).unbind()
-        return [AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
+        return [interface.AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
-    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """One product per bucket; each query keeps the result of its own bucket."""
         assert isinstance(layout, FixedLayout)
         pads, heads = layout.pads, layout.heads
@@ -164,7 +155,7 @@ def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]
     return total[:, : queries.shape[1]]
 
 
-def _attended_by_bucket(queries: Tensor, window: AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:
+def _attended_by_bucket(queries: Tensor, window: interface.AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:
     """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
     total = None
     for bucket in layout.buckets:
@@ -195,7 +186,7 @@ def gated_in_parts(gate_up: Tensor) -> Tensor:
     return torch.cat([gated(part) for part in torch.split(gate_up, most)])
 
 
-def buckets(placement: Placement, pads: Padding, heads: HeadSizes) -> list[LengthBucket]:
+def buckets(placement: Placement, pads: Padding, heads: interface.HeadSizes) -> list[LengthBucket]:
     """The key lengths of a placement, ascending; a tree has one, that of its last column."""
     largest, blocks = round_up(placement.span, BUCKET), query_blocks(pads.width * heads.group)
     everywhere = (True,) * len(blocks)
@@ -220,7 +211,7 @@ def cache_with_ones(shape: CacheShape, dtype: torch.dtype, columns: int) -> Tens
     return cache
 
 
-def row_multiple(heads: HeadSizes) -> int:
+def row_multiple(heads: interface.HeadSizes) -> int:
     """The width multiple that makes query rows (width times group) a multiple of ROWS."""
     multiple = 1
     while multiple * heads.group % ROWS:
@@ -233,7 +224,7 @@ def round_up(count: int, multiple: int) -> int:
     return count + -count % multiple
 
 
-def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: HeadSizes) -> Tensor:
+def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: interface.HeadSizes) -> Tensor:
     """exp(score - largest score) [B * kv_heads, width * group, columns], not normalised.
 
     `keys` [B * kv_heads, head_dim, columns]; scores are divided by sqrt(head_dim).
@@ -242,7 +233,7 @@ def softmax_weights(queries: Tensor, keys: Tensor, mask: Tensor, heads: HeadSize
     return scores.sub_(scores.amax(-1, keepdim=True)).exp_()
 
 
-def divided(total: Tensor, heads: HeadSizes) -> Tensor:
+def divided(total: Tensor, heads: interface.HeadSizes) -> Tensor:
     """Numerators by the denominator that stands after them."""
     return total.narrow(2, 0, heads.head_dim) / total.narrow(2, heads.head_dim, 1)
 
@@ -257,7 +248,7 @@ class TiledLayout:
     """
 
     placement: Placement
-    heads: HeadSizes
+    heads: interface.HeadSizes
     pads: Padding
     mask: Tensor
     tiles: int
@@ -274,14 +265,14 @@ class TiledNumerics(FixedNumerics):
     """Row-invariant products and attention summed by tiles."""
 
     name = "tiled"
-    promises = Invariance.TREE
+    promises = interface.Invariance.TREE
     most_tree_nodes = SCRATCH
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
         """Whole tiles of keys with a scratch region after them, and values with a column of ones."""
         return cache_with_ones(shape, dtype, round_up(shape.capacity + 1, TILE) + SCRATCH)
 
-    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
+    def layout(self, placement: Placement, heads: interface.HeadSizes, dtype: torch.dtype) -> interface.AttentionLayout:
         """The mask over all tiles.
 
         Raises:
@@ -295,7 +286,7 @@ class TiledNumerics(FixedNumerics):
         seen = seen_tiles(placement, pads, heads, tiles)
         return TiledLayout(placement, heads, pads, per_head(mask, heads), tiles, members, seen)
 
-    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+    def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns], and values by tile [B * kv_heads, tile, head_dim + 1]."""
         assert isinstance(layout, TiledLayout)
         rows = batch_rows(layout.placement)
@@ -304,9 +295,9 @@ class TiledNumerics(FixedNumerics):
             cache.all_values[:, rows, :, tile * TILE : tile * TILE + layout.reach].flatten(1, 2).unbind()
             for tile in range(layout.tiles)
         ]
-        return [AttentionWindow(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
+        return [interface.AttentionWindow(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
 
-    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """One product for all scores, one per tile for the values."""
         assert isinstance(layout, TiledLayout)
         pads, heads = layout.pads, layout.heads
@@ -320,7 +311,7 @@ class TiledNumerics(FixedNumerics):
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
 
 
-def _attended(queries: Tensor, window: AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
+def _attended(queries: Tensor, window: interface.AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
     """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows.
 
     Tiles that none of them sees would add exact zeros.
@@ -334,7 +325,7 @@ def _attended(queries: Tensor, window: AttentionWindow, layout: TiledLayout, par
     return total
 
 
-def seen_tiles(placement: Placement, pads: Padding, heads: HeadSizes, tiles: int) -> tuple[int, ...]:
+def seen_tiles(placement: Placement, pads: Padding, heads: interface.HeadSizes, tiles: int) -> tuple[int, ...]:
     """For each block of query rows, how many tiles any of them sees; all for a tree."""
     blocks = query_blocks(pads.width * heads.group)
     if len(blocks) == 1 or placement.branches is not None:

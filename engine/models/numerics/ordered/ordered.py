@@ -21,18 +21,7 @@ from torch import Tensor
 from engine.core.errors import ModelError
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
-from engine.models.numerics.interface import (
-    Affine,
-    AttentionLayout,
-    AttentionWindow,
-    DecoderLayer,
-    HeadSizes,
-    Invariance,
-    Layers,
-    Matrix,
-    Norm,
-    RopeTables,
-)
+from engine.models.numerics import interface
 from engine.models.numerics.layouts import batch_rows
 from engine.models.numerics.ordered.joint_calls import joined_layers
 from engine.models.numerics.ordered.ordered_code import LANES, MOST_QUERIES, attention_code
@@ -45,10 +34,10 @@ class OrderedNumerics:
     """Products through panels, attention query by query."""
 
     name = "ordered"
-    promises = Invariance.EVERYWHERE
+    promises = interface.Invariance.EVERYWHERE
     most_tree_nodes: int | None = None
 
-    def matrix(self, affine: Affine) -> Matrix:
+    def matrix(self, affine: interface.Affine) -> interface.Matrix:
         """The product through panels.
 
         Raises:
@@ -56,12 +45,12 @@ class OrderedNumerics:
         """
         return required(panels(affine), affine, "numerics ordered", "use numerics: auto")
 
-    def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
+    def norm(self, weight: Tensor | None, eps: float, width: int) -> interface.Norm:
         """In float32, rounded once to x's dtype."""
         gain = torch.ones(1, width) if weight is None else weight.float().contiguous().view(-1, width)
         return OrderedNorm(gain, eps)
 
-    def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:
+    def joined(self, layers: Sequence[interface.DecoderLayer], heads: interface.HeadSizes) -> interface.Layers | None:
         """One call per sublayer, into machine code."""
         return joined_layers(layers, heads)
 
@@ -73,7 +62,7 @@ class OrderedNumerics:
         function("gate")(wide.data_ptr(), answer.data_ptr(), rows, width)
         return answer.to(gate_up.dtype)
 
-    def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
+    def rotate(self, x: Tensor, rope: interface.RopeTables) -> Tensor:
         """Rotary embedding in float32, not rounded to the model's dtype: queries and keys stay wide."""
         wide = x.float()
         if wide.stride(1) != wide.shape[2] or wide.stride(2) != 1:
@@ -92,7 +81,7 @@ class OrderedNumerics:
         )
         return answer
 
-    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:  # noqa: ARG002 - the protocol's
+    def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> interface.RopeTables:  # noqa: ARG002 - the protocol's
         """From integer arithmetic, rounded once to float32."""
         return rope_tables(frequencies, positions, torch.float32)
 
@@ -100,19 +89,19 @@ class OrderedNumerics:
         """Keys and values in float32."""
         return TensorSlotCache(shape, torch.float32)
 
-    def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:  # noqa: ARG002 - the protocol's
+    def layout(self, placement: Placement, heads: interface.HeadSizes, dtype: torch.dtype) -> interface.AttentionLayout:  # noqa: ARG002 - the protocol's
         """The columns of each query."""
         plan = chain_plan(placement) if placement.branches is None else tree_plan(placement)
         return OrderedLayout(
             placement, heads, torch.from_numpy(plan), torch.empty(MOST_QUERIES, placement.span + LANES)
         )
 
-    def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
+    def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """The batch's rows [B, kv_heads, columns, head_dim], all columns."""
         rows = batch_rows(layout.placement)
-        return [AttentionWindow(k[rows], (v[rows],)) for k, v in zip(cache.keys, cache.values, strict=True)]
+        return [interface.AttentionWindow(k[rows], (v[rows],)) for k, v in zip(cache.keys, cache.values, strict=True)]
 
-    def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
+    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """Query by query, head by head."""
         assert isinstance(layout, OrderedLayout)
         heads, keys = layout.heads, window.keys
@@ -137,7 +126,7 @@ class OrderedNumerics:
         return answer
 
 
-def required(made: Matrix | None, affine: Affine, mode: str, advice: str) -> Matrix:
+def required(made: interface.Matrix | None, affine: interface.Affine, mode: str, advice: str) -> interface.Matrix:
     """The product, which must exist.
 
     Raises:
@@ -154,7 +143,7 @@ class Int8Numerics(OrderedNumerics):
 
     name = "int8"
 
-    def matrix(self, affine: Affine) -> Matrix:
+    def matrix(self, affine: interface.Affine) -> interface.Matrix:
         """The product through rounded panels.
 
         Raises:
