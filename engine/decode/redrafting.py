@@ -18,20 +18,7 @@ import numpy as np
 import torch
 
 from engine.constraints.compiled import Grammars
-from engine.core.types import (
-    Emitted,
-    Examined,
-    FinishReason,
-    Generation,
-    Proposal,
-    Protocol,
-    QKind,
-    Request,
-    Role,
-    StepOutcome,
-    StepRecord,
-    Tree,
-)
+from engine.core import types
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.redraws import OwnDraft, Redraws
 from engine.decode.seams import EngineParts
@@ -50,8 +37,8 @@ NAN = float("nan")
 class RecordedStep:
     """One step of a record: the draft, and the decision on it."""
 
-    tree: Tree
-    outcome: StepOutcome
+    tree: types.Tree
+    outcome: types.StepOutcome
 
 
 def recorded_steps(trace: Trace) -> tuple[RecordedStep, ...]:
@@ -70,9 +57,12 @@ def _recorded(trace: Trace, view: StepView) -> RecordedStep:
     tokens, roles, rows = (column[view.emitted].tolist() for column in (trace.token, trace.role, trace.row))
     return RecordedStep(
         view.tree,
-        StepOutcome(
-            tuple(Emitted(token, Role(role), row, NAN) for token, role, row in zip(tokens, roles, rows, strict=True)),
-            tuple(Examined(node, NAN, NAN, NAN, bool(was)) for node, was in zip(nodes, kept, strict=True)),
+        types.StepOutcome(
+            tuple(
+                types.Emitted(token, types.Role(role), row, NAN)
+                for token, role, row in zip(tokens, roles, rows, strict=True)
+            ),
+            tuple(types.Examined(node, NAN, NAN, NAN, bool(was)) for node, was in zip(nodes, kept, strict=True)),
         ),
     )
 
@@ -103,22 +93,22 @@ class _Followed:
         self._inner, self._redraws = inner, redraws
         self._drafts = iter(steps)
         self.facts = inner.facts
-        self.made = OwnDraft(Proposal(), ())
+        self.made = OwnDraft(types.Proposal(), ())
         self.parted: list[tuple[int, int, float | None]] = []
 
     def start(self, context: Context) -> None:
         """Pass on."""
         self._inner.start(context)
 
-    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+    def propose(self, contexts: Sequence[Context]) -> Sequence[types.Proposal]:
         """The recorded draft; what the target reads beside it is the inner proposer's."""
         recorded = next(self._drafts).tree
         self._redraws.begin(recorded, contexts[0])
         (along,) = self._inner.propose(contexts)
         self.made = self._redraws.own(along)
-        return [Proposal(recorded, lookahead_tokens=along.lookahead_tokens)]
+        return [types.Proposal(recorded, lookahead_tokens=along.lookahead_tokens)]
 
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
+    def observe(self, context: Context, verdict: types.StepOutcome) -> None:
         """Pass on the recorded decision."""
         self._inner.observe(context, verdict)
 
@@ -126,16 +116,16 @@ class _Followed:
         """Pass on."""
         self._inner.finish(row)
 
-    def as_made(self, _request: Request, record: StepRecord) -> StepRecord:
+    def as_made(self, _request: types.Request, record: types.StepRecord) -> types.StepRecord:
         """The step with the proposer's own draft, every node of it examined and none accepted."""
         made = self.made.proposal
         leads = ((item.node, item.lead) for item in self.made.leads)
         self.parted += ((record.step, node, lead if np.isfinite(lead) else None) for node, lead in leads)
         chances = [NAN] * len(made.tree)
-        if made.q_kind is QKind.FULL and made.q is not None:
+        if made.q_kind is types.QKind.FULL and made.q is not None:
             chances = [float(row[token]) for row, token in zip(made.q, made.tree.tokens, strict=True)]
-        examined = tuple(Examined(node, NAN, q, NAN, accepted=False) for node, q in enumerate(chances))
-        verdict = StepOutcome(record.verdict.emitted, examined)
+        examined = tuple(types.Examined(node, NAN, q, NAN, accepted=False) for node, q in enumerate(chances))
+        verdict = types.StepOutcome(record.verdict.emitted, examined)
         rows = record.logits if self.facts.reads_target else np.full_like(record.logits, NAN)
         scores = record.scores if self.facts.reads_target else None
         return replace(
@@ -147,10 +137,10 @@ class _Decided:
     """A verifier that repeats recorded decisions. Its record holds no spare rows, so it never names the block rule."""
 
     def __init__(self, facts: VerifierFacts, steps: Sequence[RecordedStep]) -> None:
-        self.facts = replace(facts, protocol=Protocol.CHAIN) if facts.protocol is Protocol.BLOCK else facts
+        self.facts = replace(facts, protocol=types.Protocol.CHAIN) if facts.protocol is types.Protocol.BLOCK else facts
         self._outcomes = iter(steps)
 
-    def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
+    def verify(self, proposal: types.Proposal, rows: TargetRows, randomness: Randomness) -> types.StepOutcome:
         """The next recorded decision."""
         del proposal, rows, randomness
         return next(self._outcomes).outcome
@@ -162,10 +152,10 @@ class _RecordedEnd(StopRule):
 
     length: int = 0
 
-    def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
+    def cut(self, generated: Sequence[int], verdict: types.StepOutcome) -> TruncatedOutcome:
         """The whole decision."""
         ended = len(generated) + len(verdict.emitted) >= self.length
-        return TruncatedOutcome(verdict, FinishReason.LENGTH if ended else None)
+        return TruncatedOutcome(verdict, types.FinishReason.LENGTH if ended else None)
 
 
 class _Unread:
@@ -196,7 +186,7 @@ class Redrafter:
     redraws: Redraws = field(default_factory=Redraws)
     """Those that the proposer draws with."""
 
-    def run(self, request: Request, steps: Sequence[RecordedStep]) -> Generation | None:
+    def run(self, request: types.Request, steps: Sequence[RecordedStep]) -> types.Generation | None:
         """The request's record with the drafts made anew and the recorded decisions; None without steps."""
         if not steps:
             return None

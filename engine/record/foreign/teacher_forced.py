@@ -11,19 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.core import types
 from engine.core.errors import InvalidRequest
-from engine.core.types import (
-    Emitted,
-    FinishReason,
-    Floats,
-    Generation,
-    Mask,
-    Proposal,
-    Request,
-    Role,
-    StepOutcome,
-    StepRecord,
-)
 from engine.record.recorder import Recorder
 from engine.record.rows.reduction import NAN
 from engine.record.trace import Rows, TraceHeader
@@ -37,9 +26,9 @@ class GivenRow:
     logits: Rows
     p: float = NAN
     """p of the token; NaN if no transform ran."""
-    scores: Floats | None = None
+    scores: types.Floats | None = None
     """[V] scores; None where they are the logits, or no transform ran."""
-    allowed: Mask | None = None
+    allowed: types.Mask | None = None
     """[V] the grammar's mask; None without a grammar, or if no transform ran."""
 
 
@@ -48,8 +37,8 @@ RowsOn = Callable[[Sequence[int], int], Iterable[GivenRow]]
 
 
 def record_given(
-    request: Request, tokens: Sequence[int], header: TraceHeader, text: Decode, rows_on: RowsOn
-) -> Generation:
+    request: types.Request, tokens: Sequence[int], header: TraceHeader, text: Decode, rows_on: RowsOn
+) -> types.Generation:
     """The generation that would have emitted `tokens`, with the rows on them.
 
     Raises:
@@ -60,10 +49,12 @@ def record_given(
     history, start = [*request.prompt, *tokens], len(request.prompt)
     recorder = Recorder(header)
     for index, row in enumerate(rows_on(history, start)):
-        outcome = StepOutcome((Emitted(history[start + index], Role.PLAIN, 0, row.p),))
+        outcome = types.StepOutcome((types.Emitted(history[start + index], types.Role.PLAIN, 0, row.p),))
         scores = None if row.scores is None else row.scores[None]
         logits = np.array(row.logits[None])  # a copy: a view would keep the whole block until the recorder reduces it
         allowed = None if row.allowed is None else row.allowed[None]
-        recorder.step(StepRecord(index, start + index, Proposal(), outcome, logits, scores, allowed=allowed))
-    trace = recorder.finish(FinishReason.LENGTH)
-    return Generation(request, tuple(tokens), FinishReason.LENGTH, trace, text(tokens))
+        recorder.step(
+            types.StepRecord(index, start + index, types.Proposal(), outcome, logits, scores, allowed=allowed)
+        )
+    trace = recorder.finish(types.FinishReason.LENGTH)
+    return types.Generation(request, tuple(tokens), types.FinishReason.LENGTH, trace, text(tokens))
