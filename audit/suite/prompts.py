@@ -85,6 +85,8 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
         row: dict[str, Any] = parse_json(line)
     except ValueError as error:
         raise mistake(path, number, f"{error}; write one JSON object per line") from error
+    if isinstance(row, dict):
+        row.setdefault("id", str(number))
     problem = first_problem(row, validator)
     if problem is not None:
         raise mistake(path, number, problem)

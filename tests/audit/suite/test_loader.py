@@ -324,6 +324,13 @@ def test_a_malformed_suite_is_one_line(broken: Broken, tmp_path: Path):
     assert "; " in line
 
 
+def test_a_row_without_an_id_has_the_number_of_its_line(tmp_path):
+    path = write_suite(tmp_path)
+    (tmp_path / "tools.jsonl").write_text('{"prompt": "x"}\n\n{"id": "own", "prompt": "y"}\n')
+    cases = load_suite(path).cases
+    assert [case.id.partition("/")[2] for case in cases if case.prompt] == ["1", "own"]
+
+
 @dataclass(frozen=True)
 class BrokenRow:
     """The content of a prompt file that must be refused."""
@@ -337,7 +344,8 @@ ROWS = {
     "empty": BrokenRow("\n\n", 1, "no rows"),
     "not JSON": BrokenRow('{"id": "a", "prompt": "x"}\n{"id": "b",\n', 2, "bad JSON"),
     "not an object": BrokenRow("[1]\n", 1, "write a mapping"),
-    "no id": BrokenRow('{"prompt": "x"}\n', 1, "lacks the key id"),
+    "an id that is no text": BrokenRow('{"id": 7, "prompt": "x"}\n', 1, "id"),
+    "the number of a line": BrokenRow('{"id": "2", "prompt": "x"}\n{"prompt": "y"}\n', 2, "already on line 1"),
     "duplicate id": BrokenRow('{"id": "a", "prompt": "x"}\n\n{"id": "a", "prompt": "y"}\n', 3, "already on line 1"),
     "neither": BrokenRow('{"id": "a"}\n', 1, "neither messages nor prompt"),
     "both": BrokenRow('{"id": "a", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}', 1, "both"),
