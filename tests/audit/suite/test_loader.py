@@ -328,7 +328,7 @@ def test_a_row_without_an_id_has_the_number_of_its_line(tmp_path):
     path = write_suite(tmp_path)
     (tmp_path / "tools.jsonl").write_text('{"prompt": "x"}\n\n{"id": "own", "prompt": "y"}\n')
     cases = load_suite(path).cases
-    assert [case.id.partition("/")[2] for case in cases if case.prompt] == ["1", "own"]
+    assert [case.id.partition("/")[2] for case in cases if case.prompt] == ["1", "own", "a"]
 
 
 @dataclass(frozen=True)
