@@ -23,7 +23,7 @@ SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 def write_difr(store: Store, run: str, arm: str, out: Path) -> int:
-    """Write the answered requests of an arm; returns their number.
+    """Write the answered requests of an arm, without directed ones; returns their number.
 
     Raises:
         UserError: no such arm, no answers, requests with several sampling parameters, or an unwritable file.
@@ -33,7 +33,7 @@ def write_difr(store: Store, run: str, arm: str, out: Path) -> int:
     names = [other.name for other in result.arms]
     if arm not in names:
         raise UserError(f"run {run} has no arm {arm!r}; it has: {', '.join(names)}")
-    requests = store.load_arm(run, arm).requests
+    requests = store.load_arm(run, arm).keeping().requests
     if not requests:
         raise UserError(f"arm {arm} has no answered requests; export another arm")
     document = {"config": _config(run, arm, requests), "samples": list(samples_of(requests))}

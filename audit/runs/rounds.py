@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
@@ -72,7 +71,7 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
         number, arms = last.look + 1, _arms(rounds.prepared, last.open)
     repetitions = repeat_suite(rounds, arms, 0 if last is None else last.repetitions)
     if last is None:
-        direct(Directing(rounds.prepared, partial(rounds.store.load_arm, rounds.run), rounds.generate))
+        direct(Directing(rounds.prepared, rounds.store, rounds.run, rounds.generate))
     judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.progress, InterimLook(number))
     result = _interim_look(rounds, number, repetitions)
     rounds.store.set_status(rounds.run, RunStatus.RUNNING, result.detail())

@@ -186,7 +186,7 @@ def _go(
         else:
             for arm in prepared.arms:
                 generate(arm)
-            direct(Directing(prepared, partial(store.load_arm, name), generate))
+            direct(Directing(prepared, store, name, generate))
         if rule is None and prepared.shard is None:
             judge([arm.planned for arm in prepared.arms], store, name, progress)
         code = exit_code(store.checks(name))

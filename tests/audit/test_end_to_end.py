@@ -70,7 +70,10 @@ def test_the_quickstart_passes(quickstart):
 def test_greedy_and_coupled_arms_equal_their_baselines(quickstart):
     for arm, baseline in (("greedy", "baseline/greedy"), ("gumbel", "baseline/T=1")):
         expected = {each.key: each.tokens for each in quickstart.arm(baseline).requests}
-        assert {each.key: each.tokens for each in quickstart.arm(arm).requests} == expected
+        found = {each.key: each.tokens for each in quickstart.arm(arm).requests}
+        # the baseline has the directed requests of other arms too
+        assert found == {key: expected[key] for key in found}
+        assert len(found) >= 24
 
 
 def replayed(arm: ArmRecord) -> CheckResult:

@@ -159,7 +159,7 @@ def _runs(store: Store, runs: Sequence[StoredRun]) -> Iterator[ParityRun]:
 
 
 def _instances(store: Store, runs: Sequence[StoredRun], name: str) -> ArmInstances:
-    records = tuple(store.load_arm(run.ulid, name) for run in runs)
+    records = tuple(store.load_arm(run.ulid, name).keeping() for run in runs)
     return ArmInstances(
         name,
         tuple(run.ulid for run in runs),
@@ -272,7 +272,7 @@ def _plain(store: Store, run: StoredRun, name: str) -> PlainArms:
     arm = run.arm(name)
     spec: Mapping[str, Any] = {} if arm is None else arm.spec
     names = [spec.get("baseline"), spec.get("control"), *spec.get("noise", ())]
-    baseline, *controls = [store.load_arm(run.ulid, one) if one and run.arm(one) else None for one in names]
+    baseline, *controls = [store.load_arm(run.ulid, one).keeping() if one and run.arm(one) else None for one in names]
     return PlainArms(baseline, tuple(one for one in controls if one is not None))
 
 

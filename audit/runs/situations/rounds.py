@@ -17,12 +17,16 @@ from audit.evidence.coverage.rule import needed
 from audit.evidence.records import DIRECTED, ArmRecord
 from audit.runs.prepare import PreparedArm, PreparedRun, with_cases
 from audit.runs.situations.generators import GENERATORS, Brief, ProposedCase
+from audit.store import Store
 from audit.suite.spec import Case, Suite
 from engine.backends import REGISTRY
 from engine.core.errors import InvalidRequest
 
 SHARES: Final = (0.3, 0.4, 0.5)
-"""By round: the most tokens that the directed requests of an arm so far may emit, beside those of the suite's own."""
+"""By round: the most tokens that the directed requests of an arm so far may emit, beside those of the run's mean arm.
+
+The mean and not the arm's own: a greedy arm repeats nothing, so a sampled one beside it has many times its tokens.
+"""
 
 MOST: Final = 256
 """Requests that the generators look at; their traces stay in memory."""
@@ -33,7 +37,8 @@ class Directing:
     """A run whose own requests are stored."""
 
     prepared: PreparedRun
-    load: Callable[[str], ArmRecord]
+    store: Store
+    run: str
     generate: Callable[[PreparedArm], None]
     """Runs those requests of an arm that the store lacks."""
 
@@ -44,13 +49,14 @@ def direct(directing: Directing) -> None:
     # an engine that takes text only shows no steps either, and an earlier run has no such requests
     if not REGISTRY[suite.backend].tokens or directing.prepared.shard is not None:
         return
+    emitted = [arm.counts.output for arm in directing.store.load_run(directing.run).candidates]
     for arm in directing.prepared.arms:
         spec = arm.planned.spec
         if spec is None or not spec.coverage.directed:
             continue
         family = _family(directing.prepared, arm)
         if not any(other.effective.origin for other in family):
-            _direct_arm(directing, arm, family)
+            _direct_arm(directing, arm, family, sum(emitted) // len(emitted))
 
 
 def _family(prepared: PreparedRun, arm: PreparedArm) -> list[PreparedArm]:
@@ -64,23 +70,28 @@ def _family(prepared: PreparedRun, arm: PreparedArm) -> list[PreparedArm]:
     ]
 
 
-def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm]) -> None:
+def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm], emitted: int) -> None:
+    """Run the rounds of an arm; `emitted` tokens are those of the run's mean arm."""
     suite, known = directing.prepared.suite, list[Case]()
-    for number in range(1, len(SHARES) + 1):
+    for number, share in enumerate(SHARES, start=1):
         try:
-            record = directing.load(arm.planned.name).keeping({f"{case.id}#0" for case in known})
-            cases = _cases(suite, arm, record, known, number)
+            record = directing.store.load_arm(directing.run, arm.planned.name)
+            brief = _brief(suite, arm, record.keeping({f"{case.id}#0" for case in known}), known, number)
         except UnreadableRecord:
             # judging says so
             return
+        if brief is None:
+            return
+        spent = sum(len(request.tokens) for request in brief.directed)
+        cases = _within(_proposed(suite, arm, brief), int(share * emitted) - spent)
         # the next round has more room
         for other in family if cases else ():
             directing.generate(with_cases(suite, other, cases))
         known += cases
 
 
-def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Case], number: int) -> list[Case]:
-    """The cases of a round: those that the generators of unmet situations propose, as many as fit."""
+def _brief(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Case], number: int) -> Brief | None:
+    """What the generators see; None if every floor is met, or nothing was answered."""
     spec, own = arm.planned.spec, record.keeping()
     assert spec is not None
     coverage = count(record, {})
@@ -88,8 +99,8 @@ def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
     unmet = {name: least - coverage.occurred[name] for name, least in floors.items() if coverage.occurred[name] < least}
     requests = list(islice((request for request in own.requests if request.tokens), MOST))
     if not unmet or not requests:
-        return []
-    brief = Brief(
+        return None
+    return Brief(
         unmet=unmet,
         requests=requests,
         directed=[request for request in record.requests if request.directed and request.tokens],
@@ -99,9 +110,6 @@ def _cases(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
         number=number,
         seed=suite.seed,
     )
-    emitted = sum(len(request.tokens) for request in own.requests)
-    spent = sum(len(request.tokens) for request in brief.directed)
-    return _within(_proposed(suite, arm, brief), int(SHARES[number - 1] * emitted) - spent)
 
 
 def _within(proposals: Iterable[ProposedCase], room: int) -> list[Case]:

@@ -91,7 +91,7 @@ def _arm(source: ReportSource, check: StoredCheck, arms: int) -> ArmLaw:
 
 
 def _drawings(source: ReportSource, name: str, arms: int) -> LawDrawings | None:
-    arm = source.store.load_arm(source.run, name)
+    arm = source.store.load_arm(source.run, name).keeping()
     if not len(arm.requests) or unreadable(arm, cells=True) is not None:
         return None
     chosen = first_requests(arm.requests, arms)

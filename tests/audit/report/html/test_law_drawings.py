@@ -57,7 +57,7 @@ def drawn(tmp_path_factory):
     with Store.open(f"sqlite:///{store}", create=False, read_only=True) as opened:
         source = source_of(opened, opened.resolve("latest"))
         check = next(one for one in source.results.checks if one.check == "law")
-        made = [decisions(request) for request in opened.load_arm(source.run, "drawn").requests]
+        made = [decisions(request) for request in opened.load_arm(source.run, "drawn").keeping().requests]
         return Drawn(render_page(source), made, dict(check.details))
 
 
