@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import actor
+from audit.executors.job import without_places
 from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import exit_code, judged_checks
 from audit.runs.recorded_arms import recorded_arms
@@ -133,7 +134,7 @@ def _terms(arm: StoredArm) -> dict[str, Any]:
         "level": arm.level,
         "specification": spec,
         "number of requests": arm.spec[SHARD]["requests"],
-        "effective configuration": arm.effective.to_json(),
+        "effective configuration": without_places(arm.effective.to_json()),
     }
 
 

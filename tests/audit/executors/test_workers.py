@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from audit.suite.allowances import NOTHING
 from audit.suite.loader import load_suite
+from engine.models.files.folder import bundled_folder
 from tests.audit.executors.spread_suites import facts, local_run, newest, spread_suite
 from tests.audit.invoke import invoke
 from tests.support.figures import keep
@@ -163,6 +165,16 @@ def test_an_interrupted_run_goes_on_with_and_without_workers(with_workers, suite
     assert found | {"memory": 0} == expected | {"memory": 0}
 
 
+RELATIVE = """\
+version: 1
+name: relative
+models: {target: {source: ./model, numerics: ordered}}
+workloads: [{name: chat, prompts: "suites:prompts/chat.jsonl", limit: 1}]
+sampling: {max_new_tokens: 4}
+arms: [{name: greedy, proposer: {kind: ngram, gamma: 2}, verifier: greedy, checks: [replay]}]
+"""
+
+
 def without_the_last(done):
     return replace(done, requests=done.requests[:-1])
 
@@ -199,6 +211,21 @@ def test_an_engine_that_fails_in_a_worker_fails_the_run(suite, store):
     prepared, fill = spread(suite, executor)
     with pytest.raises(UserError, match="failed: the engine is broken"):
         run(prepared, store, Silent(), fill=fill)
+
+
+@pytest.mark.medium
+def test_a_suite_may_be_named_by_a_relative_path(tmp_path, monkeypatch):
+    """A worker gets the whole path, so it sees model folders at other paths than the coordinator does."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bundled_folder("bundled:draft"), tmp_path / "model")
+    path = tmp_path / "suite.yaml"
+    path.write_text(RELATIVE)
+    job = job_of(prepare(load_suite("suite.yaml")), 1, NOTHING)
+    assert prepared_worker(job).arms.keys() == job.identity.arms.keys()
+    text = path.read_text().replace("numerics: ordered", "numerics: fast")
+    path.write_text(text)
+    with pytest.raises(UserError, match="suite differs; arm baseline.greedy has another effective configuration"):
+        prepared_worker(job)
 
 
 def test_a_worker_with_another_environment_refuses(suite):
