@@ -14,17 +14,8 @@ from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
+from audit.store.base import values as values
 from audit.store.base.ulid import ALPHABET
-from audit.store.base.values import (
-    ArtifactRef,
-    RequestKey,
-    RunReason,
-    RunStatus,
-    RunSummary,
-    StoredArm,
-    StoredEvent,
-    StoredRun,
-)
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums import accounts
 from audit.store.tables.lookup import find_run, value_of
@@ -70,34 +61,34 @@ def _no_run(name: str, newest: list[str]) -> str:
     return f"no run begins with {name!r}; the newest are {_listed(newest)} (see: audit list)"
 
 
-def run_status(session: Session, ulid: str) -> RunStatus:
+def run_status(session: Session, ulid: str) -> values.RunStatus:
     """The status of a run."""
-    return RunStatus(find_run(session, ulid).status)
+    return values.RunStatus(find_run(session, ulid).status)
 
 
-def finished(session: Session, ulid: str) -> frozenset[RequestKey]:
+def finished(session: Session, ulid: str) -> frozenset[values.RequestKey]:
     """The finished requests of a run."""
     return frozenset(
-        RequestKey(leaf.arm, leaf.case_id, leaf.sample)
+        values.RequestKey(leaf.arm, leaf.case_id, leaf.sample)
         for leaf in integrity.stored_leaves(session, find_run(session, ulid).id)
     )
 
 
-def list_runs(session: Session, limit: int) -> tuple[RunSummary, ...]:
+def list_runs(session: Session, limit: int) -> tuple[values.RunSummary, ...]:
     """The runs, newest first."""
     runs = session.scalars(select(RunRow).order_by(RunRow.id.desc()).limit(limit)).all()
     return tuple(_summary(session, run) for run in runs)
 
 
-def _summary(session: Session, run: RunRow) -> RunSummary:
+def _summary(session: Session, run: RunRow) -> values.RunSummary:
     latest = latest_checks(run.id).subquery()
     verdicts = session.execute(
         select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
     )
     return value_of(
-        RunSummary,
+        values.RunSummary,
         run,
-        status=RunStatus(run.status),
+        status=values.RunStatus(run.status),
         arms=_count(session, ArmRow, run),
         requests=_count(session, RequestRow, run),
         verdicts={Verdict(verdict): count for verdict, count in verdicts},
@@ -108,48 +99,48 @@ def _count(session: Session, table: type[ArmRow] | type[RequestRow], run: RunRow
     return session.execute(select(func.count()).select_from(table).where(table.run_id == run.id)).scalar_one()
 
 
-def load_run(session: Session, ulid: str) -> StoredRun:
+def load_run(session: Session, ulid: str) -> values.StoredRun:
     """A run without its requests."""
     run = find_run(session, ulid)
     suite = session.get_one(ArtifactRow, run.suite_artifact_id)
     place = session.get_one(EnvironmentRow, run.environment_id)
     return value_of(
-        StoredRun,
+        values.StoredRun,
         run,
         suite_sha256=suite.sha256,
         suite_document=suite.manifest,
-        status=RunStatus(run.status),
+        status=values.RunStatus(run.status),
         artifacts=_artifacts(session, run),
         environment=Environment(place.packages, place.hardware, place.code, place.sha256),
         arms=_arms(session, run),
         events=_events(session, run),
-        reason=RunReason(run.purpose, run.ticket),
+        reason=values.RunReason(run.purpose, run.ticket),
     )
 
 
-def _artifacts(session: Session, run: RunRow) -> tuple[ArtifactRef, ...]:
+def _artifacts(session: Session, run: RunRow) -> tuple[values.ArtifactRef, ...]:
     rows = session.execute(
         select(RunArtifactRow, ArtifactRow)
         .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
         .where(RunArtifactRow.run_id == run.id)
     )
     refs = (
-        ArtifactRef(artifact.kind, link.role, link.name, link.revision, artifact.sha256, artifact.manifest)
+        values.ArtifactRef(artifact.kind, link.role, link.name, link.revision, artifact.sha256, artifact.manifest)
         for link, artifact in rows
     )
     return tuple(sorted(refs, key=lambda ref: (ref.role, ref.name)))
 
 
-def _events(session: Session, run: RunRow) -> tuple[StoredEvent, ...]:
+def _events(session: Session, run: RunRow) -> tuple[values.StoredEvent, ...]:
     rows = session.scalars(select(RunEventRow).where(RunEventRow.run_id == run.id).order_by(RunEventRow.id))
-    return tuple(StoredEvent(RunStatus(row.status), row.at, row.detail) for row in rows)
+    return tuple(values.StoredEvent(values.RunStatus(row.status), row.at, row.detail) for row in rows)
 
 
-def _arms(session: Session, run: RunRow) -> tuple[StoredArm, ...]:
+def _arms(session: Session, run: RunRow) -> tuple[values.StoredArm, ...]:
     rows = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)).all()
     return tuple(
         value_of(
-            StoredArm,
+            values.StoredArm,
             arm,
             kind=ArmKind(arm.kind),
             level=Level[arm.level],
