@@ -14,7 +14,7 @@ from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
-from audit.store.base import values as values
+from audit.store.base import values
 from audit.store.base.ulid import ALPHABET
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums import accounts
