@@ -224,7 +224,7 @@ def test_a_suite_may_be_named_by_a_relative_path(tmp_path, monkeypatch):
     assert prepared_worker(job).arms.keys() == job.identity.arms.keys()
     text = path.read_text().replace("numerics: ordered", "numerics: fast")
     path.write_text(text)
-    with pytest.raises(UserError, match="suite differs; arm baseline.greedy has another effective configuration"):
+    with pytest.raises(UserError, match=r"suite differs; arm baseline.greedy has another effective configuration"):
         prepared_worker(job)
 
 
