@@ -51,7 +51,7 @@ arms:                  # each is one configuration to certify, judged by the def
 
 @dataclass(frozen=True, slots=True)
 class FirstSuite:
-    """What the user gave: sources of models, a file of prompts or None, and the new file of the suite."""
+    """The user's part: sources of models, a file of prompts or None, and the new file of the suite."""
 
     target: str
     draft: str | None

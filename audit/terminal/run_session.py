@@ -6,11 +6,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Final
 
+from audit.evidence.environment import actor
 from audit.evidence.verdicts import Verdict
+from audit.gate.policy import Policy
 from audit.report.requests.pieces import pieces_of
 from audit.report.tables import verdicts
 from audit.report.tables.coverage import coverage_lines
@@ -23,7 +26,7 @@ from audit.runs.shard import Shard, shard_of
 from audit.store import Store
 from audit.store.base.connection import data_folder
 from audit.terminal.tables import cell, echo_rows
-from audit.text.printer import Painted, echo, echo_painted, live, note
+from audit.text.printer import Painted, echo, echo_document, echo_painted, live, note
 
 CANNOT_DECIDE = 3
 OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})
@@ -83,8 +86,10 @@ def stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None) -> int:
-    """Run, print the verdicts and write the results; return the exit code."""
+def finish(
+    store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None, policy: Policy | None = None
+) -> int:
+    """Run, print the verdicts and write the results; return the exit code, with a policy that of its decision."""
     try:
         with stopped_by_sigterm(), progress() as shown:
             outcome = go(shown)
@@ -106,7 +111,19 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], results_file: Pat
     path = results_file or data_folder() / "runs" / outcome.run / "results.json"
     write_results(checks, path)
     note(f"store {store.url}", f"results {path}")
-    return outcome.exit_code
+    return outcome.exit_code if policy is None else _decided(store, outcome.run, policy)
+
+
+def _decided(store: Store, run: str, policy: Policy) -> int:
+    """Decide as `audit gate` does; the subjects are what the run audited."""
+    # imported late, as in `audit gate`
+    from audit.gate.formats import text
+    from audit.gate.judge import judge
+    from audit.gate.judgement import GateRequest
+
+    judgement = judge(store, run, GateRequest(policy, (), actor(), datetime.now(UTC), no_subject=True))
+    echo_document(text(judgement))
+    return judgement.exit_code
 
 
 def print_shard(result: Results, shard: Shard) -> None:

@@ -19,7 +19,6 @@ from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, ove
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.proposers.interface import Context, Proposer
 
-CLAIM: Final = "acceptance"
 TRAINED_LENGTH: Final = 64
 """Positions of the rotary table that `DRAFT_POSITIONS_CLAMPED` does not extend."""
 PRUNED: Final = 16

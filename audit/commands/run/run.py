@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from audit.errors import UserError
+from audit.gate.policy import load_policy
 from audit.report.tables.results import require_place
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.shard import Shard
@@ -26,6 +27,7 @@ from audit.terminal.run_session import announce, finish
 @click.option("--until", type=click.Choice(["decided"]), help="Run in rounds until every check is decided.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of --until over all arms.")
 @click.option("--baseline", metavar="RUN", help="A finished run of the same store whose plain arms are reused.")
+@click.option("--policy", metavar="FILE", help="Policy of audit gate whose decision is the exit code.")
 @click.option("--text", type=click.Choice(["off"]), help="Keep prompts, outputs and findings out of the store.")
 @click.option("--shard", metavar="I/N", help="Run one of N parts of the requests; audit join puts them together.")
 @worker_options
@@ -43,6 +45,7 @@ def command(
     until: str | None,
     max_tokens: int | None,
     baseline: str | None,
+    policy: str | None,
     text: str | None,
     shard: str | None,
     purpose: str | None,
@@ -72,14 +75,11 @@ def command(
     user's configuration name; audit validate lists what it would touch.
 
     Exit code 0: everything that applies is certified. 1: a claim is broken. 2: the suite cannot run. 3: a check or an
-    arm is undecided.
+    arm is undecided. With --policy they are those of audit gate --no-subject on the run.
     """
-    rule = _rule(until, max_tokens)
-    if rule is not None and baseline is not None:
-        raise UserError(
-            "--until needs fresh requests in every round, which --baseline cannot give; use only one of them"
-        )
-    part = None if shard is None else _shard(shard, until, baseline)
+    rule = _rule(until, max_tokens, baseline)
+    decides = None if policy is None else load_policy(policy)
+    part = None if shard is None else _shard(shard, until, baseline, policy)
     if results is not None:
         require_place(results)
     granted = allowed(ctx)
@@ -107,26 +107,28 @@ def command(
 
         prepared = share_of(prepared, part)
     fill = filling(ctx, prepared, threads, granted, until=until, baseline=baseline)
+    reason = RunReason(purpose, ticket)
     with Store.open(store, create=True) as opened:
-        ctx.exit(
-            finish(opened, lambda shown: run(prepared, opened, shown, rule, RunReason(purpose, ticket), fill), results)
-        )
+        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, reason, fill), results, decides))
 
 
-def _shard(text: str, until: str | None, baseline: str | None) -> Shard:
+def _shard(text: str, until: str | None, baseline: str | None, policy: str | None) -> Shard:
     # imported with its option: the arms need numpy
     from audit.executors.shares import parse_shard
 
     for name, given, reason in (
         ("--until", until, "each round depends on what all requests emitted before it"),
         ("--baseline", baseline, "the earlier run is in one store"),
+        ("--policy", policy, "the joined run is what a policy decides on"),
     ):
         if given is not None:
             raise UserError(f"--shard and {name} exclude each other: {reason}; leave one of them out")
     return parse_shard(text)
 
 
-def _rule(until: str | None, max_tokens: int | None) -> RunStopRule | None:
+def _rule(until: str | None, max_tokens: int | None, baseline: str | None) -> RunStopRule | None:
     if (until is None) != (max_tokens is None):
         raise UserError("--until decided and --max-tokens N go together; give both or neither")
+    if until is not None and baseline is not None:
+        raise UserError("--until needs fresh requests in every round, which --baseline cannot give; use one of them")
     return None if max_tokens is None else RunStopRule(max_tokens)

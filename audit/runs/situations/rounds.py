@@ -91,7 +91,7 @@ def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm
 
 
 def _brief(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Case], number: int) -> Brief | None:
-    """What the generators see; None if every floor is met, or nothing was answered."""
+    """The brief of the generators; None if every floor is met, or nothing was answered."""
     spec, own = arm.planned.spec, record.keeping()
     assert spec is not None
     coverage = count(record, {})

@@ -17,7 +17,7 @@ from audit.store.base.transactions import Transaction, reads, writes
 from audit.store.base.values import StoredDecision
 from audit.store.tables.log import LogEntryRow
 from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArtifactRow, RunRow
+from audit.store.tables.runs import ArtifactRow
 from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
 
@@ -93,17 +93,6 @@ def _of_run(session: Session, run: str, types: Sequence[str] | None = None) -> t
     return tuple(_stored(result, run) for result in session.scalars(query))
 
 
-def _of_type(session: Session, predicate_type: str) -> tuple[StoredAttestation, ...]:
-    """All statements of a type, oldest first."""
-    query = (
-        select(AttestationRow, RunRow.ulid)
-        .outerjoin(RunRow, RunRow.id == AttestationRow.run_id)
-        .where(AttestationRow.predicate_type == predicate_type)
-        .order_by(AttestationRow.id)
-    )
-    return tuple(_stored(row, run) for row, run in session.execute(query))
-
-
 def _stored(row: AttestationRow, run: str | None) -> StoredAttestation:
     return value_of(StoredAttestation, row, run=run, subjects=tuple(row.subjects))
 
@@ -150,7 +139,6 @@ class Attestations:
 
     add = writes(_add)
     of_run = reads(_of_run)
-    of_type = reads(_of_type)
     has = reads(_has)
     registrations = reads(_registrations)
 

@@ -101,5 +101,7 @@ def test_its_first_run_decides(models, draft):
 def test_its_first_run_fails_a_broken_engine(models, tmp_path):
     assert invoke("init", "bundled:target", "--draft", "bundled:draft").exit_code == 0
     path = tmp_path / "target.yaml"
-    path.write_text(path.read_text().replace("    verifier: chain", "    verifier: chain\n    fault: always_accept"))
+    path.write_text(
+        path.read_text().replace("    verifier: chain", "    verifier: chain\n    fault: accepts_everything")
+    )
     assert invoke("run", "target.yaml", "--store", "audit.db", "--results", "results.json").exit_code == 1

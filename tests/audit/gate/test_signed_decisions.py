@@ -55,7 +55,8 @@ class Place:
 
     def decisions(self) -> int:
         with Store.open(self.url, create=False) as store:
-            return len(store.decisions(store.resolve("latest"))) + len(store.attestations.of_type(DECISION))
+            run = store.resolve("latest")
+            return len(store.decisions(run)) + len(store.attestations.of_run(run, (DECISION,)))
 
 
 @pytest.fixture
