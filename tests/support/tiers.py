@@ -11,7 +11,7 @@ from engine.core.types import Protocol
 
 Pair = tuple[str, Protocol]
 
-TIERS = frozenset("medium slow heavy postgres browser gpu attach ort llama mlx openvino ray slurm vllm".split())
+TIERS = frozenset("medium slow heavy postgres browser gpu attach ort llama mlx openvino ray slurm vllm real".split())
 """Marks that take a case out of the unit tier."""
 
 
