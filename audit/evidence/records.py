@@ -22,6 +22,8 @@ UNREADABLE: Final = "unreadable"
 
 DIRECTED: Final = "directed"
 """Workload and domain of the requests that the auditor adds to bring about situations."""
+DIRECTED_PREFIX: Final = f"{DIRECTED}/"
+"""Begin of their cases' names; no suite has a workload of that name."""
 
 
 class Level(IntEnum):
@@ -99,7 +101,7 @@ class RequestRecord:
 
 def is_directed(case_id: str) -> bool:
     """True for the cases that the auditor adds."""
-    return case_id.startswith(f"{DIRECTED}/")
+    return case_id.startswith(DIRECTED_PREFIX)
 
 
 def request_order(case_id: str, sample: int) -> tuple[bool, str, int]:

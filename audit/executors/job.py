@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from audit.evidence.environment import Environment
 from audit.runs.prepare import PreparedRun, artifacts
 from audit.runs.surroundings import differences
 from audit.store import NewRequest, RequestKey
 from audit.suite.allowances import Allowances
-
-PLACES: Final = ("source", "resolved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def without_places(value: Any) -> Any:
     """A configuration without the paths of models, which differ with the current folder; their digests stay."""
     if not isinstance(value, Mapping):
         return value
-    dropped = PLACES if "model_sha256" in value else ()
+    dropped = ("source", "resolved") if "model_sha256" in value else ()
     return {key: without_places(item) for key, item in value.items() if key not in dropped}
 
 

@@ -268,7 +268,9 @@ def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None
         return min(design.prompts, ANCHOR_REQUESTS) if ArmKind.ANCHOR in check.companions else design.prompts
     if unit == ANSWERS:
         return design.offers
-    ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / arm.counts.output
+    # exact checks judged directed requests too
+    more = 0 if arm is None or check.statistical else arm.counts.directed_output
+    ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / (arm.counts.output + more)
     tokens = design.tokens
     if ArmKind.REDRAFT in check.companions and measured is None:
         tokens = tokens * min(design.requests, REDRAFT_REQUESTS) // max(design.requests, 1)

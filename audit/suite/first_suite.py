@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from audit.errors import UserError
 from audit.suite.prompts import Workload, read_prompts
 from audit.text.documents import mistake
+from audit.text.unsafe import visible
 from engine.core.errors import EngineError
 from engine.models.files.folder import ModelFolder
 from engine.models.loading import SourceTokenizer, check_same_tokenizer, load_tokenizer, open_source
@@ -85,8 +87,8 @@ def suite_text(given: FirstSuite) -> str:
     sources = {"target": given.target, **({} if given.draft is None else {"draft": given.draft})}
     proposer = {"kind": "ngram"} if given.draft is None else {"kind": "draft_model", "model": "draft"}
     return TEMPLATE.format(
-        about=_about(given.target, target, templated=templated),
-        name=json.dumps(given.out.stem),
+        about=visible(_about(given.target, target, templated=templated)),
+        name=json.dumps(re.sub(r"[^A-Za-z0-9._-]", "-", given.out.stem).lstrip("._-")[:64] or "suite"),
         models="\n".join(f"  {role}: {json.dumps(_relative(source, given.out))}" for role, source in sources.items()),
         workloads="\n".join(f"  - {json.dumps(item)}" for item in prompts.workloads),
         samples=math.ceil(SAMPLED / (prompts.count * LENGTH * 2 / 3)),

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from audit.evidence.environment import actor
 from audit.evidence.verdicts import Verdict
-from audit.gate.policy import Policy
 from audit.report.requests.pieces import pieces_of
 from audit.report.tables import verdicts
 from audit.report.tables.coverage import coverage_lines
@@ -27,6 +26,9 @@ from audit.store import Store
 from audit.store.base.connection import data_folder
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import Painted, echo, echo_document, echo_painted, live, note
+
+if TYPE_CHECKING:
+    from audit.gate.policy import Policy
 
 CANNOT_DECIDE = 3
 OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})

@@ -12,18 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
-from engine.faults.interface import (
-    ANY_ARM,
-    AWAY_FROM_ZERO,
-    CHAINS,
-    COUPLED,
-    COUPLED_TREE,
-    SEVERAL,
-    TREES,
-    Fault,
-    Scenario,
-    Suits,
-)
+from engine.faults import interface
 from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_placement, with_rows, with_target
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.sampling.transforms import TransformedRow, one_hot
@@ -32,16 +21,16 @@ TRAINED_LENGTH: Final = 64
 """The length beyond which `ROTATION_CHANGES_BEYOND_LENGTH` acts."""
 COMPRESSED: Final = 4
 """The number of positions by which it moves tokens towards those before the length."""
-HEAD: Final = Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled")
+HEAD: Final = interface.Scenario(proposer="eagle3", sampling=SamplingParams(), models="bundled")
 """A draft head at temperature 0: without randomness in the draws, acceptance rates over few prompts vary less."""
 
 # rows of logits
 
 
-TARGET_ROWS_SHIFTED = Fault(
+TARGET_ROWS_SHIFTED = interface.Fault(
     "vllm-project/vllm#54928, #51812",
     with_logits(lambda logits, _placement: torch.cat([logits[:, :1], logits[:, :-1]], dim=1)),
-    scenario=COUPLED,
+    scenario=interface.COUPLED,
     situation="rejected_middle",
 )
 """Every drafted token after the first is verified against the row before its own.
@@ -59,8 +48,12 @@ def _repeat_last_row(logits: Tensor, placement: Placement) -> Tensor:
     return changed
 
 
-BONUS_WRONG_ROW = Fault(
-    "NVIDIA/TensorRT-LLM#15098", with_logits(_repeat_last_row), CHAINS, COUPLED, situation="bonus_token"
+BONUS_WRONG_ROW = interface.Fault(
+    "NVIDIA/TensorRT-LLM#15098",
+    with_logits(_repeat_last_row),
+    interface.CHAINS,
+    interface.COUPLED,
+    situation="bonus_token",
 )
 """The bonus token is drawn from the row of the last drafted token, not from the row after it.
 
@@ -80,11 +73,11 @@ def _rotate_rows(logits: Tensor, placement: Placement) -> Tensor:
     return changed
 
 
-ROWS_OF_ANOTHER_REQUEST = Fault(
+ROWS_OF_ANOTHER_REQUEST = interface.Fault(
     "vllm-project/vllm#41768, sgl-project/sglang#32666",
     with_logits(_rotate_rows),
-    SEVERAL,
-    Scenario(protocol=Protocol.GUMBEL, options={"stop_below": 0.4}),
+    interface.SEVERAL,
+    interface.Scenario(protocol=Protocol.GUMBEL, options={"stop_below": 0.4}),
     situation="mixed_drafts",
 )
 """In a batch whose drafts differ in length, each request gets the target's rows of its neighbour.
@@ -100,11 +93,11 @@ def _round_drafted_rows(logits: Tensor, placement: Placement) -> Tensor:
     return torch.where(drafted[:, None, None].to(logits.device), rounded, logits)
 
 
-DRAFTED_ROWS_IN_BFLOAT16 = Fault(
+DRAFTED_ROWS_IN_BFLOAT16 = interface.Fault(
     "vllm-project/vllm#5313, #7627",
     with_logits(_round_drafted_rows),
-    ANY_ARM,
-    Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
+    interface.ANY_ARM,
+    interface.Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(temperature=0.0)),
     breaks="equality",
     situation="near_tie",
 )
@@ -125,11 +118,11 @@ def _drafts_one_late(placement: Placement) -> Placement:
     return replace(placement, positions=positions, branches=placement.visible)
 
 
-POSITIONS_OFF_BY_ONE = Fault(
+POSITIONS_OFF_BY_ONE = interface.Fault(
     "huggingface/transformers#30042, #30413",
     with_placement(_drafts_one_late),
-    Suits(temperature="both", needs=("weights",)),
-    Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    interface.Suits(temperature="both", needs=("weights",)),
+    interface.Scenario(protocol=Protocol.GUMBEL, models="bundled"),
     situation="kept_whole",
 )
 """The position ids of drafted tokens are one too large.
@@ -147,11 +140,11 @@ def _compressed_beyond(placement: Placement) -> Placement:
     return replace(placement, positions=positions, branches=placement.visible)
 
 
-ROTATION_CHANGES_BEYOND_LENGTH = Fault(
+ROTATION_CHANGES_BEYOND_LENGTH = interface.Fault(
     "huggingface/transformers#25104",
     with_placement(_compressed_beyond),
-    Suits(temperature="both", needs=("weights",)),
-    Scenario(protocol=Protocol.GUMBEL, models="bundled"),
+    interface.Suits(temperature="both", needs=("weights",)),
+    interface.Scenario(protocol=Protocol.GUMBEL, models="bundled"),
     situation="context_medium",
 )
 """Tokens beyond a length are rotated by another schedule than those before it, whose keys are in the cache already.
@@ -169,11 +162,11 @@ def _consecutive_positions(placement: Placement) -> Placement:
     return replace(placement, positions=positions)
 
 
-TREE_POSITIONS_FLAT = Fault(
+TREE_POSITIONS_FLAT = interface.Fault(
     "none known: the position half of a tree mask, which every tree engine has to get right",
     with_placement(_consecutive_positions),
-    TREES,
-    COUPLED_TREE,
+    interface.TREES,
+    interface.COUPLED_TREE,
     situation="tree_branch",
 )
 """The nodes of a tree get consecutive position ids, as if they were a chain.
@@ -193,11 +186,11 @@ def _see_previous_node(placement: Placement) -> Placement:
     return replace(placement, branches=branches)
 
 
-TREE_MASK_LEAKS = Fault(
+TREE_MASK_LEAKS = interface.Fault(
     "none known: what a causal mask does where a tree mask is due",
     with_placement(_see_previous_node),
-    TREES,
-    COUPLED_TREE,
+    interface.TREES,
+    interface.COUPLED_TREE,
     situation="tree_branch",
 )
 """Each node of a tree also sees the node before it, whether or not that is its parent.
@@ -225,11 +218,11 @@ class _ReadTwice(WrappedModel):
         return self.inner.forward(cache, placement, want)
 
 
-PROMPT_END_READ_TWICE = Fault(
+PROMPT_END_READ_TWICE = interface.Fault(
     "none known: the classic off-by-one where reading the prompt and the first step meet",
     with_target(_ReadTwice),
-    ANY_ARM,
-    COUPLED,
+    interface.ANY_ARM,
+    interface.COUPLED,
     situation="first_token",
 )
 """In the first step, the prompt's last token also takes the place of the token before it.
@@ -253,10 +246,10 @@ class _TrustFirstDraft(WrappedRows):
         return super().best(row) if given is None else given
 
 
-FIRST_TOKEN_FROM_DRAFT = Fault(
+FIRST_TOKEN_FROM_DRAFT = interface.Fault(
     "none known: a response that begins before the first verification",
     with_rows(_TrustFirstDraft),
-    ANY_ARM,
+    interface.ANY_ARM,
     situation="rejected_first",
 )
 """The first token of every response is the draft's, whatever the target computes.
@@ -273,11 +266,11 @@ class _LastOfTies(WrappedRows):
         return int((rounded == rounded.max()).nonzero()[-1])
 
 
-TIES_BROKEN_DIFFERENTLY = Fault(
+TIES_BROKEN_DIFFERENTLY = interface.Fault(
     "vllm-project/vllm#7627",
     with_rows(_LastOfTies),
-    Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
-    Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=AWAY_FROM_ZERO)),
+    interface.Suits(protocols=(Protocol.GREEDY,), temperature="greedy"),
+    interface.Scenario(protocol=Protocol.GREEDY, sampling=SamplingParams(logit_bias=interface.AWAY_FROM_ZERO)),
     breaks="equality",
     situation="near_tie",
 )
@@ -297,10 +290,10 @@ class _LayersBefore(WrappedModel):
         return replace(forward, hidden={layer: forward.hidden[other] for layer, other in before.items()})
 
 
-WRONG_AUX_LAYERS = Fault(
+WRONG_AUX_LAYERS = interface.Fault(
     "sgl-project/sglang#21272, vllm-project/vllm#11672",
     with_target(_LayersBefore),
-    Suits(temperature="both", needs=("weights", "hidden states")),
+    interface.Suits(temperature="both", needs=("weights", "hidden states")),
     HEAD,
     breaks="acceptance",
     seen_from="engine evidence",
@@ -319,10 +312,10 @@ class _LateStates(WrappedModel):
         return replace(forward, hidden=late)
 
 
-HIDDEN_STATES_SHIFTED = Fault(
+HIDDEN_STATES_SHIFTED = interface.Fault(
     "sgl-project/sglang#26329, #28254",
     with_target(_LateStates),
-    Suits(temperature="both", needs=("weights", "hidden states")),
+    interface.Suits(temperature="both", needs=("weights", "hidden states")),
     HEAD,
     breaks="acceptance",
     seen_from="engine evidence",

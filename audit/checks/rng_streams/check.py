@@ -19,16 +19,8 @@ from itertools import pairwise
 import numpy as np
 
 from audit.checks.base.interface import NO_KEY, Check, Design
+from audit.checks.rng_streams import uniformity as uniform
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
-from audit.checks.rng_streams.uniformity import (
-    MIN_FOR_PRECISION,
-    NumberTest,
-    coincidences,
-    independence,
-    repeated,
-    significant_bits,
-    uniformity,
-)
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.tally import identical
@@ -98,19 +90,19 @@ def by_purpose(numberses: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
     return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
 
 
-def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
+def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator) -> list[uniform.NumberTest]:
     """Run all tests for which there are enough numbers."""
     values = by_purpose(numberses)
-    tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
+    tests = [uniform.coincidences(np.concatenate([np.empty(0), *values.values()]))]
     for purpose, listed in values.items():
-        tests.extend(uniformity(f"{purpose.name.lower()} numbers", listed, generator))
+        tests.extend(uniform.uniformity(f"{purpose.name.lower()} numbers", listed, generator))
     pairs: dict[str, list[tuple[float, float]]] = {}
     for pair in (pair for item in numberses for pair in item.pairs):
         pairs.setdefault(pair.name, []).append((pair.first, pair.second))
     pairs["request, next request"] = list(_neighbours(numberses))
     for name, listed_pairs in sorted(pairs.items()):
         first, second = np.array(listed_pairs, dtype=np.float64).reshape(-1, 2).T
-        tests.extend(independence(name, first, second, generator))
+        tests.extend(uniform.independence(name, first, second, generator))
     return tests
 
 
@@ -134,8 +126,8 @@ def _wrong(number: RecordedNumber) -> str | None:
 
 def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
     for purpose, listed in values.items():
-        bits = significant_bits(listed)
-        if len(listed) >= MIN_FOR_PRECISION and bits < least:
+        bits = uniform.significant_bits(listed)
+        if len(listed) >= uniform.MIN_FOR_PRECISION and bits < least:
             message = f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are required"
             yield Finding(POOLED, 0, message)
 
@@ -143,7 +135,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
 def _twice(arm: ArmRecord, numberses: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """A finding for each repeated number."""
     values = by_purpose(numberses)
-    doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
+    doubled = uniform.repeated(np.concatenate([np.empty(0), *values.values()]))
     first: dict[float, str] = {}
     for request, item in zip(arm.requests, numberses, strict=True):
         for number in item.listed:
@@ -185,7 +177,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 def _result(
     numberses: Sequence[RequestNumbers],
     findings: list[Finding],
-    tests: list[NumberTest],
+    tests: list[uniform.NumberTest],
     adjusted: Floats,
     strange: int,
     params: Params,
@@ -210,7 +202,9 @@ def _result(
             "numbers": {purpose.name.lower(): len(listed) for purpose, listed in values.items()},
             "missing": missing,
             "not_the_keys": strange,
-            "significant_bits": {purpose.name.lower(): significant_bits(listed) for purpose, listed in values.items()},
+            "significant_bits": {
+                purpose.name.lower(): uniform.significant_bits(listed) for purpose, listed in values.items()
+            },
             "tests": [
                 {"name": item.name, "n": item.n, "statistic": item.statistic, "p": item.p, "p_adjusted": float(p)}
                 for item, p in zip(tests, adjusted, strict=True)
@@ -219,7 +213,7 @@ def _result(
     )
 
 
-def _finding(test: NumberTest, adjusted: float) -> Finding:
+def _finding(test: uniform.NumberTest, adjusted: float) -> Finding:
     return Finding(POOLED, 0, f"{test.name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, n {test.n}")
 
 

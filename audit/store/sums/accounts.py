@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from audit.evidence.records import DIRECTED
+from audit.evidence.records import DIRECTED_PREFIX
 from audit.store.base.values import ArmCounts, CountSource, Resolution
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
 from engine.core.errors import TraceError
@@ -27,8 +27,8 @@ COUNTED: Final = "server_counters"
 """Key of a request's facts: growth of the counters over one call of the engine, `requests` of them if it is stated."""
 ANSWERED: Final = "speculation"
 """Key of a request's facts: the account in its answer."""
-OWN: Final = ~RequestRow.case_id.startswith(f"{DIRECTED}/")
-"""The suite's own requests."""
+OWN: Final = func.substr(RequestRow.case_id, 1, len(DIRECTED_PREFIX)) != DIRECTED_PREFIX
+"""The suite's own requests. SQLite's LIKE would take a workload named Directed for that of the auditor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
+from audit.evidence.records import DIRECTED_PREFIX
 from audit.stats.acceptance.estimators import DraftSums
 from audit.store.base.canonical import to_json
 from audit.store.base.values import IntegrityViolation, RequestKey
@@ -34,28 +35,30 @@ MOST_SPANS: Final = 24
 SAMPLED: Final = 64
 """Requests of an arm's sample that are kept with the sums."""
 
-DOMAINS: Final = """
+OWN: Final = f"SUBSTR(case_id, 1, {len(DIRECTED_PREFIX)}) <> '{DIRECTED_PREFIX}'"
+"""The suite's own requests, as `audit.store.sums.accounts` has them."""
+DOMAINS: Final = f"""
 SELECT arm, domain, COUNT(*), SUM(n_steps), SUM(n_drafted), SUM(n_accepted), SUM(n_output)
-FROM v_request WHERE run = :run AND case_id NOT LIKE 'directed/%' GROUP BY arm, domain ORDER BY arm, domain
+FROM v_request WHERE run = :run AND {OWN} GROUP BY arm, domain ORDER BY arm, domain
 """
-STEPS: Final = """
+STEPS: Final = f"""
 SELECT arm, n_drafted, n_accepted, n_emitted, COUNT(*), SUM(draft_us), SUM(verify_us)
-FROM v_step WHERE run = :run AND n_drafted IS NOT NULL AND case_id NOT LIKE 'directed/%'
+FROM v_step WHERE run = :run AND n_drafted IS NOT NULL AND {OWN}
 GROUP BY arm, n_drafted, n_accepted, n_emitted ORDER BY arm, n_drafted, n_accepted, n_emitted
 """
 # the rows of requests grow in the order in which requests finished
-SPANS: Final = """
+SPANS: Final = f"""
 SELECT arm, span, MIN(place), MAX(place), SUM(n_steps), SUM(n_drafted), SUM(n_accepted), SUM(n_output)
 FROM (
   SELECT arm, n_steps, n_drafted, n_accepted, n_output,
          ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) AS place,
          ((ROW_NUMBER() OVER (PARTITION BY arm ORDER BY request_id) - 1) * :spans)
            / COUNT(*) OVER (PARTITION BY arm) AS span
-  FROM v_request WHERE run = :run AND n_drafted IS NOT NULL AND case_id NOT LIKE 'directed/%'
+  FROM v_request WHERE run = :run AND n_drafted IS NOT NULL AND {OWN}
 ) AS placed
 GROUP BY arm, span ORDER BY arm, span
 """
-LATENCIES: Final = """
+LATENCIES: Final = f"""
 SELECT arm, total, spent, output,
        MIN(CASE WHEN place >= 0.5 * total THEN latency_us END),
        MIN(CASE WHEN place >= 0.9 * total THEN latency_us END),
@@ -64,7 +67,7 @@ FROM (
   SELECT arm, latency_us, ROW_NUMBER() OVER (PARTITION BY arm ORDER BY latency_us, request_id) AS place,
          COUNT(*) OVER (PARTITION BY arm) AS total, SUM(latency_us) OVER (PARTITION BY arm) AS spent,
          SUM(n_output) OVER (PARTITION BY arm) AS output
-  FROM v_request WHERE run = :run AND latency_us > 0 AND case_id NOT LIKE 'directed/%'
+  FROM v_request WHERE run = :run AND latency_us > 0 AND {OWN}
 ) AS placed
 GROUP BY arm, total, spent, output ORDER BY arm
 """

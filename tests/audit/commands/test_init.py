@@ -60,6 +60,14 @@ def test_paths_are_those_of_the_suites_folder(models, tmp_path):
     assert suite.samples * len(suite.cases) * 64 >= 2500 > (suite.samples - 1) * len(suite.cases) * 64
 
 
+def test_any_name_of_a_file_and_of_a_model_type_gives_a_suite(models):
+    config = json.loads((models / "plain/config.json").read_text())
+    (models / "plain/config.json").write_text(json.dumps(config | {"model_type": "llama\nversion: 9"}))
+    result = invoke("init", "models/plain", "--prompts", "rows.jsonl", "--out", "my plain model.yaml")
+    assert result.exit_code == 0, result.stderr
+    assert load_suite("my plain model.yaml").name == "my-plain-model"
+
+
 def test_the_names_of_bundled_models_stay(models):
     assert invoke("init", "bundled:target", "--draft", "bundled:draft").exit_code == 0
     assert load_suite("target.yaml").models["draft"].source == "bundled:draft"

@@ -168,6 +168,17 @@ def test_no_figure_counts_them(on, off):
     assert requests[0] == requests[1]
 
 
+def test_a_workload_of_a_similar_name_counts(tmp_path):
+    """SQLite's LIKE ignores case."""
+    path = suite_file(tmp_path, directed="off", workload="Directed")
+    with Store.open(str(tmp_path / "audit.db"), create=True) as store:
+        name = run(prepare(load_suite(path)), store, Silent()).run
+        counts = {arm.name: arm.counts for arm in store.load_run(name).candidates}
+        domains = {one.arm: one.requests for one in store.figures.sums(name).domains}
+    assert {arm: (one.requests, one.directed) for arm, one in counts.items()} == dict.fromkeys(counts, (10, 0))
+    assert {arm: domains[arm] for arm in counts} == dict.fromkeys(counts, 10)
+
+
 def test_they_are_named_and_bounded(on):
     for arm in ("greedy", "chain"):
         listed = on.requests(arm)
