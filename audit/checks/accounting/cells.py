@@ -4,8 +4,6 @@ Cells hold the likeliest tokens of p and of q in single precision, `tail` the ma
 laws lies between what the cells give alone and what they give with the whole tails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -35,7 +33,8 @@ def cell_faults(trace: Trace) -> Iterator[Violation]:
     """The sums of each emitted token that its cells do not allow."""
     steps = numbered(trace.n_emitted).step
     for name, one in _sums(trace).items():
-        slack = ROUNDED * (1 + np.abs(one.least))
+        # a mask that allows one token makes its margin infinite, in the record and in the cells
+        slack = np.where(np.isinf(one.least), 0.0, ROUNDED * (1 + np.abs(one.least)))
         with np.errstate(invalid="ignore"):
             outside = ~((one.values >= one.least - slack) & (one.values <= one.most + slack))
         for at in np.flatnonzero(outside & ~(np.isnan(one.least) & np.isnan(one.values))).tolist():

@@ -68,3 +68,15 @@ def test_a_one_hot_row_has_all_mass_on_its_token():
     rows[1] = np.roll(rows[1], 1)
     (fault,) = one_hot_faults(replace(certain, q_rows=rows))
     assert "is another law than the token itself" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("margin", "names"), [(np.inf, []), (-np.inf, ["margin"]), (4.0, ["margin"]), (np.nan, ["margin"])]
+)
+def test_a_mask_that_allows_one_token_makes_an_infinite_margin(trace, margin, names):
+    scores, sums, margins = trace.top_score.copy(), trace.top_lse.copy(), trace.margin.copy()
+    scores[1, 1:] = -np.inf
+    sums[1] = scores[1, 0] / trace.header.sampling.temperature
+    margins[1] = margin
+    faults = cell_faults(replace(trace, top_score=scores, top_lse=sums, margin=margins))
+    assert [fault.message.split(": ")[1].split()[0] for fault in faults] == names
