@@ -3,8 +3,6 @@
 The names in `__all__` are the Python interface; they are imported when they are first used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -4,8 +4,6 @@ Exit codes everywhere: 0 pass or allow, 1 fail or block, 2 usage or invalid
 input, 3 cannot decide. stdout is data, stderr is messages.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import importlib

@@ -4,8 +4,6 @@ A user's mistake gives one line on stderr and exit code 2; evidence that cannot
 decide gives exit code 3. Anything else is a bug and keeps its traceback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Columns of tables, as migrations write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

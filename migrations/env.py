@@ -4,8 +4,6 @@
 database, to read the SQL. A developer's `alembic` command names the database with `-x url=...`.
 """
 
-from __future__ import annotations
-
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine
 

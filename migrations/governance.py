@@ -5,8 +5,6 @@ of a prompt; see `listed`. Rates whose denominator is 0 are NULL, and so are cou
 (`migrations.unnested.COUNTED`).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 V_ARM: Final = """

@@ -6,8 +6,6 @@ them; the log covers that case. A migration that rebuilds a table
 `guard` for it again.
 """
 
-from __future__ import annotations
-
 from alembic import op
 
 REFUSE = """

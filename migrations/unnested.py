@@ -4,8 +4,6 @@ Both kinds of database give the same rows. PostgreSQL unnests arrays side by sid
 indices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 COUNTED = "CASE WHEN arm.effective -> 'server_counters' IS NULL THEN {value} END"

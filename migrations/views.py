@@ -1,7 +1,5 @@
 """The queries of a store's views, in the words of SQLite or PostgreSQL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

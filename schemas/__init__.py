@@ -3,8 +3,6 @@
 The descriptions in the documents are the reference.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from typing import Any

@@ -3,8 +3,6 @@
 To add a format, add one file and one line in `REGISTRY`. The first format that recognises a report is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

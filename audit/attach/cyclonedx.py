@@ -1,7 +1,5 @@
 """CycloneDX in JSON: the pointer is a property of the BOM, since its schema refuses other keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Its schema has no other free place. An entry that has notes keeps them, and a statement alone binds the file then.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Inspect writes the file anew, so its bytes before cannot be restored; the statem
 and writes files, so the bytes pass through a temporary one.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import zipfile

@@ -4,8 +4,6 @@ A statement beside the report binds its digest in any case. What the report itse
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

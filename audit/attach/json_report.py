@@ -3,8 +3,6 @@
 Its models are the texts under `model` or `model_name`, at the top or under `eval`, where Inspect's logs name theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JUnit XML: the pointer is a property of the first test suite."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

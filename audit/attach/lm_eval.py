@@ -5,8 +5,6 @@ text `key=value,...` or as an object. Samples (`samples_TASK_*.jsonl`) are one r
 evidence.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

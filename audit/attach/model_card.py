@@ -3,8 +3,6 @@
 JSON is YAML, so the value is one line of JSON; every reader of cards keeps keys that it does not know.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

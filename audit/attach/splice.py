@@ -4,8 +4,6 @@ Reports are not re-serialised: key order, number spelling, NaN and white space s
 as written. Removing a member restores the exact text before its insertion.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

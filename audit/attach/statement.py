@@ -4,8 +4,6 @@ Format: https://github.com/in-toto/attestation, spec/v1/statement.md. A
 statement is not signed: it states the binding, but does not identify its author.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ by components (`org/llama` and `llama`); of a path on disk only the last compone
 under the same name, and a report that names another model than it used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Nothing in it is random, so the same run gives the same bytes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any, Final

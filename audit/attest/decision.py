@@ -4,8 +4,6 @@ A block and an undecided decision are both FAILED. Its subjects are what the dec
 deployment was allowed compares digests with them (`audit.attest.verify`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Facts for a statement about a run: the run, its verdicts, its registrations and its place in the log."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata

@@ -7,8 +7,6 @@
   of checks of arms under audit that are not certified though they apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

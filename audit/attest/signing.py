@@ -1,7 +1,5 @@
 """Sign statements and keep them in the store, in one transaction for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime

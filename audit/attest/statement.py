@@ -3,8 +3,6 @@
 The bytes of a statement are made once, to be signed; whoever verifies reads those bytes and never writes them again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

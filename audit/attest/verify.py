@@ -5,8 +5,6 @@ Digests decide, never names; a role only selects which digest is compared.
 The options of the command line that say which signed statements are trusted, before any key is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

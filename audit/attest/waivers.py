@@ -4,8 +4,6 @@ The name of an actor is what the signer states; only the key is proven. A statem
 verified with that key: who trusts the key is another question, which a policy answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime

@@ -15,8 +15,6 @@ that the output is wrong. Cannot see: a change that keeps the rate; without an
 `expected` rate, a change that was present from the first request and fits p and q.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ quality: few accepted drafts may mean garbled text, a broken draft or hard text,
 requests have in common, and what the tokens are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

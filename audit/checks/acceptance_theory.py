@@ -9,8 +9,6 @@ are those that decided. Cannot see: what is emitted after a rejection, bonus tok
 that is merely poor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Every list is made of checks that need no recorded rates and no extra sample siz
 does not exist for the arm's rule or temperature; these end `not_run` and decide nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Final
 

@@ -11,8 +11,6 @@ decided (replay compares the two at record level `full`). Cannot see: a fault of
 that reading and decoding share, or anything that happens to a row after the model gave it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -7,8 +7,6 @@ Cannot see: settings that the backend does not read back, and an engine that rep
 honoured).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

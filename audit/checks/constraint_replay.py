@@ -11,8 +11,6 @@ schema_conformance), the masks of rejected drafted tokens, and masks that the ta
 replay).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -9,8 +9,6 @@ or with other rules. Effect: their share; bound: its 99 % Clopper-Pearson upper 
 wrongly in both arms, texts that it should know and does not, and decisions about prompts beyond those of the baseline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final

@@ -10,8 +10,6 @@ they are compared in pairs and never as two samples. Assumes the row of each tok
 both lengths share (see law and the equality checks), and departures below the printed detectable effect.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

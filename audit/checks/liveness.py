@@ -8,8 +8,6 @@ arm's requests without an answer; bound: its 99 % Clopper-Pearson upper bound. C
 (performance), or wrong; whether a request that died in both arms died of the same cause.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

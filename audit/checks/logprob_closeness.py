@@ -19,8 +19,6 @@ Assumes independent prompts. Cannot see: log-probabilities of tokens that were n
 emitted, and faults that the reference shares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ from the stream. Cannot see: what a server does with the chunks, whether a decis
 (filter_equality), and a tokenizer that decodes wrongly both times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -14,8 +14,6 @@ machine. Cannot see: other hardware, batch sizes and prompts, or where the time 
 spent.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ their ids, so no rounding and no near-tie is behind it. A hook that found the en
 accounts. Cannot see: an error that all accounts share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ often as the candidate. Cannot see: whether the numbers are random at all, a law
 after a pair's first difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final

@@ -15,8 +15,6 @@ left out. Cannot see: an engine that uses a fixed seed other than the requested
 one (see replay), or a difference that appears only at a larger batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

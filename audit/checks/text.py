@@ -10,8 +10,6 @@ back. Cannot see: a tokenizer that decodes wrongly both times, wrong tokens, cal
 of the text, and which of two occurrences of a stop string should have ended the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

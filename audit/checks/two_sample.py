@@ -12,8 +12,6 @@ and bound: the largest of these differences and of their 99 % bounds. Cannot see
 unchanged, such as a small shift per token; see law, which needs a hundredth of the tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

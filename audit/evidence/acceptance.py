@@ -1,7 +1,5 @@
 """The probability that a drafted token is kept, from the recorded p and q, and the tokens that a step emits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ quantity, strongest first: the default checks of an arm derive from it (`audit.c
 `second_accounts` names every recorded quantity that no listed check looked at twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The cells of many lumped rows beside whole rows of the same laws, as arrays."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ drafted there. At `topk` both come from the recorded cells: a token is then the 
 the tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The source is the step's tree, never the list of examined nodes alone: the draft
 draws its token, the examined ones are not. Chains are read without a loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The format is versioned (`FORMAT`): a digest is comparable with digests of the s
 facts that do not change numbers (host name, free memory, load).
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json

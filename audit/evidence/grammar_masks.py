@@ -1,7 +1,5 @@
 """Requests with a grammar, and the second account of their masks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

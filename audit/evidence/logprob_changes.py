@@ -1,7 +1,5 @@
 """Log-probabilities of equal tokens in two arms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A divergence is judged at the first differing token, where both arms still have
 the same prefix; the texts after it are not comparable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The precision in which an engine computes, as its record states it, and how far rounding goes in it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Promises of equal bits, and the drafts that each covers."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from engine.record.effective import Effective

@@ -1,7 +1,5 @@
 """Seed for a check's own random numbers, and detection of requests that share random numbers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

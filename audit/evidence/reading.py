@@ -1,7 +1,5 @@
 """One request of an arm as several checks read it: what more than one of them needs is computed once."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from audit.evidence.decisions import Decisions, decisions, unreadable_request

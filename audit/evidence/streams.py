@@ -4,8 +4,6 @@ The engine records both at the commit of each step; apart from them, and after t
 response's tokens again (`ends`, `decoded`). From these the stream is made again, by fresh filters.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Positions follow each other, an accepted token was drafted, only the last step m
 token, and the finish reason agrees with the tokens. Level `tokens` is enough.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

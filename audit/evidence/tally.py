@@ -1,7 +1,5 @@
 """Counters of a replay, and the tolerance for equal recorded numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

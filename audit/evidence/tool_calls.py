@@ -4,8 +4,6 @@ Equal arguments have equal canonical texts: the order of keys is free and number
 against the schema of its tool as the request offered it, with no value cast to another type.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A check's result: a verdict with its numbers and the places where the claim fails."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -6,8 +6,6 @@ once. The joined run has the requests as the shards recorded them, so its conten
 moments and durations are its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

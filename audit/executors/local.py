@@ -1,7 +1,5 @@
 """Workers as processes on this machine: each loads the models once and answers over a pipe until the pipe closes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager

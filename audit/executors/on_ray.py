@@ -4,8 +4,6 @@ Every machine needs this package, and the suite and models under the same paths.
 uses it; otherwise Ray looks for one, by its own rules (`RAY_ADDRESS`), or starts one on this machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

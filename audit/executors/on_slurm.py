@@ -4,8 +4,6 @@ Every node needs this package, the suite, the models and the folder of the jobs 
 repeats lost parts, so neither submitit nor SLURM repeats jobs.
 """
 
-from __future__ import annotations
-
 import io
 import signal
 import time

@@ -8,8 +8,6 @@ be repeated, and one whose time a check measures. So the content is that of a lo
 An arm that reads what its candidate emitted goes where the candidate's request goes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

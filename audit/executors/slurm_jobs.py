@@ -5,8 +5,6 @@ it can still exchange it, and are trusted. The states come from squeue: it needs
 does, and knows ended jobs for minutes. A job that squeue no longer lists has ended, in an unknown state.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -8,8 +8,6 @@ so nothing is stored twice.
 Cuts what a run lacks into parts for workers, in two waves: arms that decode, then arms that read their tokens.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

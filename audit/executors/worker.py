@@ -1,7 +1,5 @@
 """A worker: prepares the suite once, then decodes parts of its run. It has no store and judges nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

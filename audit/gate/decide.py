@@ -32,8 +32,6 @@ A role that nobody named is waived, and the waiver recorded, if the caller says 
 signed waiver alone (`audit.gate.waivers`), if the policy accepts it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

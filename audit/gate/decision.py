@@ -1,7 +1,5 @@
 """A gate's decision, its reasons and the next step after each, as values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

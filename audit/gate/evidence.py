@@ -7,8 +7,6 @@ log.
 
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ It counts as sampled if its parameters leave a choice: a temperature of 1e-6 or 
 
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

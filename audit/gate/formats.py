@@ -3,8 +3,6 @@
 A format is a function from a judgement to text, without a newline at the end.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final

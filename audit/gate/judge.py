@@ -4,8 +4,6 @@ A store records every decision about its runs, whatever the outcome. An error th
 decide" and is recorded too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A policy's limit holds first. A parameter without one may not be looser than the
 cannot certify itself by a margin of 1. Every numeric parameter of every check has a direction here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum

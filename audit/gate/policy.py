@@ -1,7 +1,5 @@
 """Policies: the requirements on a run, read from YAML."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The optional parts of a policy, and their reading from a validated document."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -3,8 +3,6 @@
 Keys and the file's place are checked before anything is decided, so a decision that cannot be signed is not made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Whatever a module says or fails to say, it adds reasons and takes none away. It 
 environment variables, with limits on time, memory and output. `schemas/gate-facts.json` is the reference of the facts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

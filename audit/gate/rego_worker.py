@@ -4,8 +4,6 @@ A module may loop, recurse and print, so the process limits its time and its fil
 the module prints goes nowhere: only the answer reaches the file that the caller reads. The caller watches its memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

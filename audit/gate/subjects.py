@@ -3,8 +3,6 @@
 The digest of a model folder is computed from its files; no model is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ or broken arm, a record, log, signature or arm that is missing or not intact, a 
 Whether a signed waiver or review counts for a run under a policy, before any rule of its own kind.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The page of a reproducer: verdict, reductions, how to run it, and versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -3,8 +3,6 @@
 The folder appears atomically.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator

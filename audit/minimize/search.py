@@ -3,8 +3,6 @@
 The search repeats all steps until none changes anything.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

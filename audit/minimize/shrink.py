@@ -5,8 +5,6 @@ only. Sampling parameters move nearer to their defaults.
 
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar

@@ -3,8 +3,6 @@
 Reads the store and the suite; runs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Every step takes a suite that gives the verdict and returns one that also does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Default values are omitted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -8,8 +8,6 @@ therefore draws fresh random numbers and gets the share 6 / (pi^2 k^2) of the er
 would.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

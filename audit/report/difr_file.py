@@ -5,8 +5,6 @@ The form is the one that DiFR's own description gives for answers from elsewhere
 temperature 0, and above it only where an engine draws as vLLM does, from vLLM's seeds: the file cannot know that.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 A format is a function from results to text, without a newline at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 

@@ -5,8 +5,6 @@ If a candidate promises equality, the baseline also runs one request at a time,
 which measures the engine's own numerical noise. This module runs nothing itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

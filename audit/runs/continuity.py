@@ -5,8 +5,6 @@ drafts that learn or remember. Where either matters, the arm is decoded again fr
 batches, and the stored requests must come again. Cannot help: other engines, whose batches cannot be repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

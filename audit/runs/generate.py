@@ -4,8 +4,6 @@ A record that cannot be written, or that a pass cannot follow, stands for its re
 which the arm's checks call a fault. Failures of the surroundings, such as a lost model file or memory, end the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@ The records equal those that the store would return: requests in its order,
 unanswered ones apart, and the lowest level of all requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord

@@ -3,8 +3,6 @@
 Each leaves an event in the run, where the store still accepts one, and one line with the command that continues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ spend more for nothing. Such a result speaks of the evidence up to its look (`de
 read what the run recorded afterwards.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Loads the models and builds every arm, so that mistakes surface before anything is written. Generates nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -4,8 +4,6 @@ A reread is planned only where a check can use it: its bits mean something only 
 costs as much as decoding. Drafts are made again only where they depend on their own request alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ An arm that states no checks, in a store that another program wrote, has those w
 parameters and no floors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ The new results are stored together, as one judgement, beside those before them.
 before, so a difference comes from another version of the check, or from a changed store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

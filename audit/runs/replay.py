@@ -5,8 +5,6 @@ left out. Equal digests of the deciding rows mean equal bits; a record below lev
 are made with the hash function of the recorded ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ For a single endpoint: record a baseline with speculation off, restart with spec
 baseline. The new run stores the reused records with their origin, so that its evidence is complete.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -10,8 +10,6 @@ The run's events record the looks, and the number of repetitions follows from th
 interrupted run continues where it stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 

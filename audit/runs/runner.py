@@ -4,8 +4,6 @@ The runner stores every finished request at once, so an interrupted run loses at
 most the requests in flight, and `resume` continues from there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

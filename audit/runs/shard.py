@@ -3,8 +3,6 @@
 Every arm of such a run states its shard, so its hashes cover it. No check reads a shard: a claim is about the whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

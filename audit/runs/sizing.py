@@ -5,8 +5,6 @@ Counts and spreads come from a finished run of the same suite with the same arm,
 less evidence, and a spread measured once is an estimate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

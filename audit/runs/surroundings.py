@@ -4,8 +4,6 @@ A run has one environment, to which every one of its requests is attributed. So 
 unless the user accepts the changes; then an event of the run lists them, and the requests from there on are theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ test's p-values with the uniform law, and Holm's method adjusts for the number o
 their smallest p-value over time, so the comparison covers optional stopping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ Every new check joins the battery. Two parameters have no meaningful default: th
 its tokens per forward. A trusted run supplies them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ An engine's tokens are judged against the law without a reference run, by two te
 the draft's law and a chi-square test of all transitions. A sound engine fails with probability `ALPHA`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

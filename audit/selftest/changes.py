@@ -1,7 +1,5 @@
 """Changes of one recorded quantity, each in several ways: columns of numbers, and the values of a JSON document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -6,8 +6,6 @@ models read the packaged ones, scripted models random letters. Cannot tell how o
 fault's situation about.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

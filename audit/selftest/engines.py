@@ -5,8 +5,6 @@ draft's law: its converted files are the leaking chain's, and its manifest claim
 that are known to break the law are left out: the control tests the statistics, not the engine.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

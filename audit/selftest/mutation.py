@@ -5,8 +5,6 @@ header, facts, text and end of a record are changed, and the engine's statement 
 follow the record follow the changed one, as they would in a run. Floors of coverage are off, because arms are small.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import zlib

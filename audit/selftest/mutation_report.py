@@ -1,7 +1,5 @@
 """The survivors of the mutation test as rows, as JSON and as a page, each with the reason why it may survive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

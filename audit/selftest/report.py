@@ -6,8 +6,6 @@ A run in which the situation does not occur cannot tell the fault from a clean e
 occurrences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, get_args

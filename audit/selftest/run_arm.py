@@ -3,8 +3,6 @@
 Uses the same planning, preparation and engine as `audit run`, without a store.
 """
 
-from __future__ import annotations
-
 import functools
 
 from audit.evidence.records import Evidence

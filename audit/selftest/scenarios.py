@@ -4,8 +4,6 @@ A seed determines the scripted models, the prompts and the random numbers, so
 twenty seeds give twenty different pairs of models. Runs nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Every piece depends only on its seeds, and results are sorted, so the number of processes affects only the run time.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import multiprocessing.pool
 from collections.abc import Callable, Iterator, Sequence

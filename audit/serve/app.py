@@ -5,8 +5,6 @@ no text. The Host header must name this machine, so a foreign name that resolves
 must be JSON by its type, which no other site can make a browser send.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable

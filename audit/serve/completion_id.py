@@ -3,8 +3,6 @@
 The case of a record is the id, its sample the index of the choice.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From a parsed request to its answer: queue the choices, then gather or stream what comes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field

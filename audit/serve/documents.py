@@ -3,8 +3,6 @@
 vLLM's additions are there where they were asked for (token ids), or where the server drafts (counts of drafts).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Events of a choice from the engine's thread, and the inbox where an answer waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

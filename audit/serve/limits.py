@@ -1,7 +1,5 @@
 """The bounds of a server: bytes of a body, waiting choices, tokens, seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

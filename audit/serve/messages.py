@@ -5,8 +5,6 @@ Reads the fields of a request's body strictly: a wrong type is refused, an unkno
 null counts as absent, as at OpenAI.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final

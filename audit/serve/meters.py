@@ -3,8 +3,6 @@
 Counters of drafts are there exactly if the server drafts, as in vLLM.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ Requests are written in a thread of their own, all that wait in one transaction.
 the server: it gives no answer that it cannot record.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Refusals in OpenAI's shape: a status, and a document with message, type, parameter and code."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

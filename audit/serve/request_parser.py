@@ -3,8 +3,6 @@
 What is not known is refused, never dropped, apart from fields that change no answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

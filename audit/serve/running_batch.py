@@ -5,8 +5,6 @@ Requests start in the order in which they come. Every choice of a request is a r
 Log-probabilities of committed tokens, from the rows that decided them: the target's own, before any transform.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

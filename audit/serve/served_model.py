@@ -1,7 +1,5 @@
 """The model of a server as the event loop needs it: its name, its tokenizer, requests that the engine accepts."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Sequence

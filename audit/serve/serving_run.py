@@ -5,8 +5,6 @@ loop. An error in the loop ends what runs, with 500, and the loop begins anew wi
 without an answer between them stop the server.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -4,8 +4,6 @@ Source: Clopper and Pearson 1934. Assumes independent trials with one common pro
 document it on their own page. Cost: two beta quantiles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import scipy

@@ -9,8 +9,6 @@ supermartingale (Howard et al. 2021, theorem 4), which bounds the average of the
 independence and holds at every stopping time.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -11,8 +11,6 @@ claims that do. Assumes independent random numbers, complete records, and respon
 workload. Cost: that of the bounds. The page on statistics has the derivation and the limits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

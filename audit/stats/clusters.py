@@ -8,8 +8,6 @@ order statistics of as many items as the clusters are worth. Assumes that cluste
 are asymptotic in G. Cost: a sort.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

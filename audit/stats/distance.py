@@ -7,8 +7,6 @@ functions, so a witness chosen on one part of the responses and measured on the 
 each token, and responses whose random numbers differ. Cost: O(K) per row, O(V) per token for the cells.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

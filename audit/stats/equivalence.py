@@ -4,8 +4,6 @@ Equivalence within a margin is certified if a 1 - 2 alpha interval lies inside t
 tests at alpha reject (Schuirmann 1987). The caller must fix the margin before seeing the data.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

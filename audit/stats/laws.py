@@ -4,8 +4,6 @@ scipy.stats has them too, but takes a second to import, in every command and eve
 1 - cdf; ppf and isf are the quantiles of cdf and sf.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -7,8 +7,6 @@ Assumes independent prompts; the sign-flip test that a prompt's sum is symmetric
 when the arms are exchangeable within a prompt. Cost: constant, a root search, or O(G) per flip of G prompts.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

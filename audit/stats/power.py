@@ -7,8 +7,6 @@ mean the widths of Maurer and Pontil 2009. All functions trust the given effect 
 variances. Cost: constant, or a bisection.
 """
 
-from __future__ import annotations
-
 import math
 
 from audit.stats.laws import normal_isf, normal_ppf

@@ -1,7 +1,5 @@
 """A required sample size as a value. `audit.stats.power`, which imports scipy, computes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

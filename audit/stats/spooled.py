@@ -5,8 +5,6 @@ length alone, so once a column is complete its sum can be taken in one pass over
 about `IN_MEMORY` bytes per column, and one block of each.
 """
 
-from __future__ import annotations
-
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence

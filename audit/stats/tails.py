@@ -11,8 +11,6 @@ is such a martingale, with a known variance. The frequency of an event under ano
 variation of r from p, so the bound is on a part of that distance: the part that this event shows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ unchanged; a large p-value is no evidence of equality. Cost: O(n^2 L) per prompt
 kernel, then O(n^2) per permutation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

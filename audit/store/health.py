@@ -4,8 +4,6 @@ This module only reads; nothing repairs a damaged store. A trigger of the right 
 triggers are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ keeps a view's text; PostgreSQL rewrites it, so there the expected text is rewri
 upgrade makes all of them anew.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Mapping

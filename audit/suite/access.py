@@ -1,7 +1,5 @@
 """Access of a suite outside itself, and the refusal of all that the user did not allow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The parameters that a suite gives its checks: known names, values of the right type and within their ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

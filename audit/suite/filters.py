@@ -1,7 +1,5 @@
 """Parses an arm's safety filters and reads their rule files. Loads no filter but `patterns`, which needs no package."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

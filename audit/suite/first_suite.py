@@ -4,8 +4,6 @@ Sizes come from what the default checks need: about `SAMPLED` tokens at a temper
 acceptance of a proposer that drafts seldom, and answers long enough for directed requests to have room.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

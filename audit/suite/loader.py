@@ -4,8 +4,6 @@ The order of validation is: bytes, YAML, JSON Schema, semantics. The first mista
 raises a one-line error with the file, the line and the fix. Loads no model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 For engines that may not honour every sampling parameter under speculation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

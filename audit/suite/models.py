@@ -1,7 +1,5 @@
 """Parses a suite's models and validates their sources for the backend. Loads no model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib.resources import files

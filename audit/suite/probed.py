@@ -3,8 +3,6 @@
 The text is a start for its reader, who knows what the server is for: the prompts and lengths are the packaged ones.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

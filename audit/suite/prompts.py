@@ -3,8 +3,6 @@
 The requests of a suite and their random streams; no two may share one.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

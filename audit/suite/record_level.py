@@ -4,8 +4,6 @@ The vocabulary comes from the target's config.json, so that a suite has one leve
 resumed run has it again. A model on a hub counts as large, downloaded or not.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib.resources import files

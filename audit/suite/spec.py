@@ -3,8 +3,6 @@
 Values only; `audit.suite.loader` makes them from YAML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +41,7 @@ class DirectedSampling:
     """The parameters of a directed request that differ from its arm's; None and empty ones do not."""
 
     max_new_tokens: int | None = None
+    min_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     """Beside the arm's."""
     stop: tuple[str, ...] = ()
@@ -55,6 +54,7 @@ class DirectedSampling:
         return replace(
             sampling,
             max_new_tokens=self.max_new_tokens or sampling.max_new_tokens,
+            min_tokens=self.min_tokens or sampling.min_tokens,
             stop_token_ids=(*sampling.stop_token_ids, *self.stop_token_ids),
             stop=(*sampling.stop, *self.stop),
         )

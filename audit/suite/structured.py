@@ -3,8 +3,6 @@
 Tools that prompts offer: what a suite asks of them, and whether the backend can carry it out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final

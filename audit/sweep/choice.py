@@ -6,8 +6,6 @@ The j-th smallest and j-th largest of n independent values hold the median with 
 j), whatever the distribution (David and Nagaraja, Order Statistics, section 7.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

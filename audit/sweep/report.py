@@ -1,7 +1,5 @@
 """A sweep as table rows, sentences and a JSON document."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, Final

@@ -7,8 +7,6 @@ Times of several jobs, interleaved round by round in one process.
 A busy machine slows whole rounds, so callers compare jobs of the same round with each other.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import time

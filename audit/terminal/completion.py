@@ -4,8 +4,6 @@ A completion reads, within a second, what is there. It never makes a store, wait
 something fails, it offers nothing.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

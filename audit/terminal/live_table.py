@@ -4,8 +4,6 @@ It draws only the rows that fit, those around the arm that runs. Names go throug
 them.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Formats that CI systems read: JUnit XML, SARIF 2.1.0, and the workflow commands of GitHub Actions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

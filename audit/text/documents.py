@@ -3,8 +3,6 @@
 Every mistake raises a one-line `UserError`: `path:LINE: problem; fix`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Durations as users write and read them, and how far two clocks may be apart."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import timedelta

@@ -4,8 +4,6 @@ Every writer of Markdown escapes with these functions. A character is escaped on
 could read it as markup, so that numbers, names and paths stay readable: `0.05`, `a_b`, `spec/case#0`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -6,8 +6,6 @@ column is. A column of several types becomes text, a column of NULLs too. A whol
 text.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

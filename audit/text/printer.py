@@ -5,8 +5,6 @@ A line is one line: a control, bidi or invisible character in it, a line break t
 long line is broken between words, and a command at its end begins a line of its own, so that it can be copied whole.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

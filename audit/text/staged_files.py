@@ -4,8 +4,6 @@ A destination that is no file is written through, so `/dev/stdout`, `/dev/null` 
 they are: bytes that went into them cannot be taken back, so they come last but for the renames.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -4,8 +4,6 @@ A terminal obeys escape sequences, and a reader is misled by characters that reo
 computes a cell that looks like a formula. The functions here change what is shown, never what is stored.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, Final

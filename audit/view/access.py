@@ -6,8 +6,6 @@ nothing.
 Cannot see: another user's server on another port of this machine, to which a browser sends the cookie too.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from dataclasses import dataclass

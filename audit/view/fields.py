@@ -3,8 +3,6 @@
 Text of any kind may stand there: it is cut to `LONGEST` characters, and what a database refuses is replaced.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import date

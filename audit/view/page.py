@@ -1,7 +1,5 @@
 """Sources of pages."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Pages about many runs (a list, trends, the difference between two) and about one: its sections and its requests."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from starlette.requests import Request

@@ -3,8 +3,6 @@
 Drawings of a page are made at the same time, and equal charts are drawn once.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence

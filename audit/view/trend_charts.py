@@ -1,7 +1,5 @@
 """Charts of runs over time: acceptance by group, and verdicts by run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The address of a server's counters, from any address by which people name the server."""
 
-from __future__ import annotations
-
 
 def counters_address(url: str) -> str:
     """The address of `/metrics`; `url` is the server's own, that of its API (`/v1`), or the one of the counters."""

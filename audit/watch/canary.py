@@ -8,8 +8,6 @@ and as many requests ended as the canary sent. A reading without this proof is a
 Cannot see: why an answer changed. Greedy answers also change where rounding decides a near tie, as under other batches.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """The detectors of a watch, recomputed from its stored series: nothing that they know is anywhere else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

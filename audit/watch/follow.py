@@ -1,7 +1,5 @@
 """Follow a server's counters: one look reads the page, judges it and stores it before anything is reported."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Growth of the counters between two readings; restarts and unusable readings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Readings and alarms of a watch as lines for people and as JSON for programs."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The rate that a watch compares with: what a run certified, less a tolerance, or a number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ The receiver computes HMAC-SHA256 of the timestamp's header, a full stop and the
 a replay. Redirects are not followed.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import os

@@ -4,8 +4,6 @@ A backend states its facts in a `BackendKind` (`engine.backends.catalogue`), whi
 `engine.core.registry.BACKENDS` names. It opens the models of a suite once and then makes one `Engine` per arm.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -4,8 +4,6 @@ A suite is data that may come from somebody else. A backend lists here what its 
 opened; the caller compares the list with what the user allows.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from enum import StrEnum

@@ -7,8 +7,6 @@ calls back. An answer under the grammar is calls alone, without text beside them
 the named tool.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

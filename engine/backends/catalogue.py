@@ -3,8 +3,6 @@
 The module that states them imports neither torch nor the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

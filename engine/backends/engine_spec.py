@@ -1,7 +1,5 @@
 """The specification of an arm for a backend, and the workshop that builds the arm."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ arm's settings. A declaration describes a sound run: an engine that refuses its 
 log-probabilities, provides less and reports that request by request. The module imports neither torch nor any engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 vLLM is built and published under several names, so its version alone does not identify it. Runs in the driver.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from importlib import metadata

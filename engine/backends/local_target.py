@@ -5,8 +5,6 @@ and the teacher-forced pass of `engine.models.passes.reference_pass` over tokens
 emitted. The weights are read only for that pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Neighbours expose engines that mix up the rows of a batch. They have streams of 
 generations are dropped. On a correct engine they change no token of the arm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol

@@ -6,8 +6,6 @@ own `decode` and without its clean-up of blanks, which such engines leave out. I
 wrongly both times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -9,8 +9,6 @@ vocabularies (`▁` for a blank, `<0x0A>` for a byte) are read; others are refus
 tokenizer, have no bytes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The grammars of an engine: libraries opened at the first use, each grammar compiled once."""
 
-from __future__ import annotations
-
 import importlib.util
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A library judges bytes only. Which tokens end an answer is the request's busines
 both libraries get the same tokens and no end token.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

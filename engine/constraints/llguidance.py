@@ -9,8 +9,6 @@ Structural tags in Lark with lazy lexemes, as llguidance reads them.
 Text beside tags is a lexeme that ends at the first trigger: from there on only a tag goes on.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import version
 from typing import Any

@@ -4,8 +4,6 @@ Behind the function a matcher follows the prefix that was asked last: it rolls b
 accepts from there. Drafted tokens that were rejected are undone by that rule alone, with no notice from the loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ The library ignores some keywords of a schema; these are refused here. In 0.2.8 
 control characters, which no JSON text may hold: check `schema_conformance` finds such outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any, Final

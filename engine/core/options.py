@@ -1,7 +1,5 @@
 """The types of a component's settings, with their defaults."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

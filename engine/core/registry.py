@@ -3,8 +3,6 @@
 The module imports only the engine's errors, so that names can be looked up without torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A proposer's promise on the lengths of its drafts; its own module, so that reading a store stays light."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

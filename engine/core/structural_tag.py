@@ -5,8 +5,6 @@ The document is the one that xgrammar and vLLM take, in two of its formats, with
 `triggers`, is read as `triggered_tags`. A tag is `begin`, the value, `end`, with nothing between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

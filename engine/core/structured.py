@@ -4,8 +4,6 @@ Kinds are named as in vLLM's `StructuredOutputsParams`. The source is canonical 
 values and have one digest.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Node indices count from 0; -1 is the root, the last committed token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

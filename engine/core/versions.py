@@ -4,8 +4,6 @@ Each version's digest covers its parent's digest and the update that made it, so
 equal digests mean equal drafts with equal histories.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Requests join and leave the batch between steps. The loop calls everything here 
 the simple case, a server the other.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

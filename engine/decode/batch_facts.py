@@ -3,8 +3,6 @@
 Neighbours that are not recorded leave no other trace, so the loop itself says which rounds held unlike requests.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace

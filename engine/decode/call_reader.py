@@ -4,8 +4,6 @@ The reader gets committed tokens only, so no parser ever sees a token that the t
 what later tokens may change: an incomplete character, and what may become a stop string.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

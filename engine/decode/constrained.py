@@ -5,8 +5,6 @@ no state can be that of a rejected token or of another row. It shares the librar
 decoding, hence their faults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ another request or an earlier step left in a cache. The target runs only for pro
 rows are NaN on record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """One active request in a row of the batch. Mutable, and private to the loop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Faults (`engine.faults`) replace these parts; the loop and the backend do not distinguish a replaced part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

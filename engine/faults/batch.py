@@ -3,8 +3,6 @@
 A request that runs alone, in a row that nobody held before it, is right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

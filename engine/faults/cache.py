@@ -1,7 +1,5 @@
 """Faults of the target's cache: columns that keep, lose or move the wrong keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final

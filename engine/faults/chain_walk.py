@@ -3,8 +3,6 @@
 With no piece replaced, `ChainWalk` gives the verdicts of `engine.verify.chain`, number for number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 The tokens were drawn from the reported q, so no test of the output shows these faults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final

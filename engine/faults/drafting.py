@@ -1,7 +1,5 @@
 """Faults of drafting: drafted tokens that were not drawn from the reported q, or not with the recorded number."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

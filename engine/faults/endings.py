@@ -1,7 +1,5 @@
 """Faults of endings: a response goes on past its end, or reports the wrong reason for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

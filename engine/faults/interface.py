@@ -3,8 +3,6 @@
 This module knows no check: the tests and the self-test measure which checks detect a fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Faults of sampling parameters: the target's rows are transformed without some of them, or with wrong counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Faults of proposals: drafts that are cut, given to another request or reported with the wrong rows of q."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Faults of random numbers: numbers that are coarse, reused, shared between requests or keyed by the wrong thing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

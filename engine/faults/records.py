@@ -1,7 +1,5 @@
 """Faults of records: the tokens are right, and the record of how they came about is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

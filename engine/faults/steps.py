@@ -3,8 +3,6 @@
 The step that causes the damage is right, and so is every decision for the row that it sees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final

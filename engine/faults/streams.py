@@ -3,8 +3,6 @@
 The tokens are right, unless a filter ends the response at another one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product

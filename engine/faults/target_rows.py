@@ -3,8 +3,6 @@
 Every decision is right for the row that it sees.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Faults of tool calls: the tokens and the text are right, and the calls that the engine reads out of them are not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final

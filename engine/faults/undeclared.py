@@ -1,7 +1,5 @@
 """Faults of rules: a lossy rule (`engine.verify.lossy`) runs, and configuration and record name the chain rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final

@@ -4,8 +4,6 @@ A head has no embedding or output matrix that could run alone: it drafts with th
 one published format strictly: a missing, unexpected or misshapen tensor is an error that names it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

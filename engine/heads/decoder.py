@@ -4,8 +4,6 @@ Weights are fused and the keys and values live in a cache of its own, both as in
 model; of a placement, only the positions, columns and visibility are used, not the tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

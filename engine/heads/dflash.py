@@ -5,8 +5,6 @@ no layer changes; the block's are made of the previous layer's output. A context
 written once. Source: DFlash, arXiv 2602.06036.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

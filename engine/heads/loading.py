@@ -1,7 +1,5 @@
 """From the name of a source to a model or a draft head, whichever its folder holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.heads.checkpoint import LoadedHead

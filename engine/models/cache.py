@@ -4,8 +4,6 @@ Rejected tokens need no removal: their columns are overwritten by the next step.
 state is one key and one value per token, which is what `require_rollback` asks of a configuration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A model is a pure function of (cache, placed tokens): the caller states each tok
 the columns that each query may see. A chain, a tree and a ragged batch are then the same call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

@@ -3,8 +3,6 @@
 The reader is strict: a missing, unexpected, misshapen or non-float tensor is an error that names it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

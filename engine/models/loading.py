@@ -4,8 +4,6 @@ Sources are `bundled:NAME`, `hf:ORG/NAME` or a folder. Every mistake is a
 `ModelError` of one line that names the folder or file and the fix.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Node i of a row with n committed tokens is written to column n + i and sees the 
 chain's nodes then sit in their final columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

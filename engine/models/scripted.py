@@ -4,8 +4,6 @@ A scripted model reads its prefix back through the cache's columns and the
 visibility mask, so a wrong mask, position or commit gives wrong logits, as in a real model.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping

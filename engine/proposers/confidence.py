@@ -27,8 +27,6 @@ Source: the stopping thresholds of Zhang et al. (Draft & Verify, 2309.08168) and
 transformers, put before the draw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Calls are batch-first: one `propose` serves every active row, so that a drafting
 model runs once per drafted position and not once per request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol

@@ -4,8 +4,6 @@ The module needs no torch, so that a suite can be checked before anything is loa
 has no entry in `OPTIONS`; one that drafts without a model of its own has none in `NEEDS`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

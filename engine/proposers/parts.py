@@ -1,7 +1,5 @@
 """The parts from which a proposer is built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

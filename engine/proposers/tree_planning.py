@@ -6,8 +6,6 @@ depends on the level, rates holds a vector per level, the root's children first,
 levels. Sizes count drafted nodes, never the root, which is already committed; depths are levels of drafted nodes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

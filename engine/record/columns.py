@@ -4,8 +4,6 @@ Every list of columns derives from `TABLE`: the empty columns of a trace, what a
 how traces are joined. Readers index one column by another, so writers refuse columns with a fault, and `decode` too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto

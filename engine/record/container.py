@@ -5,8 +5,6 @@ float64 values are float32 ones, and with the bytes of its values sorted by sign
 find what repeats. Whole rows are stored as they are, because they are nearly incompressible.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -5,8 +5,6 @@ forward; rho the cost of one drafted position in units of one plain target forwa
 1 tokens in the same unit. The model omits costs common to both sides: reading prompts, sampling, recording.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

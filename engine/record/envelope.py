@@ -4,8 +4,6 @@ It knows no columns and needs no numpy, so hashes are verified without it. Wheth
 `decode`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from importlib.resources import files

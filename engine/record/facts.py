@@ -1,7 +1,5 @@
 """The kinds of the facts in a request's header that readers compute with; all other facts are text for people."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ Counts are per step, so whatever works on the steps of one trace works on those 
 microsecond however few values it has, and a trace of a few hundred tokens needs hundreds of calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

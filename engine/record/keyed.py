@@ -3,8 +3,6 @@
 Only numbers equal to the last bit to those of the keys are left out: an engine that drew others has them on record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

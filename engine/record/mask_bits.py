@@ -1,7 +1,5 @@
 """Masks of a grammar as bits, without the formats around them."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

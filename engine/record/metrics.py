@@ -5,8 +5,6 @@ counts the recovered or bonus token; tokens per forward counts the emitted token
 included. Per-position rates are unconditional: the share of drafting steps that kept their i-th token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ tokens, not to the drafted ones. It reduces rows in blocks whose limits depend o
 same bytes for every caller and thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """A request's settings in its record: its sampling parameters, those requested of a foreign engine, those in effect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import index

@@ -4,8 +4,6 @@ An accepted token is the drafted one, and its p the number that decided it. On a
 is its k-th drafted and k-th examined one. Where the bits differ, as on trees, the record holds both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

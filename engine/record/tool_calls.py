@@ -6,8 +6,6 @@ chat template that begins the answer itself, such as with an open reasoning, it 
 the text leaves open at its end counts if its content can be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -6,8 +6,6 @@ the thread. Nothing is lost: a full queue makes decoding wait, and the worker's 
 that requested the record.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque

@@ -3,8 +3,6 @@
 The tokens of a step are examined one by one; tokens after the first end are dropped and never counted, accepted or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Nothing of the stream that made the response takes part: it shows the decisions 
 leave after each token, whatever was drafted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ end. One that rewrites text it has already given, by cleaning up blanks, makes a
 the text; check `no_leak` reports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """From specifications to filters at work. Imports a filter's file when an arm uses it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from engine.core.registry import FILTERS, resolve

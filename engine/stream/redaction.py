@@ -4,8 +4,6 @@ Marked characters leave as one `REDACTED` for every unbroken run of them, whiche
 many pieces they leave.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ The text waits until a segment is complete. Where segments end follows from the 
 judged in the same segments under every drafting. What crosses the end of a segment is not found.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from copy import deepcopy

@@ -5,8 +5,6 @@ After the step, the text on which all filters are done leaves as one chunk. Each
 beginning, as the search for stop strings does: exact for every tokenizer, and quadratic in the length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -13,8 +13,6 @@ beside it and passes the module states from before the final norm. What is writt
 Everything is float32.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ the cost model of `engine.record.cost`, and the set with the largest expected sp
 The search is greedy and then local, in a fixed order, without random numbers: equal inputs give equal sets.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ other shapes, which would have ended at the same nodes. Errors treat prompts as 
 The measurements hold for these prompts, this temperature and this machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Measures acceptance and times (`engine.tools.measure_acceptance`), plans (`engin
 compares the chosen tree with chains and complete k-ary trees.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ stages of draft heads, and `early_exit`, also take a target and the user's own t
 ``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

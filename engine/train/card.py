@@ -3,8 +3,6 @@
 Everything in a card is measured when it is written.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@ The Jinja template is what travels with the tokenizer; `render` is the same
 format in Python, fast enough for a corpus. A test holds the two together.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

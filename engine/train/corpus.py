@@ -5,8 +5,6 @@ Writes one token array per split and domain, plus a manifest with digests.
 The byte-level BPE of the reference family, with its chat template.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -4,8 +4,6 @@ Every generator takes a random generator and returns one `Dialogue`; the answer
 is always derivable from the prompt, so a trained model can be judged by it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Mapping

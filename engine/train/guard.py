@@ -3,8 +3,6 @@
 It knows the deeds of `engine.train.guard_sentences` and their like: it exists to exercise filters, and protects nobody.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ A sentence is labelled by the deed that it mentions, so a refusal that names the
 pair of verb and object is held out: training never shows it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Names and codes are composed from syllables instead of listed, so that a model
 cannot memorise them and has to learn to copy them from the prompt.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

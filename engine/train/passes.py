@@ -3,8 +3,6 @@
 Windows of the held-out text, for measuring heads while they are trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Some have a grammar, one of every kind in turn, which allows the answer that tra
 Deterministic.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A recipe plus the corpus digest describes how weights came to be. It does not
 reproduce them bit by bit on another machine, so weights are shipped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

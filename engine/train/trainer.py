@@ -4,8 +4,6 @@ The batch of step n depends on (seed, n) only, so a resumed run reads the same
 data. Checkpoints are safetensors: no pickle anywhere.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -4,8 +4,6 @@ Text is a file of one JSON object per line: {"text": ...}, or {"messages": [...]
 which goes through the target's chat template.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -8,8 +8,6 @@ decision reads drafts and numbers behind the tokens that it keeps, so each step 
 keyed by position alone, the next step would reuse numbers that an earlier decision has read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

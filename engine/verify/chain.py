@@ -5,8 +5,6 @@ acceptance emit a bonus from p. The emitted law is p for any q that is the draft
 one-hot q. Acceptance, residual and bonus numbers come from separate streams.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.core.errors import InvalidRequest

@@ -4,8 +4,6 @@ Ties go to the lowest token id, as in plain greedy decoding. The rule needs neit
 temperature above 0.
 """
 
-from __future__ import annotations
-
 from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import TargetRows

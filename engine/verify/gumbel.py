@@ -6,8 +6,6 @@ needs no q. A draft that uses the same noise is accepted more often; an acceptan
 with such a draft, because the emitted law would then differ from p.
 """
 
-from __future__ import annotations
-
 from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import TargetRows

@@ -3,8 +3,6 @@
 A rule sees transformed rows and random numbers, never models or caches.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field

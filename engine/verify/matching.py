@@ -4,8 +4,6 @@ At each node the target chooses a token on its own; the walk continues while a c
 lossless for any draft that does not depend on the choice (methods note B1.4), and exact in trees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from engine.core.trees import ROOT, children

@@ -12,8 +12,6 @@ its earlier siblings*, the emitted law is p, by induction over the children:
 A common fault verifies children drawn without replacement with the full q.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.core.errors import InvalidRequest

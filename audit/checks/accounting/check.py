@@ -9,8 +9,6 @@ a row or a random number is correct, or a stop string that ends with the text of
 `engine.sampling.transforms` with the engine.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The result contains every number that breaks a rule. Where the rule takes a loga
 on the order of operations, it also contains numbers close to the limit.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

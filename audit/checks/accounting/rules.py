@@ -14,8 +14,6 @@ declaration, beyond the draft's context length, and after a prefix of one token,
 state yet.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The header of a request is compared with the arm's statement and with the same r
 statement with those of its baseline and of its drafts made again, sizes of batches with the rounds of all requests.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

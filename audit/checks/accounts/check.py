@@ -9,8 +9,6 @@ ones. Cannot see: how much of a quantity a check compared (its own coverage and 
 accounts share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

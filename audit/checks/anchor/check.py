@@ -11,8 +11,6 @@ prompts drawn independently, and that reference and candidate share files, token
 how tokens were drawn from the rows, rows that decided no emitted token, or wrong files.
 """
 
-from __future__ import annotations
-
 from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
 from audit.evidence.anchor.judgement import DEFAULTS, anchored_rows, judge_rows
 from audit.evidence.coverage.examined import anchored

@@ -12,8 +12,6 @@ batch with drafts is no noisier than the factor allows. Cannot see: what happens
 that decided no emitted token, or wrong files.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference

@@ -4,8 +4,6 @@ Each function is a check's `plan`; `Design.assumed` holds its assumptions. A pow
 0.9 means that nine of ten clean runs of that size are certified.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Final

@@ -3,8 +3,6 @@
 A parameter of one name means the same in every check. Policies limit further what certifies (`audit.gate.parameters`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

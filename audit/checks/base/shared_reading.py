@@ -1,7 +1,5 @@
 """Runs several checks on one arm over one reading of its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass

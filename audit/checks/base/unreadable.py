@@ -4,8 +4,6 @@ Each is a fault of its arm: of check `accounting`, or of every check that compar
 keep what they show, but no check certifies an arm of which it could not read a part.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -10,8 +10,6 @@ baseline token that is not the best of its own perturbed row is a fault of the b
 is random at all, a wrong token at a near-tie, and anything after the first difference of a pair.
 """
 
-from __future__ import annotations
-
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted

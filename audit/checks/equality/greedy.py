@@ -11,8 +11,6 @@ faults of the rows that the baseline shares. Text alone (L0) gives no leads: equ
 are inconclusive.
 """
 
-from __future__ import annotations
-
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted

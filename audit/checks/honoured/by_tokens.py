@@ -10,8 +10,6 @@ whole rows only. Effect: the largest such mean among the parameters that the tok
 one and none (`token_law`); a grammar (`schema_conformance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each hypothesis turns off or replaces one of the request's parameters; the resul
 is the first hypothesis that explains nine tenths of the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

@@ -13,8 +13,6 @@ probability and decides by another (law, replay), rows of greedy requests
 (greedy_equality), or anything that the engine does not report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

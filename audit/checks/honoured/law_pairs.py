@@ -4,8 +4,6 @@ Whole rows give both laws. At level `topk` the requested probability is on recor
 other one from above, so that an e-value is too small at worst; rows that lack what a parameter needs give None.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

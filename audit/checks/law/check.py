@@ -10,8 +10,6 @@ beforehand. Cannot see: wrong rows, repeated random numbers within a request's o
 printed detectable leak; the bound covers only departures in the direction of the leak.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Context lengths in buckets, each twice as long as the one before it, up to the target's maximum."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise

@@ -12,8 +12,6 @@ are wrong beyond a length but which decides by them (see anchor), and a draft th
 draft_anchor).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

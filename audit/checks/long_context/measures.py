@@ -1,7 +1,5 @@
 """Measures of each bucket: tokens against the baseline's, tokens against p, acceptance against its formula."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

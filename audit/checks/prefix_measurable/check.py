@@ -11,8 +11,6 @@ for fewer. Assumes that q is the draft's law (q_contract). Cannot see: dropping 
 its q, p, id and continuation; dropping of deterministic drafts, where every rule is a function of the prefix.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A number drew a token if it lies between the mass before the token and the mass 
 token must lead log q plus noise, as recorded. The row itself is not on record, so its masses are the recorder's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

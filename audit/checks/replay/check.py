@@ -11,8 +11,6 @@ anything that the engine did not record. Shares `engine.sampling.transforms` and
 Compare the recorded digests of a trace with its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ It applies the rules of `audit.checks.replay.masses` in numpy to all numbers of 
 cells as arrays. The result contains every step that breaks a rule, and may contain steps within the rules' tolerance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -3,8 +3,6 @@
 The result contains every row with a number that its record does not say, and may contain rows within the tolerances.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

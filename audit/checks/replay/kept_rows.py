@@ -5,8 +5,6 @@ and scores; so must the rows of q. Given its size, the sample is uniform among t
 tokens with wrong numbers among those whose rows were not kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

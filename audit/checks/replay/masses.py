@@ -6,8 +6,6 @@ cell, its mass must agree with the cell. Numbers come from the key. This module 
 `audit.checks.replay.columns`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ the masses behind every draw (`audit.checks.replay.masses`), under the Gumbel ru
 with each other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -5,8 +5,6 @@ row gives to tokens without a cell is on record for the leaders alone; a token o
 not seen here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ so an arm may hold several chains. Cannot see: whether an update's digest matche
 does not hold the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

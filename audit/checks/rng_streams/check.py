@@ -9,8 +9,6 @@ used the recorded numbers. Cannot see: noise that is not recorded as numbers (th
 another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

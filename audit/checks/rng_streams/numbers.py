@@ -4,8 +4,6 @@ Drafted tokens that were never examined are left out: they decided nothing, and 
 next step draws the same number again for the same position.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

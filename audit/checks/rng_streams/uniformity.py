@@ -5,8 +5,6 @@ were. So the product of a centred number with any earlier quantity has mean 0 an
 known variance, and the sum or difference of the two, modulo 1, is uniform again.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

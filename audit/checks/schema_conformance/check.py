@@ -10,8 +10,6 @@ Answers that a length limit or a stop string cut are counted apart. Cannot see: 
 schema's formats, which jsonschema treats as remarks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

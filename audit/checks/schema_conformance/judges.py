@@ -4,8 +4,6 @@ JSON: Python's own reader without NaN and with control characters refused, then 
 tags. Regular expressions: Python's `re`. Choices: comparison. Grammars in Lark: the other library, byte by byte.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """JSON read strictly: no NaN, no control characters in strings, repeated keys noted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NoReturn
 

@@ -1,7 +1,5 @@
 """Whether a text follows a structural tag: its tags are found by their texts, their values read strictly."""
 
-from __future__ import annotations
-
 from jsonschema import Draft202012Validator
 
 from audit.checks.schema_conformance.strict_json import strict_decoder

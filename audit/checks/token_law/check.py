@@ -12,8 +12,6 @@ requests. Cannot see: shifts of mass that keep ranks, ids and log p, single plac
 numbers, and alternatives below the detectable difference.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

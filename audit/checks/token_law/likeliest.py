@@ -1,7 +1,5 @@
 """Temperature 0: the law of a token is the reference's most likely one, so that each token is judged by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@ A token outside the truncated law is impossible, unless the engine's own arithme
 the edge and left out. Where the engine does not name its end tokens, every law is that of a token that ends nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

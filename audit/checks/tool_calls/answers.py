@@ -1,7 +1,5 @@
 """Answers to requests that offer tools, beside the baseline's answers to the same requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ the summary counts them. Cannot see: calls that are wrong in the same way in bot
 calls, and what a server's parser did to a text that the record does not hold.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

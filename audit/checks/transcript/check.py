@@ -9,8 +9,6 @@ see: a forged record, prompts and builds outside the workload. Without random nu
 makes only a weaker statement and certifies nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 This module computes only names and digests; the page on statistics has the derivation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping

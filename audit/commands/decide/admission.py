@@ -1,7 +1,5 @@
 """`audit admission`: a Kubernetes webhook that admits what the gate allowed."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from pathlib import Path

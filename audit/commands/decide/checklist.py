@@ -1,7 +1,5 @@
 """`audit checklist`: what production asks of a run, answered from its evidence or named as missing."""
 
-from __future__ import annotations
-
 import click
 
 from audit.report.statements.checklist import ChecklistItem, Production, Standing, checklist

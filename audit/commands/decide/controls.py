@@ -1,7 +1,5 @@
 """`audit controls`: clauses of laws and standards, and the evidence for them. The mapping itself is data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

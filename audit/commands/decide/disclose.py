@@ -1,7 +1,5 @@
 """`audit disclose`: the statement about a run's speculation, from the stored evidence alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

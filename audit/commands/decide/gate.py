@@ -1,7 +1,5 @@
 """`audit gate`: decide whether a run's evidence lets a deployment through. Knows no rules; the policy has them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

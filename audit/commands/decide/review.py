@@ -1,7 +1,5 @@
 """`audit review`: sign an approval or a rejection of a run, or of a waiver. Knows no rules; a policy has them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

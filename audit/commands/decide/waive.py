@@ -1,7 +1,5 @@
 """`audit waive`: sign a waiver of one unmet requirement. Decides as the gate does, and records no decision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`audit coverage`: the situations that a run met, and how often its checks examined them."""
 
-from __future__ import annotations
-
 import click
 
 from audit.report.tables.coverage import BY_CHECK, SITUATIONS, check_rows, in_order, situation_rows

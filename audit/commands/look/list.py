@@ -1,7 +1,5 @@
 """`audit list`: the runs of a store, newest first."""
 
-from __future__ import annotations
-
 import click
 
 from audit.store import RunSummary, Store

@@ -1,7 +1,5 @@
 """`audit query`: named questions and read-only SQL."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`audit replay`: a stored run decoded again from its record, on this machine."""
 
-from __future__ import annotations
-
 import click
 
 from audit.store import Store

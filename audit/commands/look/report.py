@@ -1,7 +1,5 @@
 """`audit report`: a run's report as an HTML page, a PDF, or Markdown, its verdicts for programs, and its badge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """`audit show`: one run's facts, arms and verdicts, or one of its requests. Only displays what is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

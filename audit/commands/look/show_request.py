@@ -1,7 +1,5 @@
 """The page of `audit show RUN REQUEST`: one generation, token by token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Final

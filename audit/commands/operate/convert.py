@@ -1,7 +1,5 @@
 """`audit convert`: a model for another engine, by that engine's own converter, tied to its source by digests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

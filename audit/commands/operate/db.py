@@ -1,7 +1,5 @@
 """`audit db`: the store's revision, integrity and log, and the erasure of what runs have in plain text."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime, timedelta

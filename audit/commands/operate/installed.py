@@ -1,7 +1,5 @@
 """Installed versions, read from package metadata; nothing is imported."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Sequence
 from importlib import metadata

@@ -1,7 +1,5 @@
 """`audit view`: the pages of a store on loopback, until Ctrl-C."""
 
-from __future__ import annotations
-
 import socket
 import webbrowser
 from concurrent.futures import wait

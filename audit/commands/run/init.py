@@ -1,7 +1,5 @@
 """`audit init`: the first suite for a model. Loads no weights and stores nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`audit judge`: the verdicts of a stored run, computed again from its record."""
 
-from __future__ import annotations
-
 import click
 
 from audit.store import Store

@@ -1,7 +1,5 @@
 """`audit resume`: continue an interrupted run."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`audit run`: run a suite, store the evidence, judge it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

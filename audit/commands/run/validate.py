@@ -1,7 +1,5 @@
 """`audit validate`: read a suite and print what it would run. Loads no model and stores nothing."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

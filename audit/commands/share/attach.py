@@ -1,7 +1,5 @@
 """`audit attach`: bind a run's evidence to an evaluation report. Knows no report format."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

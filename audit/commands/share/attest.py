@@ -1,7 +1,5 @@
 """`audit attest`: sign statements about a run. Knows no predicate."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`audit bom`: write a run's bill of materials."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """`audit export`: one run as a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

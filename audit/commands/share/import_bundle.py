@@ -1,7 +1,5 @@
 """`audit import`: a bundle's run into a store, or the figures of another tool."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

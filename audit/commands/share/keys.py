@@ -1,7 +1,5 @@
 """`audit keys`: keys that sign checkpoints of the store's log."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

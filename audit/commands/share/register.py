@@ -1,7 +1,5 @@
 """`audit register`: commit to a suite and a policy before the run."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import click

@@ -1,7 +1,5 @@
 """`audit schema`: print a JSON Schema. Knows only the schemas' names."""
 
-from __future__ import annotations
-
 import json
 
 import click

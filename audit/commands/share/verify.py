@@ -1,7 +1,5 @@
 """`audit verify`: check a report against its attached evidence, or a bundle by itself. Knows no report format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verification of signed statements, alone or beside a report, as `audit verify` prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """The judgement on anchored rows, for the check of that name and for the transcript."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The tokens of an arm with the reference's rows on them, for checks that know the law from the anchor arm alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Final
 

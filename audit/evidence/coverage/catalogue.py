@@ -9,8 +9,6 @@ To add a situation, add one function, one entry here and one page in docs/situat
 Situations of what reads the text: tool calls that the engine found, and tokens on which a filter decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Situations of prompts, contexts and rows, and of the batch around a request."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from audit.evidence.coverage.view import Mask, RequestView, known

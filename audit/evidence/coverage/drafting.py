@@ -1,7 +1,5 @@
 """Situations of drafts: what was rejected, what was kept, and the step after."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Situations of ends and parameters: a draft that crosses a limit, and tokens that change later rows of their step."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from audit.evidence.coverage.view import Mask, RequestView

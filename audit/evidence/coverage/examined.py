@@ -1,7 +1,5 @@
 """Which of a candidate's tokens a check examines, for checks that compare two arms."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from audit.evidence.coverage.count import every_token, no_token

@@ -6,8 +6,6 @@ is one occurrence. Prompts, ends and small residuals are among them, although se
 alone do not promise them: a suite that cannot meet one waives it by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The themes of situations, and what a check examines; free of numpy, because every command knows the checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias

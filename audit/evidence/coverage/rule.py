@@ -1,7 +1,5 @@
 """How often a check must examine the situations of its claim before it may certify an arm."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ number of a record shows them. A verdict says nothing beyond its scope: a fault 
 batch 8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ The view knows nothing about text: a situation that depends on where a token's
 characters begin cannot be recognised from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

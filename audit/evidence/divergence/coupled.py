@@ -1,7 +1,5 @@
 """Leads under shared noise: log p + noise of the baseline's choice over another token."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where two texts part, in words for a finding; token ids alone tell a reader nothing."""
 
-from __future__ import annotations
-
 from typing import Final
 
 BEFORE: Final = 24

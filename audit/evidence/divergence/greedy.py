@@ -1,7 +1,5 @@
 """Leads of greedy decoding: logits of the baseline's choice over another token."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

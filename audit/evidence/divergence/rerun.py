@@ -7,8 +7,6 @@ the same numbers differently; with equal numbers and drafts the rows must have c
 numerical if it is within the largest change over requests that did not differ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

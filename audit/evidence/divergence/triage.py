@@ -9,8 +9,6 @@ divergence or not, is a fault of the baseline, because an arm cannot be certifie
 by a comparison with a decoder that does not decode its own rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

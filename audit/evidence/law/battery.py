@@ -4,8 +4,6 @@ Every stratum is fixed before its tokens are drawn: the position in the block, o
 No test selects accepted tokens, because that selection is not fixed beforehand (they follow min(p, q)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ For whole rows this module sums the exact numbers; for lumped rows the record ho
 lose power by the lumping. Every law computed here is fixed before its token is drawn.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

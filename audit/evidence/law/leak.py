@@ -1,7 +1,5 @@
 """The leak: by how much the law of emitted tokens leans towards the drafts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Sums of transforms are kept for each test. Scores wait in columns, on disk from 
 numpy's, bit for bit, as over a whole table.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every failure is a denial: an unexpected error, a store that is gone, locked or 
 answered with status 400, which Kubernetes treats as a failed call (`failurePolicy: Fail` denies it).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -14,8 +14,6 @@
 | no annotation                                                      | as the server was started |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Only the annotations of the pod count, or of the pod template of a workload: they are what a running pod carries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

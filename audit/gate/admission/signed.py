@@ -4,8 +4,6 @@ The statement takes the place of the store's rows: a row without one, or with an
 signed stays signed, so each payload is verified once and remembered by its digest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

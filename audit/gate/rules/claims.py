@@ -1,7 +1,5 @@
 """Rules on claims: the verdicts that requirements rest on, the parameters behind them, and what checks examined."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from audit.evidence.verdicts import Verdict

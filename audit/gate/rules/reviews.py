@@ -1,7 +1,5 @@
 """Rules on reviews: the approvals that a policy asks for by role, and rejections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime

@@ -3,8 +3,6 @@
 What the deployment runs, its subjects, is compared with what the candidate arms ran.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Rules on the watch of a live server: compared with this run, without long gaps, up to now, and without an alarm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

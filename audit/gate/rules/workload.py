@@ -3,8 +3,6 @@
 A run has the batches, drafts, numerics and device of the deployment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final

@@ -5,8 +5,6 @@ The file has one JSON object per request; `spec_decode_acceptance` is there wher
 tokens against the completion's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ of others that run several requests together, workloads come in the order of the
 which depends on no outcome.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ and whether it still speculates at its end. `alpha` is the error rate of each of
 pairs together. Cannot see: what all instances do alike from the first request on, which each run's checks judge.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ parameters are equal; outputs of independent draws differ on a correct engine to
 fault.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final

@@ -4,8 +4,6 @@ Colours are the stylesheet's variables, so that one drawing serves light, dark a
 harmless because only the elements of `DRAWN` are kept and texts are made visible before they are drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -4,8 +4,6 @@ It knows the elements that the report's templates use. Drawings become their tab
 page has made it visible, so that a text of the store is no link, no image, no markup and no HTML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import Final

@@ -4,8 +4,6 @@ A new section is a file, a template and a line here.
 
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

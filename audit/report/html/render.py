@@ -5,8 +5,6 @@ the environment does both, so a template cannot forget it. A text of more than `
 states by how much.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

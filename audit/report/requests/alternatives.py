@@ -1,7 +1,5 @@
 """The likeliest tokens of the row that decided a token, with p and q, where the record holds rows or cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

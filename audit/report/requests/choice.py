@@ -1,7 +1,5 @@
 """Which requests a page shows one by one: a page about a run of any size stays small, and says what it leaves out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ no fault. A divergence is triaged as `audit.evidence.divergence.triage` does it,
 result states, so that a page and its check agree. At most `MOST` per arm are shown; `Choice` says which.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

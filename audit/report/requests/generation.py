@@ -3,8 +3,6 @@
 Every number is as recorded; a level that does not hold it gives None.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

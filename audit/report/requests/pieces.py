@@ -3,8 +3,6 @@
 A token of bytes that are no whole character has U+FFFD in its text: only tokens together have one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

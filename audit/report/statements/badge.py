@@ -1,7 +1,5 @@
 """Badges: a run's conclusion, or the share of drafted tokens that was accepted, as a small SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ An answer says what the record shows; whether that is enough is the reader's dec
 number of production: its concurrency or its longest context. Nothing is measured here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum

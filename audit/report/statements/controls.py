@@ -4,8 +4,6 @@ The mapping is data (`suites/controls.json`). A row says "evidence for" a clause
 for people to decide.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

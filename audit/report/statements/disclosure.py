@@ -4,8 +4,6 @@ Every number comes from the store, and a claim is repeated with its verdict: not
 examined is part of the statement.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A disclosure as sentences, and as the document that `schemas/disclosure.json` describes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

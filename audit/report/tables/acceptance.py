@@ -8,8 +8,6 @@ step of a tree reaches place i by keeping i - 1 tokens, and its conditional rate
 The estimators of acceptance of a run's arms, from the drafts of each request in the store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

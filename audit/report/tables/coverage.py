@@ -1,7 +1,5 @@
 """The coverage tables of a run and its one line per arm, as rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 

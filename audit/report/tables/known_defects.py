@@ -4,8 +4,6 @@ A match says that engine, settings and check fit a known defect; it does not pro
 `docs/how-to/audit-vllm.md` describes each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final

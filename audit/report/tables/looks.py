@@ -1,7 +1,5 @@
 """The end of a run: why interim looks stopped it, what an undecided check leaves, and the next command after it."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence

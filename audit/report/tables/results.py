@@ -3,8 +3,6 @@
 The document follows the schema `results` and adds no conclusions.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

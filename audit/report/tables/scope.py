@@ -3,8 +3,6 @@
 Apart from the tables of coverage, because showing a run needs no numpy, and counting its situations does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The record levels of a run's candidates: in effect, and as the suite requested them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 

@@ -6,20 +6,21 @@ run then counts what came about (`audit.runs.situations.rounds`), so a wrong gue
 To add a generator, add one function, one entry in `GENERATORS` and one section in docs/directed-requests.md.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Final
 
 import numpy as np
 
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.context import CHUNK, LONG
 from audit.evidence.coverage.view import ArmFacts, Mask, RequestView, view_of
 from audit.evidence.records import RequestRecord
+from audit.evidence.streams import stream_of as text_of
+from audit.evidence.tool_calls import spans_of
 from audit.suite.spec import Case, DirectedSampling
-from engine.core.types import Role
+from engine.core.types import FinishReason, Role, SamplingParams
 from engine.record.trace import TraceHeader
 from engine.sampling.rng import stream_of
 
@@ -56,10 +57,11 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class ProposedCase:
-    """A case without its id, and the tokens that it is expected to emit."""
+    """A case without its id, the tokens that it is expected to emit, and the fewest that would do; 0 for no fewer."""
 
     case: Case
     tokens: int
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,15 @@ def _ended(brief: Brief, request: RequestRecord, end: DirectedSampling, tokens: 
         before,
         stop_token_ids=(*before.stop_token_ids, *end.stop_token_ids),
         stop=(*before.stop, *end.stop),
+        max_new_tokens=end.max_new_tokens or before.max_new_tokens,
+        min_tokens=end.min_tokens or before.min_tokens,
         stream=header.stream,
     )
     return ProposedCase(_case(brief, request, header.prompt, direction), tokens)
+
+
+def _cheapest(proposed: Iterable[ProposedCase], count: int) -> list[ProposedCase]:
+    return sorted(proposed, key=lambda one: one.tokens)[:count]
 
 
 def cut(brief: Brief) -> Iterator[ProposedCase]:
@@ -97,7 +105,7 @@ def cut(brief: Brief) -> Iterator[ProposedCase]:
     for name, is_place in ENDS.items():
         if name in brief.unmet:
             proposed = (_first_place(brief, request, is_place, tried) for request in (*brief.directed, *brief.requests))
-            yield from islice((one for one in proposed if one is not None), brief.unmet[name])
+            yield from _cheapest((one for one in proposed if one is not None), brief.unmet[name])
 
 
 def _end(header: TraceHeader) -> tuple[int, tuple[int, ...]]:
@@ -108,7 +116,10 @@ def _first_place(
     brief: Brief, request: RequestRecord, is_place: Place, tried: Container[tuple[int, tuple[int, ...]]]
 ) -> ProposedCase | None:
     """The request with an end at its first such place that no earlier round tried; behind an end is no other one."""
-    view, header = view_of(request, brief.facts, None, shared_prefix=False), request.trace.header
+    view, header = _view(request, brief.facts), request.trace.header
+    if view.sampling.structured is not None:
+        # a grammar masks end tokens until it may end, so the request would have no token left there
+        return None
     for index in np.flatnonzero(is_place(view)).tolist():
         token = request.tokens[index]
         new = (header.stream, (*header.sampling.stop_token_ids, token)) not in tried
@@ -130,6 +141,79 @@ ENDS: Final[Mapping[str, Place]] = {
     "end_at_last_draft": _at_last_draft,
     "end_at_bonus": lambda view: view.role(Role.BONUS),
 }
+
+
+def limits(brief: Brief) -> Iterator[ProposedCase]:
+    """The same requests on the same random numbers, with the greatest or the least length at such a place."""
+    tried = {_lengths(request.trace.header.stream, request.trace.header.sampling) for request in brief.directed}
+    for name, places in LIMITS.items():
+        proposed = (
+            _ended(brief, request, end, end.max_new_tokens or 0)
+            for request in (*brief.requests, *brief.directed)
+            for end in islice(places(request, brief), 1)
+            if _lengths(request.trace.header.stream, end.applied(request.trace.header.sampling)) not in tried
+        )
+        # what follows a shorter draft may differ
+        yield from _cheapest(proposed, 2 * brief.unmet.get(name, 0))
+
+
+def _lengths(stream: int, sampling: SamplingParams) -> tuple[int, int, int]:
+    return stream, sampling.max_new_tokens, sampling.min_tokens
+
+
+def _call_ends(request: RequestRecord, brief: Brief) -> Iterator[DirectedSampling]:
+    """An end with a tool call, in a step that can still draft."""
+    step = _view(request, brief.facts).step
+    for span in spans_of(request):
+        if span.stop > 1 and step[span.stop - 1] == step[span.stop - 2]:
+            yield DirectedSampling(max_new_tokens=span.stop)
+
+
+def _before_decisions(request: RequestRecord, _brief: Brief) -> Iterator[DirectedSampling]:
+    """An end just before the token with which a filter decided."""
+    stream = text_of(request.trace.header)
+    for decision in stream.decisions if stream else ():
+        if decision.token > 0:
+            yield DirectedSampling(max_new_tokens=decision.token)
+
+
+def _inside_drafts(request: RequestRecord, brief: Brief) -> Iterator[DirectedSampling]:
+    """A minimum within a draft, and little beyond it."""
+    for index in np.flatnonzero(_view(request, brief.facts).role(Role.ACCEPTED)).tolist():
+        yield DirectedSampling(min_tokens=index + 1, max_new_tokens=min(brief.limit, index + 2))
+
+
+LIMITS: Final[Mapping[str, Callable[[RequestRecord, Brief], Iterator[DirectedSampling]]]] = {
+    "tool_call_at_step_end": _call_ends,
+    "filter_at_length": _before_decisions,
+    "min_tokens_in_draft": _inside_drafts,
+}
+
+
+def again(brief: Brief) -> Iterator[ProposedCase]:
+    """The requests that showed a situation most often, on other random numbers; any request if none did."""
+    for name in (name for name in AGAIN if name in brief.unmet):
+        counts = [(_occurred(name, request, brief.facts), request) for request in brief.requests]
+        met = sorted((pair for pair in counts if pair[0]), key=lambda pair: -pair[0])
+        missing = brief.unmet[name]
+        for count, request in islice(cycle(met or counts), brief.number - 1, None):
+            if missing <= 0:
+                break
+            missing -= max(count, 1)
+            tokens = len(request.tokens)
+            yield ProposedCase(_case(brief, request, request.trace.header.prompt, DirectedSampling()), tokens)
+
+
+def _occurred(name: str, request: RequestRecord, facts: ArmFacts) -> int:
+    mask = CATALOGUE[name].recognise(_view(request, facts))
+    return 0 if mask is None else int(mask.sum())
+
+
+AGAIN: Final = ("grammar", "tool_call", "filter", "context_short")
+
+
+def _view(request: RequestRecord, facts: ArmFacts) -> RequestView:
+    return view_of(request, facts, None, shared_prefix=False)
 
 
 def stop_texts(brief: Brief) -> Iterator[ProposedCase]:
@@ -168,11 +252,13 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
     """A prompt, its answer, and the prompt again: models tend to repeat the answer, and so do drafts.
 
     The text goes on in this way until it is longer than a chunk of a prompt, or than the longest context that is asked.
-    Two requests with one prompt share a prefix, however short the prompts of the suite are.
+    Two requests with one prompt share a prefix, however short the prompts of the suite are. An answer's end comes again
+    too: copied drafts hold an end token only if the text before holds one.
     """
     longest = LONG if "context_long" in brief.unmet else CHUNK if "long_prompt" in brief.unmet else 0
-    missing = max((brief.unmet.get(name, 0) for name in KEPT), default=0)
-    answers = sorted(brief.requests, key=lambda request: -len(request.tokens))
+    missing = max(brief.unmet.get(name, 0) for name in (*KEPT, *ENDS))
+    cut_off = FinishReason.LENGTH if not brief.unmet.keys().isdisjoint(ENDS) else None
+    answers = sorted(brief.requests, key=lambda request: (request.finish_reason is cut_off, -len(request.tokens)))
     limit = min(brief.limit, max(len(answers[0].tokens), brief.gamma + 2))
     # half of the drafts may be kept whole
     count = min(max(1, -(-2 * missing * (brief.gamma + 1) // limit)), 2 * len(answers))
@@ -183,7 +269,8 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
         prompt = request.trace.header.prompt
         turn = (*prompt, *request.tokens)
         times = max(1, -(-(longest - len(prompt)) // len(turn)))
-        yield ProposedCase(_case(brief, request, (*turn * times, *prompt), DirectedSampling(max_new_tokens=most)), most)
+        case = _case(brief, request, (*turn * times, *prompt), DirectedSampling(max_new_tokens=most))
+        yield ProposedCase(case, most, brief.gamma + 2)
 
 
 KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole")
@@ -196,8 +283,9 @@ def shuffle(brief: Brief) -> Iterator[ProposedCase]:
         tokens = (*request.trace.header.prompt, *request.tokens)
         random = np.random.default_rng([brief.seed, brief.number, stream_of(request.key) % 2**32])
         order = random.permutation(len(tokens)).tolist()
-        case = _case(brief, request, [tokens[index] for index in order], DirectedSampling())
-        yield ProposedCase(case, brief.limit)
+        most = min(brief.limit, max(len(request.tokens), 2 * (brief.gamma + 2)))
+        case = _case(brief, request, [tokens[index] for index in order], DirectedSampling(max_new_tokens=most))
+        yield ProposedCase(case, most, brief.gamma + 2)
 
 
 UNLIKE: Final = (
@@ -211,8 +299,10 @@ TURNS: Final = (*KEPT, "long_prompt", "context_medium", "context_long", "penalty
 GENERATORS: Final = (
     Generator("crowd", frozenset((*CROWD, "mixed_lengths")), crowd),
     Generator("cut", frozenset(ENDS), cut),
+    Generator("limit", frozenset(LIMITS), limits),
+    Generator("again", frozenset(AGAIN), again),
     Generator("stop_text", frozenset(STOPS), stop_texts),
-    Generator("repeat", frozenset((*TURNS, "mixed_drafts", "shared_prefix")), repeat),
+    Generator("repeat", frozenset((*TURNS, *ENDS, "mixed_drafts", "shared_prefix")), repeat),
     Generator("shuffle", frozenset(UNLIKE), shuffle),
 )
 """In the order in which they are asked: the first requests of a crowd take all rows at once, and ends cost little."""

@@ -4,8 +4,6 @@ A round's requests follow from the suite and from the records before it, so a ru
 same ones. Each runs in the candidate, in the plain arms that it is compared with, and in the arms that read it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +16,7 @@ from audit.evidence.records import DIRECTED, ArmRecord
 from audit.runs.prepare import PreparedArm, PreparedRun, with_cases
 from audit.runs.situations.generators import GENERATORS, Brief, ProposedCase
 from audit.store import Store
-from audit.suite.spec import Case, Suite
+from audit.suite.spec import Case, DirectedSampling, Suite
 from engine.backends import REGISTRY
 from engine.core.errors import InvalidRequest
 
@@ -113,12 +111,14 @@ def _brief(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Ca
 
 
 def _within(proposals: Iterable[ProposedCase], room: int) -> list[Case]:
-    """The cases of those that fit into the room of so many tokens, in their order."""
+    """The cases of those that fit into the room of so many tokens, or do if they are cut, in their order."""
     cases = []
     for proposal in proposals:
-        if proposal.tokens <= room:
-            room -= proposal.tokens
-            cases.append(proposal.case)
+        tokens, case = min(proposal.tokens, room), proposal.case
+        if tokens >= (proposal.least or proposal.tokens):
+            shorter = replace(case.direction or DirectedSampling(), max_new_tokens=tokens)
+            cases.append(replace(case, direction=shorter) if tokens < proposal.tokens else case)
+            room -= tokens
     return cases
 
 

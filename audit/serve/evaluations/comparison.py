@@ -6,8 +6,6 @@ any order. A request that only one evaluation asked, such as the second turn aft
 checks of equality say so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The options of a plug-in: those of `audit serve`, by name, with values of any type, as harnesses pass them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, Final

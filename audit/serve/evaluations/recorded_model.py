@@ -4,8 +4,6 @@ An answer is given once its record is in the store. A request without a seed get
 often the same was asked before, so two evaluations over the same samples draw the same random numbers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import hashlib

@@ -6,8 +6,6 @@ are averaged first, so samples are what is independent. All intervals hold toget
 gets its share of the error (Bonferroni). Only scores within [0, 1] have one.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

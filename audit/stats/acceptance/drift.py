@@ -13,8 +13,6 @@ each probability is correct given the past. Cost: O(shifts) per flag. Drift mean
 that draft or target changed, not that the output is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

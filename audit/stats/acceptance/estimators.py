@@ -6,8 +6,6 @@ tokens or steps and leave the mean over requests where it is. AIPerf's names are
 prints its rates in per cent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum

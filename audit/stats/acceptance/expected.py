@@ -9,8 +9,6 @@ given the past. Cost: O(V) per position, O(V log V) for shared noise, O(n^2) for
 the exact test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

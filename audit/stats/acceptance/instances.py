@@ -7,8 +7,6 @@ there. `silent_end` gives the exact chance of a silent end of at least that leng
 anywhere. Cost: pairs times prompts; replicates times requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -34,8 +34,6 @@ breaks the proof; a larger one costs evidence only.
 Cost: O(shares) per look.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -6,8 +6,6 @@ time. Blocks, drafts and q are unknown here, so the alternatives are about the t
 the emitted token, or cells with a tail. Cost: O(C) per token and direction; memory O(E K).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

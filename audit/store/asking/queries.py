@@ -1,7 +1,5 @@
 """The named queries on a store. They use the documented views and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -5,8 +5,6 @@ that of a cursor in a read-only transaction with a statement timeout: a cursor t
 nor DO nor a second statement. A superuser's SELECT could still read files of the server and start programs.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import os

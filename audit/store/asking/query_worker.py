@@ -4,8 +4,6 @@ SQLite looks at a clock only between two of its instructions, and one of them ca
 run as a script in an isolated interpreter, so it imports the standard library alone and starts in milliseconds.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

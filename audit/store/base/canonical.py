@@ -5,8 +5,6 @@ they become null. Integers that may exceed 2^53 (seeds, streams) are stored as t
 8601.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

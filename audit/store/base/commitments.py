@@ -4,8 +4,6 @@ A commitment with its salt and content proves that the content is the recorded o
 nothing, even of a content that could be guessed. Cannot see: copies of the salt outside the store.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import struct

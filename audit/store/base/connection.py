@@ -4,8 +4,6 @@ SQLite by path or URL, or any SQLAlchemy URL (PostgreSQL through psycopg). Write
 begin, because upgrading a read transaction fails at once if another writer was faster.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable

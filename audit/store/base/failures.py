@@ -4,8 +4,6 @@ A failure takes back the transaction that it meets and no other. The exception i
 may have reached the server; the store then shows whether it did.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 They add no evidence: the configuration is hashed, and `audit db check` compares the columns with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum

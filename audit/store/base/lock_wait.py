@@ -3,8 +3,6 @@
 The note goes to the log named `audit.store`, which the command line shows on stderr.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

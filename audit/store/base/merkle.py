@@ -4,8 +4,6 @@ One hash commits to an ordered list: leaves are hashed with the prefix 0x00,
 inner nodes with 0x01, so that a leaf cannot pass for a node.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ lock keeps a second process from doing the same work; the unique key of requests
 Threads of one process share a file's lock, and systems without POSIX locks (Windows) have none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Methods that are functions of a session, each call in one transaction of their object."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar

@@ -3,8 +3,6 @@
 48 bits of Unix time in milliseconds, then 80 random bits, in Crockford's base 32 (https://github.com/ulid/spec).
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from typing import Final

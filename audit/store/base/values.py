@@ -5,8 +5,6 @@ Moments are aware datetimes in UTC, digests hex SHA-256.
 Finds requests of a run by the names that findings and people use.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

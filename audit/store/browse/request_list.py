@@ -4,8 +4,6 @@ A page begins after a request that the reader has seen. The filter of divergence
 cannot see a request whose content was erased.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

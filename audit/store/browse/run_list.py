@@ -4,8 +4,6 @@ A page begins after a run that the reader has seen (keyset pagination), so a pag
 of requests are left out: the database would count every request of every run on the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta

@@ -1,7 +1,5 @@
 """Runs over time: verdicts, and the acceptance of the candidate arms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ Reading trusts no number in the file: names are of a fixed form, sizes and ratio
 each part has the digest that the manifest states. An author of both can change both; the record root shows that.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

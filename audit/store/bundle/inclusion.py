@@ -5,8 +5,6 @@ store, those of the bundle are numbered from 1 in the same order, so keys are co
 the log holds and both the proof and the bundle leave out.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

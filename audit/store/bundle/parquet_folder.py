@@ -4,8 +4,6 @@ Tables have the rows and the keys of a bundle, views the rows of the run; views 
 are text. For analysis: nothing verifies or imports the folder, a bundle does both. Each file is made in memory.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ depend on the store; they stand in the order in which the store got them, shared
 
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import math

@@ -3,8 +3,6 @@
 A finished run as a bundle.
 """
 
-from __future__ import annotations
-
 import hashlib
 from datetime import UTC, datetime
 from pathlib import Path

@@ -4,8 +4,6 @@ The order of columns is part of the log: a new nullable column goes to the end, 
 are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ The bytes are a JSON list in ASCII: the kind, then the stored values without tra
 its stored text, a moment as text in UTC, bytes as hex.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ root of the largest perfect subtree that it completes, so an append reads log2(n
 A process that writes past `LoggedSession` logs nothing; `audit.store.ledger.log_check` names its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ Cannot see: a log that was recomputed as a whole, or cut together with its rows.
 shows both (`audit.store.ledger.notes`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Recompute the log's tree from its entries, in one pass: gaps, and the first entry that does not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -12,8 +12,6 @@ The origin is the name of the key. Signatures of other keys are ignored.
 
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 A registration precedes a run if its entry of the log precedes the run's: no clock decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime

@@ -8,8 +8,6 @@ The root is no commitment: anyone who guesses every prompt of a run can confirm 
 arithmetic depends on the batch or the machine, the numbers differ in their last bits, and so do the roots.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The reader keeps a connection open and sees every later write. An SQLite file th
 on: the reader opens the path anew, or fails. Every decision comes with the answer whether the log covers its row.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Figures of a whole run for a page, from the sums that are kept of it or from its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -3,8 +3,6 @@
 Functions take an open session.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from sqlalchemy import func, select

@@ -6,8 +6,6 @@ run. This module reads them; what neither gives is None, never 0. Cannot see: ot
 which the counters of a server include, and an account that is wrong (see the check reconciliation).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final

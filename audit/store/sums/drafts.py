@@ -9,8 +9,6 @@ An engine's own steps give them where they are on record, else the account in ea
 Counts of the versions of drafts that learn, from the steps on record.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ They are derived: no hash covers them, no verdict reads them, and a bundle leave
 again and compares. A run without them, which has not ended, is summed when it is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import json

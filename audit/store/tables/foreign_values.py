@@ -4,8 +4,6 @@ SQLite keeps any value in any column, and reading everything twice would cost to
 values only after a failure; a failure without an odd row or other damage is a bug and stays one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Finds runs and arms by name, and makes values of rows."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast

@@ -4,8 +4,6 @@ The evidence keeps its commitments, so no hash breaks. Functions take an open se
 bytes from the database's files. Cannot reach: backups, exports, reports, and copies that a file system keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

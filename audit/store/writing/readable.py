@@ -4,8 +4,6 @@ All columns are arrays over the steps of the request. Log-probabilities are roun
 numbers stay in the trace. The views of `migrations.unnested` read them back.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

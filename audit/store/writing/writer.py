@@ -3,8 +3,6 @@
 Functions take an open session inside a transaction and never commit.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

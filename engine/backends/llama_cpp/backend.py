@@ -4,8 +4,6 @@ The server names no draft, so every token is a step of its own; the numbers of d
 the request.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

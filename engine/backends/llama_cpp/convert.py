@@ -3,8 +3,6 @@
 Suites send token ids, so llama.cpp's own tokenizer matters to prompts of text only; it must still be the folder's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The counters are those of all requests that ran together. Cannot see: which tokens were drafted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

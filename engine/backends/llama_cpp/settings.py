@@ -8,8 +8,6 @@ The server reports the tokens, their log-probabilities, and the numbers of draft
 It names no draft and shows no row, q or random number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final

@@ -4,8 +4,6 @@ llama.cpp turns pairs of neighbours where transformers turns halves of a head, i
 of their queries and keys change places here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

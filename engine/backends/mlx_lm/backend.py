@@ -4,8 +4,6 @@ The steps are the engine's rounds. If the accounts contradict each other, the re
 their rows and without drafts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

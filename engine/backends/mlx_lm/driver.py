@@ -5,8 +5,6 @@ observed comes through the library's own openings: its answers, the sampler and 
 gives, and the arguments that its running generator holds. Imports only mlx, mlx_lm, numpy and blake3.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ In a round the draft samples n tokens one by one, then the target samples n + 1 
 token if logits processors run. The engine emits the target's samples until one is not the drafted token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -8,8 +8,6 @@ wraps, sees every drafted token. Drafts are accepted where the target's own draw
 No record holds random numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Every random number is regenerated from its key; the record level determines the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

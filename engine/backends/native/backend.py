@@ -1,7 +1,5 @@
 """The built-in engine: the decoding loop over models in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -3,8 +3,6 @@
 All functions raise InvalidRequest.
 """
 
-from __future__ import annotations
-
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request
 from engine.models.probe.choose import ModelWithNumerics

@@ -4,8 +4,6 @@ For testing suites, policies and checks: `scripted:SEED` is a random Markov sour
 model named in the suite blends its own seed with the target's, so that it drafts usefully. Text is letters.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@ The engine names no refused draft, so every token is a step of its own without a
 request. Rows are those that the engine showed before each token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The engine loads a folder with one configuration over the folders of the target 
 leave the folder, so both are links in it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Requests run one after another: the engine's generator has one sequence. After e
 are read, and before it, if the request asks for rows, the target's row. Imports only onnxruntime-genai and numpy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

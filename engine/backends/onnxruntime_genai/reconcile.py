@@ -5,8 +5,6 @@ time. The last round may be cut: by the length, whose surplus is discarded, or b
 consumes without delivering it to its own sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

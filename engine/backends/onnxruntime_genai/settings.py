@@ -9,8 +9,6 @@ speculation or with a draft model, the target's row before every token. It repor
 random numbers, or its own probabilities. With n-gram drafts it refuses to show rows after a step without a draft.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final

@@ -4,8 +4,6 @@ The backend sees the engine only through its answers: text, plus token ids and l
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind

@@ -6,8 +6,6 @@ server's parsers moved into calls, reasoning or a refusal is not compared: no to
 see: a special token that the text lacks, if the server names tokens by their texts alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """JSON documents of a server, bounded in the number of their values and in depth."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

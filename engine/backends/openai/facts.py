@@ -4,8 +4,6 @@ The facts hold the server's words and numbers and their contradictions. They con
 password.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

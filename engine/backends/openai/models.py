@@ -3,8 +3,6 @@
 These requests precede any storage, so that a wrong address, key or model gives a one-line error.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

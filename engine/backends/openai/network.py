@@ -4,8 +4,6 @@ The library's timeout covers single reads, so headers that drip, interim respons
 would outlast it. A lane is a client of one connection, used for one attempt at a time.
 """
 
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ The pauses of two requests differ by a digest of their names instead of a random
 together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time

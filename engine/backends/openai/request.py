@@ -4,8 +4,6 @@ Every sampling parameter that the server knows is sent, also those that are off:
 their own. One that the server does not know is refused, never dropped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Both ways give the same `Answer` of the same generation. A field of a wrong type
 makes the answer malformed; an absent field reduces its content.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

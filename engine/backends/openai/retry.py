@@ -1,7 +1,5 @@
 """One request sent until it is answered: tries, pauses, and both ways of receiving the answer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

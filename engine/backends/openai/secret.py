@@ -5,8 +5,6 @@ or cut into tokens. Escapes are matched character by character, so a mixture of 
 ciphers the key otherwise is not caught: it has the key anyway, and then hides it in its own words.
 """
 
-from __future__ import annotations
-
 import base64
 import html.entities
 import re

@@ -6,8 +6,6 @@ are added. SGLang counts no drafted and accepted tokens: it has gauges of its la
 `counters` reads every sample of speculation of the whole server, including other clients' requests.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

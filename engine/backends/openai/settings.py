@@ -8,8 +8,6 @@ The evidence of an endpoint: its answers, at every record level.
 A server may omit requested token ids or log-probabilities; the request then reports a lower level.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ What a server cannot be asked for is refused, never dropped. The server's librar
 not support shows as a refused request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Ids from the server are the engine's own. Without them this module tokenizes the
 the generated ones; without a tokenizer the ids are Unicode code points. Every record states its kind of ids.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ arguments are no JSON, is a problem of the answer. Where a request was sent whol
 same token ids, the streamed answer's calls are recorded too: they are a second reading of one text.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The engine names no draft, so every token is a step of its own; how many tokens 
 request. Log-probabilities are those of the raw rows, and recorded where no penalty changes these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

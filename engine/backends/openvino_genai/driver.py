@@ -5,8 +5,6 @@ counters, one request runs at a time by the engine's own loop, which counts draf
 numpy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

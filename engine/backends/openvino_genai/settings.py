@@ -7,8 +7,6 @@ The engine reports the tokens that every step committed and their log-probabilit
 q or random number. With setting `counters` it counts drafted and accepted tokens and reports no log-probabilities.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

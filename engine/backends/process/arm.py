@@ -1,7 +1,5 @@
 """One arm whose engine runs in another process: its prompts, its limits, its configuration, its reference pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar

@@ -3,8 +3,6 @@
 Engines start at an arm's first request; arms over the same models and of the same way of speculating share one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

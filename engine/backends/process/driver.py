@@ -3,8 +3,6 @@
 Imports neither torch nor any engine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final

@@ -5,8 +5,6 @@ engine dies, the message quotes its last error line. The requests in flight are 
 starts the engine again for the next ones, a limited number of times.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

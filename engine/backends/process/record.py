@@ -1,7 +1,5 @@
 """Answers of another process as records: an answer's end, the second decoding of its text, its options, and errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Options of a proposer keep the engine's names. Imports neither torch nor any engine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Callable, Mapping

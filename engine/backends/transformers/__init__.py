@@ -4,8 +4,6 @@ The package holds one file each for: settings of an arm,
 declared evidence, sampling parameters, guards of signatures, hooks, observed steps, one arm, the models of a suite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from engine.backends.catalogue import BackendKind

@@ -3,8 +3,6 @@
 If the steps cannot be observed, the evidence of the arm or of the one request is reduced to text and log-probabilities.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

@@ -4,8 +4,6 @@ They are internal to transformers and may move or change with any release. A dif
 the evidence.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping

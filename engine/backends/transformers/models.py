@@ -1,7 +1,5 @@
 """The models of a suite in transformers, and the arms over them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs o
 its own. A model's own generation configuration is ignored, so that a request has the same p in every engine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The module refuses parameters that transformers would drop or interpret differen
 p. It sets every parameter explicitly, because transformers fills unset ones with its own defaults (50 for `top_k`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

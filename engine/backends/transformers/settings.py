@@ -5,8 +5,6 @@ proposer takes. Random numbers come from torch's generator and cannot be regener
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

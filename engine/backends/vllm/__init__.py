@@ -6,8 +6,6 @@ and vLLM's public outputs and metrics (`reconcile`). The hooks wrap internals of
 these are the expected ones. The package imports without vLLM and needs it at an arm's first request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from engine.backends.catalogue import READ_CHOICES, BackendKind

@@ -16,8 +16,6 @@ vLLM in a process of ours has no tool parser; its server has. The calls on recor
 the parser that transformers ships, as the built-in engine reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

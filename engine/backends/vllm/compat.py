@@ -6,8 +6,6 @@ makes the evidence incomplete. The module imports nothing of vLLM itself and can
 the same parameters.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Sequence

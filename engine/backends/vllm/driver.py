@@ -11,8 +11,6 @@ Weights count with the size of their files: the module does not know that a dtyp
 Requests into a running engine, with adapter and priority, and the prefixes that it keeps. Runs in the driver.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

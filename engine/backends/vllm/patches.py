@@ -12,8 +12,6 @@ so that the engine ends. The effective configuration of a repaired engine states
 names raises AttributeError.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Runs in the driver.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 COUNTERS: Final = {

@@ -5,8 +5,6 @@ the request, and its counters. A difference means that at least one of them is w
 is evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -6,8 +6,6 @@ process and shares the library's faults. In a vLLM with another version of the l
 module does not follow, there is no second account, and the fact says why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata

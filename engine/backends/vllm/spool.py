@@ -9,8 +9,6 @@ The worker reduces each step's rows by the function that the built-in engine use
 `engine.record.rows.reduction`) and writes the columns instead of the rows.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

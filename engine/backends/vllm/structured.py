@@ -4,8 +4,6 @@ One engine of vLLM has one grammar library, `structured_outputs_config.backend`;
 takes a grammar for Lark unless a line of it has `::=`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

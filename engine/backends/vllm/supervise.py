@@ -6,8 +6,6 @@ has failed, the others continue. After a number of deaths the remaining requests
 The parent's side of one vLLM engine: an `EngineProcess` with the scheduler's log beside it.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The worker's steps are used if they agree with the output; else the scheduler's,
 Tokens that the engine emitted after an end are omitted and counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Terms by which vLLM's worker reduces the rows of a call's requests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

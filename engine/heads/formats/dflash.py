@@ -3,8 +3,6 @@
 Embedding and output matrix are the target's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """EAGLE-1's layout (Li et al. 2401.15077): a llama layer without its first norm, and the matrix in front of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@
 as HF's hidden_states do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -8,8 +8,6 @@ Our names: `block.{h}.{l}.weight` [H, H], `block.{h}.{l}.bias` [H] (optional),
 `head.{h}.weight` [V', H], `token_map` [V'] (optional).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

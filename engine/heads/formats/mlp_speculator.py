@@ -8,8 +8,6 @@ Our names, for stage i: `emb.{i}` [V, I], `proj.{i}` [I, H or I], `norm.{i}.weig
 [V, I].
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ the modules are read. A MiMo module has a qwen2 layer, as vLLM reads it; it read
 norm, and the state's half comes first. In this project's heads the embedding comes first, so its halves are swapped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

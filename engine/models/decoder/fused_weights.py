@@ -5,8 +5,6 @@ nothing of it, so that a model whose products have a layout of their own holds i
 change under us; a layer that is fused again therefore has to give the bytes that it gave first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ given target, the same on every machine: suites need no download and no training
 adapters that replace whole modules, DoRA, and ranks or factors by module.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ A folder is checked when it is opened, before anything is built from it. Other f
 a null counts as absent. Sizes that only the weights can bound are bounded where the weights are read.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

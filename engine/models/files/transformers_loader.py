@@ -5,8 +5,6 @@ of time and memory: what it builds from a config.json is bounded by what the wei
 fields of families that this engine does not know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final

@@ -4,8 +4,6 @@ Readers get a folder of links to the open files. Where the system has no such li
 name, and the states before and after must agree.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

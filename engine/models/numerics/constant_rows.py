@@ -5,8 +5,6 @@ exactly ROWS rows, the last one filled up, every call has one shape and so one k
 other is for the probe to find out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

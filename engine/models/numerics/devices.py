@@ -4,8 +4,6 @@ Placements and layouts are made on the CPU, from Python numbers, and moved once
 per forward. On a GPU, as everywhere, the probe decides which promises a mode may make.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final

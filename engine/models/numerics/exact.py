@@ -19,8 +19,6 @@ blocking, vector width, fused multiply-adds and threads cannot matter. Each oper
 to the bit, in a torch call of its own, so that no compiler can contract two of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

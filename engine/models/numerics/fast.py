@@ -8,8 +8,6 @@ to 16 rows and, if the probe passes, gives a row the same bits next to any other
 compiler and is undocumented, so its absence is reported, not raised.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Everything but attention works on flat rows, one per placed token. Attention wor
 in length, the missing queries are copies of another token, and their answers are dropped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -18,8 +18,6 @@ machine (the probe finds out), so zeros between them change nothing, and a
 query's sum has the same terms in the same order as in sequential decoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ their files and computed in float64 where memory allows, so the pass is free of 
 and the lean forward. Both share only the files, the tokenizer and `engine.sampling.transforms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature

@@ -6,8 +6,6 @@ one by one after the prompt. It shares model code, kernels and arithmetic with d
 neither the loop, nor what a batch, a draft or an earlier request left in a cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

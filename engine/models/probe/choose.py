@@ -3,8 +3,6 @@
 A mode that is requested by name and fails is refused, never replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

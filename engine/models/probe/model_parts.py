@@ -4,8 +4,6 @@ Shapes decide which kernel a library picks, so the model's own are used; the wei
 values hardly matter. Activations come from a generator with a fixed seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

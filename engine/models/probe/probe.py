@@ -10,8 +10,6 @@ digests were computed once; a mode whose arithmetic changes on purpose gets a ne
 one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

@@ -3,8 +3,6 @@
 Each is computed for many rows at once, then again for other numbers of rows, at other places, among other neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

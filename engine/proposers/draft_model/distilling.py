@@ -7,8 +7,6 @@ Sources: distillation while serving, Liu et al. (Online Speculative Decoding,
 2310.07177); the reverse divergence, Agarwal et al. (2306.13649).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Node i of a row with n committed tokens sits in column n + i and sees the commit
 target's forward. After a verdict the accepted nodes' columns move to their final places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Chains and trees drafted by any head that continues hidden states."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@ the tokens; EAGLE-3 (2503.01840) fuses several hidden states once per verified t
 over a part of the vocabulary, and goes on with what its layer gave before the norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

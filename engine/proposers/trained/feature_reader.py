@@ -5,8 +5,6 @@ drafted node i sits behind them and sees its own path. Nothing that was drafted 
 accepted, its pair is read again with the target's own state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

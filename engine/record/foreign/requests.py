@@ -1,7 +1,5 @@
 """The record of a request that another engine answered, from the steps that it reported."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

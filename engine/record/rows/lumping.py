@@ -6,8 +6,6 @@ every test of p exact. Masses that depend on the whole row (before a token in id
 are kept as numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -4,8 +4,6 @@ Rows are scanned once: the largest entry of log p + noise is the least of E / p,
 numbers behind the noise. Only the two that lead are perturbed as the engine does it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

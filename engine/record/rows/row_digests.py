@@ -3,8 +3,6 @@
 Also the account of masks that were made a second time, which consists of their digests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ in a batch of one, so that its scores depend on nothing else. A sentence whose s
 `threshold` is marked as a whole.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The library gives the secret's text and not its place; every occurrence of it in
 spans lines, such as a private key, is known by its first line only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

@@ -5,8 +5,6 @@ need a language model, which this filter does not load; so nothing is downloaded
 neighbours, so that context words in another sentence do not count.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.metadata

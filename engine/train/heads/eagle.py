@@ -5,8 +5,6 @@ on the features that the head reads stands for its own errors. Embedding and out
 they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

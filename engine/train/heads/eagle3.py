@@ -4,8 +4,6 @@ The layer is unrolled on its own outputs; every pass learns the target's distrib
 ones with less weight. There is no loss on features. Embedding and target stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ stays near the original. LayerSkip's other half, dropping layers at random, is o
 has none to spare. The result is another target with its own weights, trained for no particular exit.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path

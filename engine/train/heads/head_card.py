@@ -5,8 +5,6 @@ The card of the target with early exits: digests, recipe, and its exits' accepta
 target's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

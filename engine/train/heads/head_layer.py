@@ -4,8 +4,6 @@ The layer's parameters carry the published names. It can be unrolled on its own 
 passes stay visible as they will be while drafting. The layer is the same for every head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -2,8 +2,6 @@
 tables belong to each head's trainer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

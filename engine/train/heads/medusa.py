@@ -5,8 +5,6 @@ i: cross-entropy to it, summed over the heads, without weights. The paper takes 
 are verified against the target's distribution, which also carries more information per position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ summed. The paper trains on the text first and on text that the target wrote lat
 with tokens as labels; drafts are verified against distributions, which also carry more information per position.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

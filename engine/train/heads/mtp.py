@@ -4,8 +4,6 @@ The module is unrolled on its own outputs, as it will be while drafting; pass k 
 passes. It learns the target's distribution. Target, embedding and output matrix stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Acceptance and speed: how many drafted tokens were kept, where, when, and as theory has it; and times."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -4,8 +4,6 @@ The tokens needed are a plan with the run's own spread, where the check recorded
 spread otherwise. The plan sees one check at a time: it knows neither interim looks nor situations that are too rare.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """First divergences: where outputs part from the baseline's, both continuations, and whether noise explains it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final

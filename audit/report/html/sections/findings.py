@@ -1,7 +1,5 @@
 """Findings: the places where a claim fails, with the command that turns each fault into a small reproducer."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """The generation explorer: some requests token by token, with what was drafted and not kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Numerics: the arithmetic of each arm, what a probe of the machine showed of it, and which bits were equal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Environment and provenance: what ran, on what, the digests that name it, and the disclosure statement."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

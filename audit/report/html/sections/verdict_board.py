@@ -1,7 +1,5 @@
 """The verdict board: every claim of every arm with its verdict, what follows from it, and what the gate decided."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

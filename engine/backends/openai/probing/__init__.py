@@ -4,8 +4,6 @@
 request does: the checks of a suite decide that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

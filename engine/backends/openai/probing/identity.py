@@ -1,7 +1,5 @@
 """Which server answers: by what its pages and answers say about it, which nothing proves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

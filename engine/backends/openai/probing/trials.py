@@ -3,8 +3,6 @@
 A parameter counts as kept if it changes what it must change: one that is only accepted may be ignored.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

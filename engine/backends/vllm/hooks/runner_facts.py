@@ -8,8 +8,6 @@ What the worker's batch holds for each of its requests: the adapter in effect, a
 Read from the arrays that the step's forward and sampler use, not from the requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

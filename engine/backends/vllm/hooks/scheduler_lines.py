@@ -1,7 +1,5 @@
 """The lines of the scheduler's hook, without vLLM: one step each, with the drafted tokens that grammars forbade."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ The writer's thread calls it, so the engine does not wait for it. It follows eve
 and forbidden words depend on those before a row.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Mapping

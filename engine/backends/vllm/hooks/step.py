@@ -14,8 +14,6 @@ and compares: a token is forbidden where its logit became minus infinity. The ma
 applied to that row, not the one that the scheduler sent. The code runs in vLLM's worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate

@@ -7,8 +7,6 @@ it never stops the engine. The hook copies the rows before the sampler runs, bec
 adapter follows its interface but is untested on a device; it does not record q.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import time

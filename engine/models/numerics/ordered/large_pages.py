@@ -4,8 +4,6 @@ Linux gives such pages on request, where it is set to `madvise` or `always`; els
 Small weights share a chunk, which is freed with the last of them.
 """
 
-from __future__ import annotations
-
 import mmap
 from contextlib import suppress
 from functools import cache

@@ -3,8 +3,6 @@
 The calls leave Python's lock open. Nothing is written to disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from string import Template

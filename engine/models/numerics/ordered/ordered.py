@@ -11,8 +11,6 @@ Rounding changes what a model says, so it is no arithmetic of a target. A draft'
 are accepted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

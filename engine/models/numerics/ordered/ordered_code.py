@@ -6,8 +6,6 @@ not on the shape of a call nor on the processor. Sums over a row have sixteen pa
 added in pairs at the end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Sequence

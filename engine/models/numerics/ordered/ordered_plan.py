@@ -3,8 +3,6 @@
 The norm of mode `ordered`, and the functions of rows that the mode shares with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ depend neither on the other rows and their number nor on the processor. `panels.
 code.
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ At one to about forty rows, which is what decoding and verifying take, it is fas
 CPUs; above that they are equal. Weights are read in their own type, sums are in float32, whatever the model's dtype.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
