@@ -58,6 +58,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
 
 
+def form_options(function: F) -> F:
+    """`--verbose` and `--json`: every verdict as a table, or the whole result, instead of a summary."""
+    whole = click.option("--json", "form", flag_value="json", help="Print what results.json holds.")
+    verbose = click.option("-v", "--verbose", "form", flag_value="table", help="Print every arm and every verdict.")
+    return verbose(whole(function))
+
+
 def wide_option(function: F) -> F:
     """`--wide`: one line per table row, even on a narrow terminal."""
     return click.option(

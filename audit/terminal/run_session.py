@@ -6,26 +6,30 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from audit.errors import UserError
 from audit.evidence.environment import actor
 from audit.evidence.verdicts import Verdict
-from audit.report.requests.pieces import pieces_of
-from audit.report.tables import verdicts
+from audit.report.requests.pieces import Pieces, pieces_of
+from audit.report.tables import overview, verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
-from audit.report.tables.looks import look_lines, next_step
+from audit.report.tables.looks import look_lines, next_steps
 from audit.report.tables.results import Results, results, write_results
+from audit.runs.interim_looks import interim_look_lines
 from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome
 from audit.runs.shard import Shard, shard_of
 from audit.store import Store
 from audit.store.base.connection import data_folder
-from audit.terminal.tables import cell, echo_rows
-from audit.text.printer import Painted, echo, echo_document, echo_painted, live, note
+from audit.store.base.values import requests_named
+from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.text.printer import Painted, echo, echo_painted, live, note
 
 if TYPE_CHECKING:
     from audit.gate.policy import Policy
@@ -88,9 +92,17 @@ def stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def finish(
-    store: Store, go: Callable[[Progress], RunOutcome], results_file: Path | None, policy: Policy | None = None
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a run: where its results go, in which form they are printed, and the policy that decides."""
+
+    results: Path | None = None
+    form: str | None = None
+    """`table` for every verdict, `json` for the results, None for a summary."""
+    policy: Policy | None = None
+
+
+def finish(store: Store, go: Callable[[Progress], RunOutcome], ending: Ending = Ending()) -> int:
     """Run, print the verdicts and write the results; return the exit code, with a policy that of its decision."""
     try:
         with stopped_by_sigterm(), progress() as shown:
@@ -98,25 +110,28 @@ def finish(
     except Interrupted as stopped:
         note(f"audit: {stopped}")
         return CANNOT_DECIDE
-    checks = results(store, outcome.run)
-    shard = shard_of(checks.run)
+    result = results(store, outcome.run)
+    shard = shard_of(result.run)
+    if ending.form == "json":
+        echo_json(result)
     if shard is not None:
-        print_shard(checks, shard)
+        if ending.form != "json":
+            print_shard(result, shard)
         return 0
-    pieces = pieces_of(checks.run).text
-    if pieces is not None:
-        store.add_pieces(outcome.run, pieces)
-    print_results(checks)
-    step = next_step(checks.run, checks.checks, store.url)
-    if step is not None:
-        echo(f"next: {cell(step)}")
-    path = results_file or data_folder() / "runs" / outcome.run / "results.json"
-    write_results(checks, path)
+    pieces = pieces_of(result.run)
+    if pieces.text is not None:
+        store.add_pieces(outcome.run, pieces.text)
+    if ending.form != "json":
+        (print_summary if ending.form is None else print_tables)(store, result, pieces)
+    path = ending.results or data_folder() / "runs" / outcome.run / "results.json"
+    write_results(result, path)
     note(f"store {store.url}", f"results {path}")
-    return outcome.exit_code if policy is None else _decided(store, outcome.run, policy)
+    if ending.policy is None:
+        return outcome.exit_code
+    return _decided(store, outcome.run, ending.policy, echo if ending.form != "json" else note)
 
 
-def _decided(store: Store, run: str, policy: Policy) -> int:
+def _decided(store: Store, run: str, policy: Policy, say: Callable[..., None]) -> int:
     """Decide as `audit gate` does; the subjects are what the run audited."""
     # imported late, as in `audit gate`
     from audit.gate.formats import text
@@ -124,7 +139,7 @@ def _decided(store: Store, run: str, policy: Policy) -> int:
     from audit.gate.judgement import GateRequest
 
     judgement = judge(store, run, GateRequest(policy, (), actor(), datetime.now(UTC), no_subject=True))
-    echo_document(text(judgement))
+    say(*text(judgement).splitlines())
     return judgement.exit_code
 
 
@@ -140,22 +155,64 @@ def print_shard(result: Results, shard: Shard) -> None:
     echo(f"next: audit export {result.run.ulid} --out shard-{shard.index}.zip, then join all {shard.of}: audit join")
 
 
-def print_results(result: Results) -> None:
-    """Print the tables of a run, its conclusion and its id."""
+def print_tables(store: Store, result: Results, _pieces: Pieces) -> None:
+    """Print every arm and every verdict of a run, its conclusion, its id and what follows."""
     faults = verdicts.faults_of(result.run.arms)
     echo_rows(verdicts.ARMS, verdicts.marked(verdicts.arm_rows(result.run.arms), faults))
     echo("")
     echo_rows(verdicts.VERDICTS, verdicts.marked(verdicts.verdict_rows(result.checks), faults))
-    lines = [*verdicts.finding_lines(result.checks), *defect_lines(result.run.arms, result.checks)]
-    lines += [
-        *verdicts.lossy_lines(result.run.arms),
-        *verdicts.account_lines(result.run.arms),
-        *verdicts.waived_lines(result.checks),
-    ]
+    lines = [*verdicts.finding_lines(result.checks), *_stated(result)]
     lines += coverage_lines(result.run.arms, result.coverage)
     if lines:
         echo("", *lines)
-    word, colon, rest = verdicts.conclusion(result.run.exit_code).partition(":")
+    _conclude(result)
+    echo(*look_lines(result.run, result.checks), f"run {result.run.ulid}")
+    _follow(store, result)
+
+
+def print_summary(store: Store, result: Results, pieces: Pieces) -> None:
+    """Print a run in a screen: its arms with their claims, its faults or what it lacks, and what follows."""
+    echo_rows(overview.ARMS, overview.arm_rows(result))
+    lines = [*overview.fault_lines(result.checks), *_place(store, result, pieces), *_stated(result)]
+    lines += overview.arm_lines(result.run.candidates)
+    if lines:
+        echo("", *lines)
+    _conclude(result)
+    missing = overview.missing_lines(result) if result.run.exit_code == CANNOT_DECIDE else []
+    echo(*missing[: overview.MOST])
+    if len(missing) > overview.MOST:
+        echo(f"and more: audit show {result.run.ulid}")
+    echo(*interim_look_lines(result.run.events), f"run {result.run.ulid}")
+    _follow(store, result)
+
+
+def _stated(result: Results) -> list[str]:
+    """The conditions of the verdicts, in every form: known defects, lossy rules, other accounts, waivers."""
+    arms, checks = result.run.arms, result.checks
+    lines = [*defect_lines(arms, checks), *verdicts.lossy_lines(arms), *verdicts.account_lines(arms)]
+    return lines + verdicts.waived_lines(checks)
+
+
+def _place(store: Store, result: Results, pieces: Pieces) -> list[str]:
+    """The place of the first fault in its answer; none where the store does not hold it."""
+    finding = overview.first_finding(result.checks)
+    if finding is None:
+        return []
+    try:
+        key = requests_named(result.run.ulid, sorted(store.finished(result.run.ulid)), finding.request)[0]
+        record = store.load_arm(result.run.ulid, key.arm, [key]).requests[0]
+    except (UserError, IndexError):
+        return []
+    place = overview.wrong_place(finding, record.trace, pieces)
+    return [] if place is None else [place]
+
+
+def _conclude(result: Results) -> None:
+    word, colon, rest = overview.conclusion_of(result).partition(":")
     echo("")
     echo_painted([Painted(word, OUTCOME_COLOURS.get(word)), Painted(colon + rest)])
-    echo(*look_lines(result.run, result.checks), f"run {result.run.ulid}")
+
+
+def _follow(store: Store, result: Results) -> None:
+    for step in next_steps(result.run, result.checks, store.url):
+        echo(f"next: {cell(step)}")

@@ -12,8 +12,6 @@ import contextlib
 import csv
 import io
 import json
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ import click
 
 from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
-from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw
+from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw, width_of
 from audit.text.unsafe import inert, shortened, visible
 
 Rows = Sequence[Sequence[Any]]
@@ -118,17 +116,9 @@ def _coloured(line: TableLine) -> Iterator[Painted]:
 
 
 def _width() -> int | None:
-    """Maximum table width; None if each row takes one line of any length.
-
-    `COLUMNS` sets it everywhere, the terminal's own width only on a terminal. Output to a pipe or a file, and output
-    with `--wide`, keeps one line per row, so that it can be searched by line.
-    """
+    """Maximum table width; None if each row takes one line of any length, as with `--wide`."""
     context = click.get_current_context(silent=True)
-    if context is not None and context.meta.get(WIDE):
-        return None
-    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
-        return shutil.get_terminal_size().columns
-    return None
+    return None if context is not None and context.meta.get(WIDE) else width_of(sys.stdout)
 
 
 def _markdown(columns: Sequence[str], rows: Rows) -> None:

@@ -65,7 +65,7 @@ def painted_lines(pieces: Sequence[Painted]) -> Iterator[list[Painted]]:
     """The pieces of one long line by lines that fit the terminal; all in one elsewhere."""
     shown = [Painted(visible(piece.text), piece.colour, piece.dim) for piece in pieces]
     start = 0
-    for line in _broken("".join(piece.text for piece in shown), _width(sys.stdout)):
+    for line in _broken("".join(piece.text for piece in shown), width_of(sys.stdout)):
         yield list(_cut(shown, start, start + len(line)))
         start += len(line)
 
@@ -110,8 +110,11 @@ def _styled(piece: Painted) -> str:
     return click.style(text, fg=piece.colour, dim=piece.dim or None) if piece.colour or piece.dim else text
 
 
-def _width(stream: TextIO) -> int | None:
-    """Columns of a terminal; None for a pipe or a file."""
+def width_of(stream: TextIO) -> int | None:
+    """Columns for a line: `COLUMNS` anywhere, a terminal's own; None for a pipe or a file."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     if not stream.isatty():
         return None
     try:
@@ -121,7 +124,7 @@ def _width(stream: TextIO) -> int | None:
 
 
 def _write_line(text: str, *, err: bool) -> None:
-    width = _width(sys.stderr if err else sys.stdout)
+    width = width_of(sys.stderr if err else sys.stdout)
     if width is None or len(text) <= width:
         _write(text, err=err)
         return

@@ -34,10 +34,9 @@ def folder(tmp_path_factory) -> Path:
     """A folder with the suite, the store of its run and the run's output."""
     made = tmp_path_factory.mktemp("marked")
     (made / "suite.yaml").write_text(SUITE)
-    done = invoke(
-        "run", str(made / "suite.yaml"), "--store", str(made / "audit.db"), "--results", str(made / "results.json")
-    )
-    (made / "output").write_text(done.stdout)
+    store = ("--store", str(made / "audit.db"), "--results", str(made / "results.json"))
+    (made / "summary").write_text(invoke("run", str(made / "suite.yaml"), *store).stdout)
+    (made / "output").write_text(invoke("run", str(made / "suite.yaml"), "-v", *store).stdout)
     return made
 
 
@@ -56,6 +55,10 @@ def test_the_tables_of_run_show_and_plan_mark_every_row(folder):
         assert len(rows(text)) == (3 if name == "show" else 2), name  # show has a table of scopes too
         assert all(line.startswith(MARK) for line in rows(text)), name
         assert "clean (" not in text
+
+
+def test_the_summary_of_a_run_names_them(folder):
+    assert f"\nbroken on purpose: broken ({FAULT})\n" in (folder / "summary").read_text()
 
 
 def test_a_report_is_not_attached_silently(folder):

@@ -63,7 +63,7 @@ def ran(tmp_path_factory) -> Ran:
     folder = tmp_path_factory.mktemp("lossy")
     (folder / "suite.yaml").write_text(SUITE)
     url = str(folder / "audit.db")
-    done = invoke("run", str(folder / "suite.yaml"), "--store", url, "--results", str(folder / "results.json"))
+    done = invoke("run", str(folder / "suite.yaml"), "-v", "--store", url, "--results", str(folder / "results.json"))
     return Ran(done.exit_code, done.stdout + done.stderr, url)
 
 

@@ -12,8 +12,8 @@ import click
 from audit.report.tables.results import require_place
 from audit.store import Store
 from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option, wide_option
-from audit.terminal.run_session import finish
+from audit.terminal.options import form_options, store_option, wide_option
+from audit.terminal.run_session import Ending, finish
 
 if TYPE_CHECKING:
     from audit.executors.join import StoredShard
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 @click.argument("shards", metavar="SHARD...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--accept-changes", is_flag=True, help="Join shards of several environments, and record what differs.")
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
+@form_options
 @wide_option
 @store_option
 @click.pass_context
 def command(
-    ctx: click.Context, shards: tuple[str, ...], accept_changes: bool, results: Path | None, store: str
+    ctx: click.Context,
+    shards: tuple[str, ...],
+    accept_changes: bool,
+    results: Path | None,
+    form: str | None,
+    store: str,
 ) -> None:
     """Join the SHARDs of a run to one run, and judge it.
 
@@ -46,7 +52,8 @@ def command(
         bundles = {shard for shard in shards if Path(shard).suffix == ".zip"}
         opened = stack.enter_context(Store.open(store, create=bundles == set(shards)))
         result = _shards(shards, opened, stack)
-        ctx.exit(finish(opened, lambda shown: join(result, opened, shown, accept_changes=accept_changes), results))
+        ending = Ending(results, form)
+        ctx.exit(finish(opened, lambda shown: join(result, opened, shown, accept_changes=accept_changes), ending))
 
 
 def _shards(names: Sequence[str], store: Store, stack: ExitStack) -> list[StoredShard]:

@@ -146,4 +146,4 @@ def _keep(url: str, out: Path, granted: Allowances) -> None:
     prepared = prepare(load_suite(out / SUITE_FILE), allowed=granted)
     echo("")
     with Store.open(url, create=False) as opened:
-        finish(opened, lambda shown: run(prepared, opened, shown), None)
+        finish(opened, lambda shown: run(prepared, opened, shown))

@@ -11,8 +11,8 @@ from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_runs
 from audit.terminal.executors import filling, worker_options
-from audit.terminal.options import allow_options, allowed, store_option, wide_option
-from audit.terminal.run_session import announce, finish
+from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
+from audit.terminal.run_session import Ending, announce, finish
 
 
 @click.command("resume")
@@ -22,10 +22,13 @@ from audit.terminal.run_session import announce, finish
 @worker_options
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), help="Where to write results.json.")
 @allow_options
+@form_options
 @wide_option
 @store_option
 @click.pass_context
-def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, results: Path | None, store: str) -> None:
+def command(
+    ctx: click.Context, run: str, threads: int, accept_changes: bool, results: Path | None, form: str | None, store: str
+) -> None:
     """Resume the interrupted RUN (an unambiguous prefix of its id, or `latest`).
 
     The environment must be the one in which the run began: packages, hardware, threads of torch, code. With
@@ -57,7 +60,7 @@ def command(ctx: click.Context, run: str, threads: int, accept_changes: bool, re
         excluded = {"until": stop_rule(record), "baseline": earlier}
         fill = filling(ctx, prepared, threads, granted, **excluded)
         begun = partial(resume, prepared, opened, name, accept_changes=accept_changes, fill=fill)
-        ctx.exit(finish(opened, begun, results))
+        ctx.exit(finish(opened, begun, Ending(results, form)))
 
 
 def suite_path(record: StoredRun) -> str:

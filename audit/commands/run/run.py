@@ -14,8 +14,8 @@ from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_suites
 from audit.terminal.executors import filling, worker_options
-from audit.terminal.options import allow_options, allowed, store_option, wide_option
-from audit.terminal.run_session import announce, finish
+from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
+from audit.terminal.run_session import Ending, announce, finish
 
 
 @click.command("run")
@@ -32,6 +32,7 @@ from audit.terminal.run_session import announce, finish
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
 @allow_options
+@form_options
 @wide_option
 @store_option
 @click.pass_context
@@ -48,6 +49,7 @@ def command(
     shard: str | None,
     purpose: str | None,
     ticket: str | None,
+    form: str | None,
     store: str,
 ) -> None:
     """Run SUITE, a YAML file or the name of a packaged suite.
@@ -106,8 +108,9 @@ def command(
         prepared = share_of(prepared, part)
     fill = filling(ctx, prepared, threads, granted, until=until, baseline=baseline)
     reason = RunReason(purpose, ticket)
+    ending = Ending(results, form, decides)
     with Store.open(store, create=True) as opened:
-        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, reason, fill), results, decides))
+        ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, reason, fill), ending))
 
 
 def _shard(text: str, until: str | None, baseline: str | None, policy: str | None) -> Shard:

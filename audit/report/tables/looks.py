@@ -8,6 +8,7 @@ from typing import Final
 from audit.evidence.verdicts import SHORT_OF, Verdict
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import StoredCheck, StoredRun
+from audit.store.base.connection import default_url
 
 LONGEST: Final = 100
 """Characters of a reason; the table of verdicts has the whole."""
@@ -36,11 +37,12 @@ def _line(checks: Sequence[StoredCheck]) -> str | None:
     if Verdict.FAULT in verdicts:
         return None
     if left:
-        return f"left in {checks[0].arm}: " + "; ".join(f"{item.check} ({_reason(item)})" for item in left)
+        return f"left in {checks[0].arm}: " + "; ".join(f"{item.check} ({reason_of(item)})" for item in left)
     return None if Verdict.CERTIFIED in verdicts else f"left in {checks[0].arm}: no check applies to this arm"
 
 
-def _reason(check: StoredCheck) -> str:
+def reason_of(check: StoredCheck) -> str:
+    """The reason why a check is undecided, in a clause."""
     if check.lacking:
         return _short(f"not run: {check.summary}")
     if SHORT_OF in check.details or check.bound is None or check.margin is None or check.bound <= check.margin:
@@ -57,28 +59,39 @@ TIMES = 10
 """Tokens that the suggested run may emit, in multiples of this run's."""
 
 
-def next_step(run: StoredRun, checks: Iterable[StoredCheck], store: str) -> str | None:
-    """The next command, with the change to the suite that it needs; None for a run that is decided.
+def next_steps(run: StoredRun, checks: Sequence[StoredCheck], store: str) -> list[str]:
+    """The commands that show and shrink a fault, or the one that may decide an undecided run; none after a pass."""
+    # AUDIT_STORE and the default folder hold for the next command too
+    at = "" if store == default_url() else f" --store {shlex.quote(store)}"
+    if run.exit_code == UNDECIDED:
+        return [f"{_undecided_step(run, checks)}{at}"]
+    faulty = [check for check in checks if check.verdict is Verdict.FAULT]
+    named = next((one.request for check in faulty for one in check.findings if "#" in one.request), None)
+    if named is None:
+        return []
+    place = f"{run.ulid} {shlex.quote(named)}{at}"
+    return [f"audit show {place}", f"audit minimize {place}"]
+
+
+def _undecided_step(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
+    """The command, with the change to the suite that it needs.
 
     Evidence that was not recorded comes first, because more tokens do not replace it. Repetitions help
     sampled arms only: a greedy arm repeats its own tokens.
     """
-    if run.exit_code != UNDECIDED:
-        return None
-    listed = list(checks)
-    suite, at = shlex.quote(_suite(run)), f" --store {shlex.quote(store)}"
-    if any(check.lacking for check in listed):
-        return f"give the arm the evidence that the table names (often record: full), then: audit run {suite}{at}"
-    undecided = {check.arm for check in listed if check.verdict is Verdict.INCONCLUSIVE}
+    suite = shlex.quote(_suite(run))
+    if any(check.lacking for check in checks):
+        return f"give the arms what the table names (often record: full), then: audit run {suite}"
+    undecided = {check.arm for check in checks if check.verdict is Verdict.INCONCLUSIVE}
     if not undecided:
-        return f"give every arm a check that applies to it, then: audit run {suite}{at}"
-    unmet = _unmet([check for check in listed if check.verdict is Verdict.INCONCLUSIVE])
+        return f"give every arm a check that applies to it, then: audit run {suite}"
+    unmet = _unmet([check for check in checks if check.verdict is Verdict.INCONCLUSIVE])
     if unmet:
         names = ", ".join(unmet)
-        return f"meet {names} as the table says, or write coverage: {{waive: [{names}]}}, then: audit run {suite}{at}"
+        return f"meet {names} as the table says, or write coverage: {{waive: [{names}]}}, then: audit run {suite}"
     if any(_greedy(run, name) for name in undecided):
-        return f"more prompts: audit plan {suite}{at}"
-    return f"more samples: audit run {suite} --until decided --max-tokens {TIMES * (run.tokens or 0)}{at}"
+        return f"more prompts: audit plan {suite}"
+    return f"more samples: audit run {suite} --until decided --max-tokens {TIMES * (run.tokens or 0)}"
 
 
 def _unmet(undecided: Iterable[StoredCheck]) -> list[str]:

@@ -10,7 +10,7 @@ from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.report.html.registry import Nothing, ReportSection, ReportSource
-from audit.report.tables.looks import left_lines, look_lines, next_step
+from audit.report.tables.looks import left_lines, look_lines, next_steps
 from audit.report.tables.results import SignedEntry
 from audit.report.tables.verdicts import account_lines, conclusion, lossy_lines, waived_lines
 from audit.store import StoredArm, StoredCheck, StoredDecision
@@ -51,7 +51,7 @@ class VerdictBoard:
     exit_code: int | None
     word: str
     conclusion: str
-    next_step: str | None
+    next_steps: tuple[str, ...]
     left: tuple[str, ...]
     remarks: tuple[str, ...]
     arms: tuple[StoredArm, ...]
@@ -78,7 +78,7 @@ def read(source: ReportSource) -> VerdictBoard | Nothing:
         exit_code=run.exit_code,
         word=word,
         conclusion=rest,
-        next_step=next_step(run, checks, source.store.url),
+        next_steps=tuple(next_steps(run, checks, source.store.url)),
         left=tuple(left_lines(checks)) if run.exit_code not in (0, None) else (),
         remarks=tuple(line for line in remarks if not line.startswith("left in ")),
         arms=arms,

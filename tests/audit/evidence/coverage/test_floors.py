@@ -48,7 +48,7 @@ def ran(folder: Path, more: str = "", prompts: int = 30, **changes: object) -> R
     listed[1:3] = [{"id": f"long{i}", "prompt": "it rains, and rains. " * 7 + "ab"[i]} for i in range(2)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in listed))
     store = str(folder / "audit.db")
-    done = invoke("run", str(folder / "suite.yaml"), "--store", store, "--results", str(folder / "results.json"))
+    done = invoke("run", str(folder / "suite.yaml"), "-v", "--store", store, "--results", str(folder / "results.json"))
     return Ran(done.exit_code, done.stdout + done.stderr, store)
 
 
@@ -166,7 +166,7 @@ def test_an_undecided_run_says_what_to_type_next(tmp_path):
 
 
 def test_a_run_without_its_evidence_is_told_to_record_more(lacking):
-    assert "\nnext: give the arm the evidence that the table names (often record: full)" in lacking.output
+    assert "\nnext: give the arms what the table names (often record: full)" in lacking.output
 
 
 def test_a_decided_run_needs_no_next_step(covered):
