@@ -50,11 +50,12 @@ class DirectedSampling:
     """The random stream of the request that it ends early; None for one of its own."""
 
     def applied(self, sampling: SamplingParams) -> SamplingParams:
-        """The arm's parameters with these changes."""
+        """The arm's parameters with these changes; the least length stays within the greatest."""
+        most = self.max_new_tokens or sampling.max_new_tokens
         return replace(
             sampling,
-            max_new_tokens=self.max_new_tokens or sampling.max_new_tokens,
-            min_tokens=self.min_tokens or sampling.min_tokens,
+            max_new_tokens=most,
+            min_tokens=min(self.min_tokens or sampling.min_tokens, most),
             stop_token_ids=(*sampling.stop_token_ids, *self.stop_token_ids),
             stop=(*sampling.stop, *self.stop),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from audit.errors import UserError
+from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import actor
 from audit.evidence.verdicts import Verdict
 from audit.report.requests.pieces import Pieces, pieces_of
@@ -30,6 +30,7 @@ from audit.store.base.connection import data_folder
 from audit.store.base.values import requests_named
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import Painted, echo, echo_painted, live, note
+from engine.core.errors import EngineError
 
 if TYPE_CHECKING:
     from audit.gate.policy import Policy
@@ -121,10 +122,10 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], ending: Ending = 
     pieces = pieces_of(result.run)
     if pieces.text is not None:
         store.add_pieces(outcome.run, pieces.text)
-    if ending.form != "json":
-        (print_summary if ending.form is None else print_tables)(store, result, pieces)
     path = ending.results or data_folder() / "runs" / outcome.run / "results.json"
     write_results(result, path)
+    if ending.form != "json":
+        (print_summary if ending.form is None else print_tables)(store, result, pieces)
     note(f"store {store.url}", f"results {path}")
     if ending.policy is None:
         return outcome.exit_code
@@ -178,10 +179,7 @@ def print_summary(store: Store, result: Results, pieces: Pieces) -> None:
     if lines:
         echo("", *lines)
     _conclude(result)
-    missing = overview.missing_lines(result) if result.run.exit_code == CANNOT_DECIDE else []
-    echo(*missing[: overview.MOST])
-    if len(missing) > overview.MOST:
-        echo(f"and more: audit show {result.run.ulid}")
+    echo(*(overview.missing_lines(result) if result.run.exit_code == CANNOT_DECIDE else []))
     echo(*interim_look_lines(result.run.events), f"run {result.run.ulid}")
     _follow(store, result)
 
@@ -201,9 +199,9 @@ def _place(store: Store, result: Results, pieces: Pieces) -> list[str]:
     try:
         key = requests_named(result.run.ulid, sorted(store.finished(result.run.ulid)), finding.request)[0]
         record = store.load_arm(result.run.ulid, key.arm, [key]).requests[0]
-    except (UserError, IndexError):
+        place = overview.wrong_place(finding, record.trace, pieces)
+    except (UserError, CannotDecide, EngineError, IndexError):
         return []
-    place = overview.wrong_place(finding, record.trace, pieces)
     return [] if place is None else [place]
 
 

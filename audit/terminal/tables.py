@@ -12,7 +12,6 @@ import contextlib
 import csv
 import io
 import json
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ import click
 
 from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
-from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw, width_of
+from audit.text.printer import Painted, echo_document, echo_painted, echo_raw, width_of_stdout
 from audit.text.unsafe import inert, shortened, visible
 
 Rows = Sequence[Sequence[Any]]
@@ -118,13 +117,13 @@ def _coloured(line: TableLine) -> Iterator[Painted]:
 def _width() -> int | None:
     """Maximum table width; None if each row takes one line of any length, as with `--wide`."""
     context = click.get_current_context(silent=True)
-    return None if context is not None and context.meta.get(WIDE) else width_of(sys.stdout)
+    return None if context is not None and context.meta.get(WIDE) else width_of_stdout()
 
 
 def _markdown(columns: Sequence[str], rows: Rows) -> None:
     numbers = [all(_numeric(row[index]) for row in rows) for index in range(len(columns))]
-    for line in table_lines(columns, (list(map(cell, row)) for row in rows), numbers):
-        echo(line)
+    # a document: its lines stay whole whatever the width
+    echo_document("\n".join(table_lines(columns, (list(map(cell, row)) for row in rows), numbers)))
 
 
 def _numeric(value: Any) -> bool:
@@ -137,7 +136,7 @@ def _json(columns: Sequence[str], rows: Rows) -> None:
 
 def _jsonl(columns: Sequence[str], rows: Rows) -> None:
     for row in rows:
-        echo(json.dumps(_named(columns, row), allow_nan=False))
+        echo_document(json.dumps(_named(columns, row), allow_nan=False))
 
 
 def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """All terminal and log output. Escapes control, bidi and invisible characters.
 
 A line is one line: a control, bidi or invisible character in it, a line break too, shows as its escape. A document
-(JSON, XML, Markdown, CSV) keeps its line breaks. Colours come from here only, on a terminal that has them. There a
-long line is broken between words, and a command at its end begins a line of its own, so that it can be copied whole.
+(JSON, XML, Markdown, CSV) keeps its line breaks. Colours come from here only, on a terminal that has them. There, and
+where `COLUMNS` says how wide stdout is, a long line is broken between words, and a command at its end begins a line of
+its own, so that it can be copied whole.
 """
 
 import os
@@ -65,7 +66,7 @@ def painted_lines(pieces: Sequence[Painted]) -> Iterator[list[Painted]]:
     """The pieces of one long line by lines that fit the terminal; all in one elsewhere."""
     shown = [Painted(visible(piece.text), piece.colour, piece.dim) for piece in pieces]
     start = 0
-    for line in _broken("".join(piece.text for piece in shown), width_of(sys.stdout)):
+    for line in _broken("".join(piece.text for piece in shown), width_of_stdout()):
         yield list(_cut(shown, start, start + len(line)))
         start += len(line)
 
@@ -110,11 +111,13 @@ def _styled(piece: Painted) -> str:
     return click.style(text, fg=piece.colour, dim=piece.dim or None) if piece.colour or piece.dim else text
 
 
-def width_of(stream: TextIO) -> int | None:
-    """Columns for a line: `COLUMNS` anywhere, a terminal's own; None for a pipe or a file."""
+def width_of_stdout() -> int | None:
+    """Columns for a line of stdout: `COLUMNS` anywhere, else a terminal's own; None for a pipe or a file."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns):
-        return int(columns)
+    return int(columns) if columns.isdecimal() and int(columns) else _width(sys.stdout)
+
+
+def _width(stream: TextIO) -> int | None:
     if not stream.isatty():
         return None
     try:
@@ -124,7 +127,7 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def _write_line(text: str, *, err: bool) -> None:
-    width = width_of(sys.stderr if err else sys.stdout)
+    width = _width(sys.stderr) if err else width_of_stdout()
     if width is None or len(text) <= width:
         _write(text, err=err)
         return

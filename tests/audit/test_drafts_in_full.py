@@ -47,7 +47,7 @@ def suite(folder, proposer, more="", prompts=16, rule="chain"):
 
 
 def run(folder, proposer, more="", store="audit.db", rule="chain"):
-    return invoke("run", str(suite(folder, proposer, more, rule=rule)), "--store", str(folder / store))
+    return invoke("run", str(suite(folder, proposer, more, rule=rule)), "-v", "--store", str(folder / store))
 
 
 def rows(result, *words):

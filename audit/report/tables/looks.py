@@ -8,7 +8,7 @@ from typing import Final
 from audit.evidence.verdicts import SHORT_OF, Verdict
 from audit.runs.interim_looks import interim_look_lines
 from audit.store import StoredCheck, StoredRun
-from audit.store.base.connection import default_url
+from audit.store.base.connection import default_url, parse_url, shown
 
 LONGEST: Final = 100
 """Characters of a reason; the table of verdicts has the whole."""
@@ -62,11 +62,13 @@ TIMES = 10
 def next_steps(run: StoredRun, checks: Sequence[StoredCheck], store: str) -> list[str]:
     """The commands that show and shrink a fault, or the one that may decide an undecided run; none after a pass."""
     # AUDIT_STORE and the default folder hold for the next command too
-    at = "" if store == default_url() else f" --store {shlex.quote(store)}"
+    at = "" if store == shown(parse_url(default_url())) else f" --store {shlex.quote(store)}"
     if run.exit_code == UNDECIDED:
         return [f"{_undecided_step(run, checks)}{at}"]
     faulty = [check for check in checks if check.verdict is Verdict.FAULT]
-    named = next((one.request for check in faulty for one in check.findings if "#" in one.request), None)
+    # a finding may name a request of a plain arm
+    requests = (one.request for check in faulty for one in check.findings if one.request.startswith(f"{check.arm}/"))
+    named = next(requests, None)
     if named is None:
         return []
     place = f"{run.ulid} {shlex.quote(named)}{at}"
@@ -81,14 +83,14 @@ def _undecided_step(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
     """
     suite = shlex.quote(_suite(run))
     if any(check.lacking for check in checks):
-        return f"give the arms what the table names (often record: full), then: audit run {suite}"
+        return f"give the arms the evidence that is missing (often record: full), then: audit run {suite}"
     undecided = {check.arm for check in checks if check.verdict is Verdict.INCONCLUSIVE}
     if not undecided:
         return f"give every arm a check that applies to it, then: audit run {suite}"
     unmet = _unmet([check for check in checks if check.verdict is Verdict.INCONCLUSIVE])
     if unmet:
         names = ", ".join(unmet)
-        return f"meet {names} as the table says, or write coverage: {{waive: [{names}]}}, then: audit run {suite}"
+        return f"meet {names}, or write coverage: {{waive: [{names}]}}, then: audit run {suite}"
     if any(_greedy(run, name) for name in undecided):
         return f"more prompts: audit plan {suite}"
     return f"more samples: audit run {suite} --until decided --max-tokens {TIMES * (run.tokens or 0)}"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
-from audit.evidence.coverage.rule import NOTHING_ACCEPTED
 from audit.evidence.verdicts import SHORT_OF, Finding, Verdict
 from audit.report.requests.generation import REJECTED, UNREACHED, token_lines
 from audit.report.requests.pieces import Pieces
@@ -23,6 +22,7 @@ MOST: Final = 8
 """Faulty checks, and lines of what is missing."""
 LONGEST: Final = 160
 """Characters of a fault or a reason; the table of verdicts has the whole."""
+TOO_FEW: Final = "too wide or too few: add prompts or samples"
 BEFORE: Final = 48
 """Characters of an answer before its first wrong token."""
 
@@ -52,9 +52,9 @@ def _claims(checks: Sequence[StoredCheck]) -> str:
     verdicts: dict[str, set[Verdict]] = {}
     for check in checks:
         verdicts.setdefault(check.claim, set()).add(Verdict.INCONCLUSIVE if check.lacking else check.verdict)
-    worst = {claim: next((one for one in MARKS if one in found), None) for claim, found in verdicts.items()}
+    worst = {claim: next((one for one in MARKS if one in reached), None) for claim, reached in verdicts.items()}
     marked = [f"{MARKS[verdict]}{claim}" for verdict in MARKS for claim in worst if worst[claim] is verdict]
-    return " ".join(marked) or "?no check applies"
+    return " ".join(marked) or "no check applies"
 
 
 def conclusion_of(result: Results) -> str:
@@ -69,13 +69,13 @@ def fault_lines(checks: Iterable[StoredCheck]) -> list[str]:
     """One line per faulty check, up to `MOST`."""
     faulty = [check for check in checks if check.verdict is Verdict.FAULT]
     lines = [f"{check.arm}: {check.check}: {shortened(check.summary, LONGEST)}" for check in faulty[:MOST]]
-    return lines + ([f"and {len(faulty) - MOST} more: audit show latest"] if len(faulty) > MOST else [])
+    return lines + ([f"and {len(faulty) - MOST} more, in audit show"] if len(faulty) > MOST else [])
 
 
 def first_finding(checks: Iterable[StoredCheck]) -> Finding | None:
-    """The first finding of a fault that names a request."""
+    """The first finding of a fault that names a step; findings about whole requests and arms have step 0."""
     faulty = (check for check in checks if check.verdict is Verdict.FAULT)
-    return next((finding for check in faulty for finding in check.findings if "#" in finding.request), None)
+    return next((finding for check in faulty for finding in check.findings if finding.step), None)
 
 
 def wrong_place(finding: Finding, trace: Trace, pieces: Pieces) -> str | None:
@@ -90,6 +90,8 @@ def wrong_place(finding: Finding, trace: Trace, pieces: Pieces) -> str | None:
             before += text if kept else ""
         elif line.step == finding.step:
             step.append(repr(text) if kept else f"[{text!r}]")
+    if not step:
+        return None
     return f"{finding.request}, step {finding.step}: after {before[-BEFORE:]!r} came {' '.join(step)}"
 
 
@@ -102,17 +104,17 @@ class _Missing:
 
 
 def missing_lines(result: Results) -> list[str]:
-    """By remedy, one line per arm with all that it gives; nothing of arms with a fault."""
+    """By remedy, one line per arm with all that it gives; of what does not fit into `MOST` lines only the remedy."""
     groups: dict[str, dict[str, list[str]]] = {}
     for check in result.checks:
         for one in _missing(check, result):
             of_arm = groups.setdefault(one.remedy, {}).setdefault(check.arm, [])
             of_arm += [] if one.what in of_arm else [one.what]
-    return [
-        line
-        for remedy, arms in groups.items()
-        for line in (remedy, *(f"  {arm}: {', '.join(items)}" for arm, items in arms.items()))
-    ]
+    lines: list[str] = []
+    for remedy, arms in groups.items():
+        whole = [remedy, *(f"  {arm}: {', '.join(items)}" for arm, items in arms.items())]
+        lines += whole if len(lines) + len(whole) <= MOST else [f"{remedy}; {len(arms)} arms, in audit show"]
+    return lines
 
 
 def _missing(check: StoredCheck, result: Results) -> Iterator[_Missing]:
@@ -124,13 +126,19 @@ def _missing(check: StoredCheck, result: Results) -> Iterator[_Missing]:
     elif check.verdict is not Verdict.INCONCLUSIVE:
         return
     elif short is None:
-        yield _Missing(f"{check.check} ({reason_of(check)})", "too wide or too few: add prompts or samples")
+        yield _Missing(f"{check.check} ({reason_of(check)})", TOO_FEW if _too_few(check) else "not decided")
     elif not short:
-        yield _Missing(check.check, NOTHING_ACCEPTED)
+        yield _Missing(check.check, "nothing was accepted: add prompts whose answers the draft foresees")
     else:
         least = {item.situation: item.least for item in result.coverage if item.arm == check.arm}
         for name, count in short.items():
             yield _Missing(f"{name} {count} of {least.get(name)}", f"too rare: {CATALOGUE[name].remedy}")
+
+
+def _too_few(check: StoredCheck) -> bool:
+    """True if more of the same decides: the bound is above the margin, or the check counts what it lacks."""
+    wide = check.bound is not None and check.margin is not None and check.bound > check.margin
+    return wide or check.summary.startswith("fewer than")
 
 
 def arm_lines(arms: Sequence[StoredArm]) -> Iterator[str]:

@@ -147,14 +147,20 @@ def limits(brief: Brief) -> Iterator[ProposedCase]:
     """The same requests on the same random numbers, with the greatest or the least length at such a place."""
     tried = {_lengths(request.trace.header.stream, request.trace.header.sampling) for request in brief.directed}
     for name, places in LIMITS.items():
-        proposed = (
-            _ended(brief, request, end, end.max_new_tokens or 0)
-            for request in (*brief.requests, *brief.directed)
-            for end in islice(places(request, brief), 1)
-            if _lengths(request.trace.header.stream, end.applied(request.trace.header.sampling)) not in tried
-        )
-        # what follows a shorter draft may differ
-        yield from _cheapest(proposed, 2 * brief.unmet.get(name, 0))
+        if name in brief.unmet:
+            proposed = (
+                _ended(brief, request, end, end.max_new_tokens or 0)
+                for request in (*brief.requests, *brief.directed)
+                for end in islice(_untried(places(request, brief), request.trace.header, tried), 1)
+            )
+            # what follows a shorter draft may differ
+            yield from _cheapest(proposed, 2 * brief.unmet[name])
+
+
+def _untried(
+    ends: Iterable[DirectedSampling], header: TraceHeader, tried: Container[tuple[int, int, int]]
+) -> Iterator[DirectedSampling]:
+    return (end for end in ends if _lengths(header.stream, end.applied(header.sampling)) not in tried)
 
 
 def _lengths(stream: int, sampling: SamplingParams) -> tuple[int, int, int]:
@@ -178,7 +184,9 @@ def _before_decisions(request: RequestRecord, _brief: Brief) -> Iterator[Directe
 
 
 def _inside_drafts(request: RequestRecord, brief: Brief) -> Iterator[DirectedSampling]:
-    """A minimum within a draft, and little beyond it."""
+    """A minimum within a draft, and little beyond it; a grammar allows none."""
+    if request.trace.header.sampling.structured is not None:
+        return
     for index in np.flatnonzero(_view(request, brief.facts).role(Role.ACCEPTED)).tolist():
         yield DirectedSampling(min_tokens=index + 1, max_new_tokens=min(brief.limit, index + 2))
 
@@ -191,15 +199,15 @@ LIMITS: Final[Mapping[str, Callable[[RequestRecord, Brief], Iterator[DirectedSam
 
 
 def again(brief: Brief) -> Iterator[ProposedCase]:
-    """The requests that showed a situation most often, on other random numbers; any request if none did."""
+    """The requests that showed a situation, on other random numbers, those first that showed it most often."""
     for name in (name for name in AGAIN if name in brief.unmet):
         counts = [(_occurred(name, request, brief.facts), request) for request in brief.requests]
         met = sorted((pair for pair in counts if pair[0]), key=lambda pair: -pair[0])
         missing = brief.unmet[name]
-        for count, request in islice(cycle(met or counts), brief.number - 1, None):
+        for count, request in islice(cycle(met), brief.number - 1, None):
             if missing <= 0:
                 break
-            missing -= max(count, 1)
+            missing -= count
             tokens = len(request.tokens)
             yield ProposedCase(_case(brief, request, request.trace.header.prompt, DirectedSampling()), tokens)
 
@@ -270,7 +278,7 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
         turn = (*prompt, *request.tokens)
         times = max(1, -(-(longest - len(prompt)) // len(turn)))
         case = _case(brief, request, (*turn * times, *prompt), DirectedSampling(max_new_tokens=most))
-        yield ProposedCase(case, most, brief.gamma + 2)
+        yield ProposedCase(case, most, min(most, brief.gamma + 2))
 
 
 KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole")
@@ -285,7 +293,7 @@ def shuffle(brief: Brief) -> Iterator[ProposedCase]:
         order = random.permutation(len(tokens)).tolist()
         most = min(brief.limit, max(len(request.tokens), 2 * (brief.gamma + 2)))
         case = _case(brief, request, [tokens[index] for index in order], DirectedSampling(max_new_tokens=most))
-        yield ProposedCase(case, most, brief.gamma + 2)
+        yield ProposedCase(case, most, min(most, brief.gamma + 2))
 
 
 UNLIKE: Final = (

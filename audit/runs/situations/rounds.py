@@ -18,7 +18,7 @@ from audit.runs.situations.generators import GENERATORS, Brief, ProposedCase
 from audit.store import Store
 from audit.suite.spec import Case, DirectedSampling, Suite
 from engine.backends import REGISTRY
-from engine.core.errors import InvalidRequest
+from engine.core.errors import CapacityError, InvalidRequest
 
 SHARES: Final = (0.3, 0.4, 0.5)
 """By round: the most tokens that the directed requests of an arm so far may emit, beside those of the run's mean arm.
@@ -137,6 +137,6 @@ def _fits(suite: Suite, arm: PreparedArm, case: Case) -> bool:
     """True if the engine takes the request: a prompt that was made longer may be too long for the model."""
     try:
         arm.engine.require(list(with_cases(suite, arm, [case]).requests.values()))
-    except InvalidRequest:
+    except (InvalidRequest, CapacityError):
         return False
     return True

@@ -15,7 +15,7 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
@@ -272,14 +272,6 @@ def _plain(value: Any) -> Any:
     return [getattr(value, place.name) for place in fields(value)] if isinstance(value, DraftSums) else value
 
 
-KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (float, int),
-    "int | None": (int, type(None)),
-}
-
-
 def _made(kind: type, values: Any) -> Any:
     """A row of a part; raises ValueError, TypeError: it is none."""
     if kind is ArmSample:
@@ -288,6 +280,7 @@ def _made(kind: type, values: Any) -> Any:
     if kind is ArmDraftSums:
         arm, sums, contradictions = values
         return ArmDraftSums(str(arm), None if sums is None else _made(DraftSums, sums), tuple(map(str, contradictions)))
-    if not all(isinstance(value, KINDS[str(place.type)]) for place, value in zip(fields(kind), values, strict=True)):
+    kinds = (int | float if one is float else one for one in get_type_hints(kind).values())
+    if not all(isinstance(value, one) for one, value in zip(kinds, values, strict=True)):
         raise ValueError("a value of another kind")
     return kind(*values)

@@ -1,5 +1,7 @@
 """Directed requests of arms with grammars, tools, filters and minimum lengths, on the bundled pair."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,12 @@ import yaml
 from audit.evidence.records import is_directed
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
+from audit.runs.situations.generators import ProposedCase
+from audit.runs.situations.rounds import _within
 from audit.store import Store
 from audit.suite.loader import load_suite
+from audit.suite.spec import Case, DirectedSampling
+from engine.core.types import SamplingParams
 from tests.support.observers import Silent
 
 pytestmark = pytest.mark.medium
@@ -58,6 +64,10 @@ CONTENTS = {
         {"rows": {"tool_calls": range(8)}, "proposer": DRAFT, "record": "topk", "tool_choice": "auto"},
         {"tool_call_at_step_end"},
     ),
+    "demanded calls": (
+        {"rows": {"tool_choices": range(0, 60, 8)}, "proposer": DRAFT, "record": "topk", "tool_choice": "required"},
+        {"rows_finish_together"},
+    ),
     "filters": (
         {"rows": {"chat": range(8), "safety": range(0, 48, 12)}, "filters": FILTERS},
         {"filter_at_length", "end_in_draft"},
@@ -77,3 +87,30 @@ def test_what_the_few_prompts_lack_comes_about(tmp_path, content):
     assert situations <= lacking
     assert (left, none, code) == (set(), [], 0)
     assert directed
+
+
+def test_a_prompt_that_repeats_beyond_the_context_is_left_out(tmp_path):
+    """The bundled target reads 1024 positions; the prompt, its answer and the prompt again are more."""
+    folder = tmp_path / "long"
+    folder.mkdir()
+    suite_of(folder, "on", {"chat": range(2)})
+    (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "the sea and the sun " * 110}) + "\n")
+    with Store.open(str(folder / "audit.db"), create=True) as store:
+        outcome = run(prepare(load_suite(folder / "suite.yaml")), store, Silent())
+    assert outcome.exit_code in (0, 3)
+
+
+def test_the_least_length_stays_within_the_greatest():
+    sampling = SamplingParams(max_new_tokens=40, min_tokens=12)
+    assert DirectedSampling(max_new_tokens=3).applied(sampling).min_tokens == 3
+    assert DirectedSampling(min_tokens=7, max_new_tokens=9).applied(sampling).min_tokens == 7
+    assert DirectedSampling().applied(sampling) == sampling
+
+
+def test_a_request_that_may_be_cut_fits_into_less_room():
+    case = Case("a", "w", "d", direction=DirectedSampling(max_new_tokens=20))
+    kept = ProposedCase(case, 20)
+    assert _within([kept], 19) == []
+    (cut,) = _within([replace(kept, least=6)], 9)
+    assert cut.direction == DirectedSampling(max_new_tokens=9)
+    assert _within([replace(kept, least=6)], 5) == []

@@ -71,17 +71,19 @@ def _watched(stops: bool) -> Iterator[Silent]:
     yield StopsAfter(30) if stops else Silent()
 
 
-def endings(name: str, folder: Path) -> Iterator[tuple[int, str]]:
+def endings(name: str, folder: Path) -> dict[int, str]:
     """The words of one run by width: of the command, then of the run as it is stored. Ids and folders have names."""
     with contextlib.chdir(folder), mock.patch.dict(os.environ, {"XDG_DATA_HOME": "data", "COLUMNS": str(WIDTHS[0])}):
         os.environ.pop("AUDIT_STORE", None)
         with mock.patch.object(run_session, "progress", return_value=_watched(name == "interrupted")):
             done = CliRunner().invoke(main, ["run", suite_file(Path(), **ENDINGS[name]).name])
+        texts = {}
         for width in WIDTHS:
             text = (done.stdout if width == WIDTHS[0] else _printed(width)) or done.stderr
             # a command begins a line of its own if it does not fit, which the folder's name decides
             text = text.replace(":\naudit ", ": audit ").replace(str(folder.resolve()), "FOLDER")
-            yield width, f"{re.sub('[0-9A-HJKMNP-TV-Z]{26}', 'RUN', text)}exit code {done.exit_code}\n"
+            texts[width] = f"{re.sub('[0-9A-HJKMNP-TV-Z]{26}', 'RUN', text)}exit code {done.exit_code}\n"
+    return texts
 
 
 def _printed(width: int) -> str:
@@ -100,5 +102,5 @@ if __name__ == "__main__":
     HOME.mkdir(exist_ok=True)
     for kind in ENDINGS:
         with tempfile.TemporaryDirectory() as made:
-            for columns, words in endings(kind, Path(made)):
+            for columns, words in endings(kind, Path(made)).items():
                 (HOME / f"{kind}-{columns}.txt").write_text(words, encoding="utf-8")

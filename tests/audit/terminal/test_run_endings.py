@@ -14,7 +14,7 @@ MOST = 25
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_the_end_of_a_run(tmp_path, name):
-    for width, text in endings(name, tmp_path):
+    for width, text in endings(name, tmp_path).items():
         lines = text.splitlines()
         assert text == (HOME / f"{name}-{width}.txt").read_text(encoding="utf-8")
         assert len(lines) <= MOST

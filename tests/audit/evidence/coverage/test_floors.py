@@ -166,7 +166,7 @@ def test_an_undecided_run_says_what_to_type_next(tmp_path):
 
 
 def test_a_run_without_its_evidence_is_told_to_record_more(lacking):
-    assert "\nnext: give the arms what the table names (often record: full)" in lacking.output
+    assert "\nnext: give the arms the evidence that is missing (often record: full)" in lacking.output
 
 
 def test_a_decided_run_needs_no_next_step(covered):
