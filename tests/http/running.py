@@ -48,5 +48,5 @@ def run_suite(name, baseline, candidate, folder, more=(), **changes):
         text = text.replace(old, new)
     path, store = folder / "suite.yaml", folder / "audit.db"
     path.write_text(text + FEW, encoding="utf-8")
-    done = invoke("run", str(path), "--store", str(store), "--results", str(folder / "results.json"), *more)
+    done = invoke("run", str(path), "-v", "--store", str(store), "--results", str(folder / "results.json"), *more)
     return Ran(done.exit_code, done.stdout, done.stderr, store)

@@ -52,7 +52,7 @@ def test_a_gate_that_asks_for_rows_cannot_decide_where_the_internals_moved(tmp_p
     (tmp_path / "policy.yaml").write_text(POLICY)
     assert load_policy(tmp_path / "policy.yaml").min_level is Level.L3
     store = ("--store", f"sqlite:///{tmp_path / 'audit.db'}")
-    ended = invoke("run", str(tmp_path / "suite.yaml"), *store)
+    ended = invoke("run", str(tmp_path / "suite.yaml"), "-v", *store)
     assert "rejection_sample_with_another_name" in ended.stdout
     assert ended.exit_code == 3, "the accounts are not all there"
     decided = invoke("gate", "latest", "--policy", str(tmp_path / "policy.yaml"), *store)

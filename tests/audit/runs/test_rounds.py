@@ -271,7 +271,7 @@ def test_the_command_prints_what_is_left_and_never_full_certainty(tmp_path):
     # the level of the first look is within rounding of 1
     path = str(suite_file(tmp_path, margin=0.001, alpha="0.001, confidence: 0.9999999"))
     store = ["--store", str(tmp_path / "own.db")]
-    done = invoke("run", path, "--until", "decided", "--max-tokens", str(ROUND), *store)
+    done = invoke("run", path, "-v", "--until", "decided", "--max-tokens", str(ROUND), *store)
     assert done.exit_code == 3, done.stderr
     assert "\nnot decided after 360 tokens in 1 look" in done.stdout
     assert "\nleft in chain: acceptance_theory (bound 0." in done.stdout
