@@ -94,7 +94,7 @@ def stopped_by_sigterm() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """The end of a run: where its results go, in which form they are printed, and the policy that decides."""
 
     results: Path | None = None
@@ -103,7 +103,7 @@ class Ending:
     policy: Policy | None = None
 
 
-def finish(store: Store, go: Callable[[Progress], RunOutcome], ending: Ending = Ending()) -> int:
+def finish(store: Store, go: Callable[[Progress], RunOutcome], ending: RunEnding = RunEnding()) -> int:
     """Run, print the verdicts and write the results; return the exit code, with a policy that of its decision."""
     try:
         with stopped_by_sigterm(), progress() as shown:

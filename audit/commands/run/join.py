@@ -13,7 +13,7 @@ from audit.report.tables.results import require_place
 from audit.store import Store
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import form_options, store_option, wide_option
-from audit.terminal.run_session import Ending, finish
+from audit.terminal.run_session import RunEnding, finish
 
 if TYPE_CHECKING:
     from audit.executors.join import StoredShard
@@ -52,7 +52,7 @@ def command(
         bundles = {shard for shard in shards if Path(shard).suffix == ".zip"}
         opened = stack.enter_context(Store.open(store, create=bundles == set(shards)))
         result = _shards(shards, opened, stack)
-        ending = Ending(results, form)
+        ending = RunEnding(results, form)
         ctx.exit(finish(opened, lambda shown: join(result, opened, shown, accept_changes=accept_changes), ending))
 
 

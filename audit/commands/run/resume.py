@@ -12,7 +12,7 @@ from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_runs
 from audit.terminal.executors import filling, worker_options
 from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
-from audit.terminal.run_session import Ending, announce, finish
+from audit.terminal.run_session import RunEnding, announce, finish
 
 
 @click.command("resume")
@@ -60,7 +60,7 @@ def command(
         excluded = {"until": stop_rule(record), "baseline": earlier}
         fill = filling(ctx, prepared, threads, granted, **excluded)
         begun = partial(resume, prepared, opened, name, accept_changes=accept_changes, fill=fill)
-        ctx.exit(finish(opened, begun, Ending(results, form)))
+        ctx.exit(finish(opened, begun, RunEnding(results, form)))
 
 
 def suite_path(record: StoredRun) -> str:

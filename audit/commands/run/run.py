@@ -15,7 +15,7 @@ from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_suites
 from audit.terminal.executors import filling, worker_options
 from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
-from audit.terminal.run_session import Ending, announce, finish
+from audit.terminal.run_session import RunEnding, announce, finish
 
 
 @click.command("run")
@@ -108,7 +108,7 @@ def command(
         prepared = share_of(prepared, part)
     fill = filling(ctx, prepared, threads, granted, until=until, baseline=baseline)
     reason = RunReason(purpose, ticket)
-    ending = Ending(results, form, decides)
+    ending = RunEnding(results, form, decides)
     with Store.open(store, create=True) as opened:
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, reason, fill), ending))
 
