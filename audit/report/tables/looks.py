@@ -45,9 +45,14 @@ def reason_of(check: StoredCheck) -> str:
     """The reason why a check is undecided, in a clause."""
     if check.lacking:
         return _short(f"not run: {check.summary}")
-    if SHORT_OF in check.details or check.bound is None or check.margin is None or check.bound <= check.margin:
-        return _short(check.summary)
-    return f"bound {check.bound:.3g}, margin {check.margin:g}"
+    if SHORT_OF not in check.details and is_wide(check):
+        return f"bound {check.bound:.3g}, margin {check.margin:g}"
+    return _short(check.summary)
+
+
+def is_wide(check: StoredCheck) -> bool:
+    """True if the bound is above the margin."""
+    return check.bound is not None and check.margin is not None and check.bound > check.margin
 
 
 def _short(summary: str) -> str:

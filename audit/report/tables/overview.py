@@ -8,7 +8,7 @@ from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.verdicts import SHORT_OF, Finding, Verdict
 from audit.report.requests.generation import REJECTED, UNREACHED, token_lines
 from audit.report.requests.pieces import Pieces
-from audit.report.tables.looks import UNDECIDED, reason_of
+from audit.report.tables.looks import UNDECIDED, is_wide, reason_of
 from audit.report.tables.results import Results
 from audit.report.tables.verdicts import conclusion, faults_of
 from audit.store import StoredArm, StoredCheck
@@ -137,8 +137,7 @@ def _missing(check: StoredCheck, result: Results) -> Iterator[_Missing]:
 
 def _too_few(check: StoredCheck) -> bool:
     """True if more of the same decides: the bound is above the margin, or the check counts what it lacks."""
-    wide = check.bound is not None and check.margin is not None and check.bound > check.margin
-    return wide or check.summary.startswith("fewer than")
+    return is_wide(check) or check.summary.startswith("fewer than")
 
 
 def arm_lines(arms: Sequence[StoredArm]) -> Iterator[str]:
