@@ -67,7 +67,7 @@ class PlannedCheck:
     spread: float | None
     """The measured spread behind `need`; None for the check's own assumption."""
     basis: str
-    """`run ULID`, or `defaults`."""
+    """`run ULID`, `a trial`, or `defaults`."""
     mend: str
     """Suggested change; empty if the evidence is enough."""
     lacking: bool = False
@@ -84,6 +84,8 @@ class ArmLoad:
     tokens: int
     most: int
     """Tokens if no request ends early."""
+    directed: int
+    """Tokens of directed requests beside them; 0 without an earlier run."""
     seconds: float
     fault: str | None
     """How the arm is broken on purpose, if it is."""
@@ -114,6 +116,12 @@ class RunHistory:
     checks: tuple[StoredCheck, ...] = ()
     here: StoredRun | None = None
     coverage: tuple[StoredCoverage, ...] = ()
+    trial: bool = False
+    """Both runs are a trial of the suite (`audit.runs.trial`), which no store keeps."""
+
+    def named(self, run: StoredRun) -> str:
+        """The name of one of these runs as a source of numbers."""
+        return "a trial" if self.trial else f"run {run.ulid}"
 
     def arm(self, planned: Arm) -> StoredArm | None:
         """The arm of that name, if its decoding settings match and it has finished requests."""
@@ -148,30 +156,36 @@ def _machine(hardware: Mapping[str, Any]) -> tuple[str, str]:
 
 def plan(suite: Suite, past: RunHistory) -> RunPlan:
     """Plan a suite with the facts from stored runs."""
-    rate, rate_from = _rate(past.here)
+    rate, rate_from = _rate(past)
     arms = plan_arms(suite)
     loads = tuple(_load(suite, arm, past, rate) for arm in arms)
     tokens = {other.arm: other.tokens for other in loads}
     checks = tuple(_checks(suite, arms, tokens, past))
-    total = sum(tokens.values())
+    total = sum(load.tokens + load.directed for load in loads)
     return RunPlan(FORMAT, suite.name, suite.sha256, loads, checks, total, total / rate, rate, rate_from, _code(checks))
 
 
-def _rate(here: StoredRun | None) -> tuple[float, str]:
+def _rate(past: RunHistory) -> tuple[float, str]:
+    here = past.here
     if here is None or here.finished_at is None or not here.tokens:
         return RATE, "the default, because the store has no finished run on this machine"
     seconds = (here.finished_at - here.started_at).total_seconds()
     if seconds <= 0.0:
         return RATE, f"the default, because run {here.ulid} took no measurable time"
-    return here.tokens / seconds, f"run {here.ulid} of {here.suite_name} on this machine"
+    emitted = sum(arm.counts.output + arm.counts.directed_output for arm in here.arms)
+    return emitted / seconds, f"{past.named(here)} of {here.suite_name} on this machine"
 
 
 def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
-    requests = len(slots(suite, arm))
-    before = past.arm(arm)
+    requests, fault = len(slots(suite, arm)), arm.plan.fault
     most = requests * arm.sampling.max_new_tokens
-    tokens = most if before is None else min(most, round(requests * before.counts.output / before.counts.requests))
-    return ArmLoad(arm.name, arm.kind, requests, tokens, most, tokens / rate, arm.plan.fault)
+    before = past.arm(arm)
+    if before is None:
+        return ArmLoad(arm.name, arm.kind, requests, most, most, 0, most / rate, fault)
+    # a longer run meets more situations by itself, so this is the most of them
+    directed = before.counts.directed_output
+    tokens = min(most, round(requests * before.counts.output / before.counts.requests))
+    return ArmLoad(arm.name, arm.kind, requests, tokens, most, directed, (tokens + directed) / rate, fault)
 
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:
@@ -189,7 +203,7 @@ def _check(
     spread = measured_spread(measured)
     design = _design(suite, arm, tokens, PlanAssumptions(spread))
     need = check.plan(params, design)
-    basis = f"run {past.same.ulid}" if measured is not None and past.same is not None else "defaults"
+    basis = "defaults" if measured is None or past.same is None else past.named(past.same)
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)
     reason = foreseen(check, params, design)
     outcome, mend = _outcome(design, need, given, reason)

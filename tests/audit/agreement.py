@@ -1,6 +1,7 @@
 """A suite planned and run: which checks each of the two says will not, and did not, run."""
 
 import json
+from datetime import datetime
 
 from audit.checks import REGISTRY
 from audit.evidence.verdicts import Verdict
@@ -32,6 +33,25 @@ def write_suite(folder, document, prompts):
     path = folder / "suite.yaml"
     path.write_text(json.dumps(whole))
     return load_suite(path)
+
+
+WORDS = {"enough": Verdict.CERTIFIED, "too_little": Verdict.INCONCLUSIVE, "not_run": Verdict.NOT_RUN}
+"""Outcomes of a plan, and the verdicts that a clean engine should get."""
+
+
+def misses(plan, results):
+    """Checks that ended otherwise than a plan said, of the documents of `audit plan --json` and of results.json."""
+    said = {(check["arm"], check["check"]): WORDS[check["outcome"]] for check in plan["checks"]}
+    ended = {(check["arm"], check["check"]): Verdict(check["verdict"]) for check in results["checks"]}
+    return {
+        key: (said.get(key), ended.get(key)) for key in said.keys() | ended.keys() if said.get(key) != ended.get(key)
+    }
+
+
+def run_seconds(results):
+    """The time from a run's beginning to its end."""
+    begun, ended = (datetime.fromisoformat(results["run"][name]) for name in ("started_at", "finished_at"))
+    return (ended - begun).total_seconds()
 
 
 def planned(suite):

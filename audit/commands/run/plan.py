@@ -1,4 +1,4 @@
-"""`audit plan`: compares the evidence that checks need with the suite's size. Loads no model and stores nothing."""
+"""`audit plan`: compares the evidence that checks need with the suite's size. Only a trial loads models."""
 
 from __future__ import annotations
 
@@ -8,44 +8,41 @@ import click
 
 from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_suites
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.durations import duration
 from audit.text.printer import echo
 
 if TYPE_CHECKING:
-    from audit.runs.sizing import PlannedCheck, RunPlan
+    from audit.runs.sizing import PlannedCheck, RunHistory, RunPlan
+    from audit.suite.spec import Suite
 
-ARMS = ("arm", "kind", "requests", "tokens", "at most", "time")
+ARMS = ("arm", "kind", "requests", "tokens", "at most", "directed", "time")
 CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "what to do")
 
 
 @click.command("plan")
 @click.argument("suite", shell_complete=complete_suites)
+@click.option("--trial", is_flag=True, help="First run one batch of the cases, and plan with its lengths and speed.")
+@allow_options
 @json_option
 @wide_option
 @store_option
 @click.pass_context
-def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
+def command(ctx: click.Context, suite: str, trial: bool, as_json: bool, store: str) -> None:
     """Estimate whether SUITE is large enough for its margins, and how long it takes.
 
     Spreads, lengths and speed come from the newest finished run in the store
-    if there is one, else from stated defaults.
+    if there is one, else from stated defaults. With --trial, one batch of
+    the suite's cases runs through every arm, in a store of its own that is
+    removed afterwards; lengths and speed come from there.
     Exit code 0: every check can decide at its margin. 2: the suite is invalid.
     3: a check would end inconclusive.
     """
     loaded = load_suite(suite)
-    from audit.evidence.environment import hardware
-    from audit.runs.sizing import RunHistory, history, plan
-    from audit.store import Store
-    from audit.store.base.connection import is_sqlite, parse_url, sqlite_path
+    from audit.runs.sizing import plan
 
-    target = parse_url(store)
-    past = RunHistory()
-    if not is_sqlite(target) or sqlite_path(target).is_file():
-        with Store.open(store, create=False, read_only=True) as opened:
-            past = history(opened, loaded.name, hardware())
-    size = plan(loaded, past)
+    size = plan(loaded, _trial(ctx, loaded) if trial else _history(loaded, store))
     if as_json:
         echo_json(size)
     else:
@@ -53,12 +50,34 @@ def command(ctx: click.Context, suite: str, as_json: bool, store: str) -> None:
     ctx.exit(size.exit_code)
 
 
+def _trial(ctx: click.Context, suite: Suite) -> RunHistory:
+    from audit.runs.trial import trial
+    from audit.terminal.run_session import progress
+
+    with progress() as shown:
+        return trial(suite, shown, allowed(ctx))
+
+
+def _history(suite: Suite, store: str) -> RunHistory:
+    from audit.evidence.environment import hardware
+    from audit.runs.sizing import RunHistory, history
+    from audit.store import Store
+    from audit.store.base.connection import is_sqlite, parse_url, sqlite_path
+
+    target = parse_url(store)
+    past = RunHistory()
+    if not is_sqlite(target) or sqlite_path(target).is_file():
+        with Store.open(store, create=False, read_only=True) as opened:
+            past = history(opened, suite.name, hardware())
+    return past
+
+
 def _print(plan: RunPlan) -> None:
     from audit.report.tables.verdicts import marked
 
     loads = plan.arms
     faults = {load.arm: load.fault for load in loads if load.fault}
-    rows = [(a.arm, a.kind.value, a.requests, a.tokens, a.most, duration(a.seconds)) for a in loads]
+    rows = [(a.arm, a.kind.value, a.requests, a.tokens, a.most, a.directed, duration(a.seconds)) for a in loads]
     echo_rows(ARMS, marked(rows, faults))
     echo("")
     echo_rows(CHECKS, marked([_row(check) for check in plan.checks], faults))
@@ -79,9 +98,8 @@ def _row(check: PlannedCheck) -> tuple[object, ...]:
     from audit.stats.power import MOST
 
     if check.need is None:
-        return (check.arm, check.check, "any", None, None, check.outcome, check.basis, check.mend or None)
-    units = "never" if check.need.units >= MOST else check.need.units
-    return (
-        *(check.arm, check.check, units, check.given),
-        *(check.need.unit, check.outcome.replace("_", " "), check.basis, check.mend or None),
-    )
+        needs: tuple[object, ...] = ("any", None, None)
+    else:
+        units = "never" if check.need.units >= MOST else check.need.units
+        needs = (units, check.given, check.need.unit)
+    return (check.arm, check.check, *needs, check.outcome.replace("_", " "), check.basis, check.mend or None)

@@ -24,6 +24,7 @@ from audit.stats.power import MOST
 from audit.store import Store
 from audit.suite.loader import load_suite
 from engine.core.types import RecordLevel
+from tests.audit.agreement import misses
 from tests.audit.invoke import invoke
 from tests.support.observers import Silent
 from tests.support.tiers import slow_unless
@@ -155,3 +156,19 @@ def test_a_bad_suite_is_one_line_and_exit_code_2(tmp_path):
     done = invoke("plan", str(path), "--store", str(tmp_path / "none.db"))
     assert done.exit_code == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.medium
+def test_a_trial_gives_lengths_and_spreads_and_leaves_nothing(tmp_path):
+    suite, store = suite_of(tmp_path, samples=6, margin=0.2), str(tmp_path / "audit.db")
+    plain, tried = (
+        json.loads(invoke("plan", str(suite), "--json", "--store", store, *more).stdout) for more in ((), ("--trial",))
+    )
+    assert plain["rate"] == RATE != tried["rate"]
+    assert {check["basis"] for check in tried["checks"]} == {"a trial"}
+    assert not (tmp_path / "audit.db").exists()
+    # scripted requests have no end token, so that both know the lengths
+    assert [load["tokens"] for load in tried["arms"]] == [load["tokens"] for load in plain["arms"]]
+    results = tmp_path / "results.json"
+    invoke("run", str(suite), "--store", store, "--results", str(results))
+    assert misses(tried, json.loads(results.read_text())) == {}
