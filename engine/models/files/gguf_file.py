@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -70,12 +70,11 @@ def folder_of(file: Path, source: str) -> FolderOnDisk:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specaudit" / f"gguf-{VERSION}"
     folder = cache / digest.sha256
     if not folder.is_dir():
-        # the package has no other way to a terminal; the command line shows what this logger has to say
-        logging.getLogger("engine").warning("%s: writing its weights in float32, once, to %s", source, folder)
+        note = f"{source}: writing its weights in float32, once, to {folder}"
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".", dir=cache) as scratch:
-                _write(file, Path(scratch, "model"), source)
+                _write(file, Path(scratch, "model"), source, note)
                 if digest_file(file.parent, file.name, str(file.parent)) != digest:
                     raise changed(source)
                 _keep(Path(scratch, "model"), folder)
@@ -93,7 +92,7 @@ def _keep(made: Path, folder: Path) -> None:
             raise
 
 
-def _write(file: Path, folder: Path, source: str) -> None:
+def _write(file: Path, folder: Path, source: str, note: str) -> None:
     try:
         import gguf
     except ModuleNotFoundError as error:
@@ -102,7 +101,7 @@ def _write(file: Path, folder: Path, source: str) -> None:
     try:
         reader = gguf.GGUFReader(file)
         fields = {name: field.contents() for name, field in reader.fields.items()}
-        _write_model(fields, {item.name: item for item in reader.tensors}, folder)
+        _write_model(fields, {item.name: item for item in reader.tensors}, folder, note)
     except OSError:
         raise
     except Exception as error:  # the package passes on whatever a broken file makes of its parser
@@ -113,20 +112,25 @@ def _write(file: Path, folder: Path, source: str) -> None:
         ) from error
 
 
-def _write_model(fields: Mapping[str, Any], stored: dict[str, Any], folder: Path) -> None:
+def _write_model(fields: Mapping[str, Any], stored: dict[str, Any], folder: Path, note: str) -> None:
     slowed = stored.pop(ROPE, None)
     config = _config(fields, tied="output.weight" not in stored)
     if slowed is not None:
         config["rope_parameters"] = _slowed(_plain(slowed), config)
+    _require_whole(stored, config)
+    if fields.get("tokenizer.ggml.model") != "no_vocab":
+        _write_tokenizer(fields, folder)
     tokens = fields.get("tokenizer.ggml.tokens", [])
     stated = [fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     ends = [*(at for at in stated if at is not None), *(at for at, token in enumerate(tokens) if token in ENDS)]
     generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": list(dict.fromkeys(ends)) or None}
     for name, document in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", "utf-8")
-    save_file(dict(_weights(stored, config)), folder / SINGLE, {"format": "pt"})
-    if fields.get("tokenizer.ggml.model") != "no_vocab":
-        _write_tokenizer(fields, folder)
+    # the package has no other way to a terminal; the command line shows what this logger has to say
+    logging.getLogger("engine").warning(note)
+    names = {published_name(name): item for name, item in stored.items()}
+    weights = {name: np.ascontiguousarray(halves(name, _plain(item), config)) for name, item in names.items()}
+    save_file(weights, folder / SINGLE, {"format": "pt"})
 
 
 def _config(fields: Mapping[str, Any], *, tied: bool) -> dict[str, Any]:
@@ -179,8 +183,8 @@ def _slowed(divisors: np.ndarray, config: Mapping[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def _weights(stored: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors by their published names; every one that the model has, and no other."""
+def _require_whole(stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks a tensor of the model, or has another one."""
     # imported late: a folder that is there needs no torch
     from engine.models.lean_weights import expected_shapes, read_config
 
@@ -190,8 +194,6 @@ def _weights(stored: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[t
     if odd:
         shapes = (list(known.get(odd[0], ())) or "none" for known in (actual, expected))
         raise ModelError("tensor {} has shape {}, where the model has {}".format(odd[0], *shapes))
-    for name, item in stored.items():
-        yield published_name(name), np.ascontiguousarray(halves(published_name(name), _plain(item), config))
 
 
 def _write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
