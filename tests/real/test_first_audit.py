@@ -15,7 +15,7 @@ from .smollm2 import make_folder
 
 pytestmark = pytest.mark.real
 CHATS = Path(__file__).with_name("chats.jsonl")
-FOLDER = Path(sys.prefix) / "smollm2"
+FOLDER = Path(sys.prefix) / "smollm2.gguf"
 
 
 def audit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
