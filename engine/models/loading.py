@@ -26,7 +26,7 @@ from engine.models.files.folder import (
     read_tensors,
     tokenizer_digest,
 )
-from engine.models.files.gguf_file import folder_of
+from engine.models.files.gguf_file import GgufFile, folder_of
 from engine.models.files.verified_files import pinned
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import check_tensors, read_config
@@ -75,7 +75,7 @@ class ResolvedSource:
 
     path: Path
     resolved: str
-    gguf_sha256: str | None = None
+    gguf: GgufFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
-    """A source whose folder was found and whose files have their digests; that of the GGUF file that they come from."""
+    """A source whose folder was found and whose files have their digests; and the GGUF file that they come from."""
 
     source: str
     resolved: str
     folder: ModelFolder
-    gguf_sha256: str | None = None
+    gguf: GgufFile | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class OpenedSource:
             "resolved": self.resolved if self.source.startswith("hf:") else self.source,
             "model_sha256": model_digest(self.folder.files),
             "tokenizer_sha256": tokenizer_digest(self.folder.files),
-            **({} if self.gguf_sha256 is None else {"gguf_sha256": self.gguf_sha256}),
+            **({} if self.gguf is None else {"gguf_sha256": self.gguf.sha256}),
         }
 
 
@@ -163,7 +163,7 @@ def open_source(source: str, revision: str | None = None, base: Path | None = No
         ModelError: the source does not exist, or its files are incomplete.
     """
     place = _find(source, revision, base)
-    return OpenedSource(source, place.resolved, open_folder(place.path, source), place.gguf_sha256)
+    return OpenedSource(source, place.resolved, open_folder(place.path, source), place.gguf)
 
 
 def load_opened(opened: OpenedSource, way: LoadOptions) -> LoadedModel:
@@ -229,7 +229,7 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"{source}: not a path ({_one_line(error)}); give the path of a folder") from error
     made = folder_of(path, source)
-    return ResolvedSource(made.path, str(made.path), made.gguf_sha256)
+    return ResolvedSource(made.path, str(made.path), made.gguf)
 
 
 def _download(source: str, name: str, revision: str | None) -> ResolvedSource:

@@ -49,11 +49,19 @@ ENDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class FolderOnDisk:
-    """A model folder, and the SHA-256 of the GGUF file that it comes from, if any."""
+class GgufFile:
+    """A GGUF file and its SHA-256."""
 
     path: Path
-    gguf_sha256: str | None
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOnDisk:
+    """A model folder, and the GGUF file that it comes from, if any."""
+
+    path: Path
+    gguf: GgufFile | None
 
 
 def folder_of(file: Path, source: str) -> FolderOnDisk:
@@ -80,7 +88,7 @@ def folder_of(file: Path, source: str) -> FolderOnDisk:
                 _keep(Path(scratch, "model"), folder)
         except OSError as error:
             raise ModelError(f"{source}: {cache}: {error.strerror}; make room, or set XDG_CACHE_HOME") from error
-    return FolderOnDisk(folder, digest.sha256)
+    return FolderOnDisk(folder, GgufFile(file, digest.sha256))
 
 
 def _keep(made: Path, folder: Path) -> None:
