@@ -26,7 +26,7 @@ from engine.models.files.folder import (
     read_tensors,
     tokenizer_digest,
 )
-from engine.models.files.gguf_file import GgufFile, folder_of
+from engine.models.files.gguf_file import GgufFile, ResolvedSource, folder_of
 from engine.models.files.verified_files import pinned
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import check_tensors, read_config
@@ -67,15 +67,6 @@ class SourceTokenizer:
 
     source: str
     tokenizer: Any | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedSource:
-    """A source that was found on disk."""
-
-    path: Path
-    resolved: str
-    gguf: GgufFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +219,7 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
         path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"{source}: not a path ({_one_line(error)}); give the path of a folder") from error
-    made = folder_of(path, source)
-    return ResolvedSource(made.path, str(made.path), made.gguf)
+    return folder_of(path, source)
 
 
 def _download(source: str, name: str, revision: str | None) -> ResolvedSource:

@@ -57,14 +57,15 @@ class GgufFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderOnDisk:
-    """A model folder, and the GGUF file that it comes from, if any."""
+class ResolvedSource:
+    """A model folder that was found on disk, its name in full, and the GGUF file that it comes from, if any."""
 
     path: Path
-    gguf: GgufFile | None
+    resolved: str
+    gguf: GgufFile | None = None
 
 
-def folder_of(file: Path, source: str) -> FolderOnDisk:
+def folder_of(file: Path, source: str) -> ResolvedSource:
     """The folder of a GGUF file, written now if the cache has none, or any other path itself.
 
     `source` is the path as messages name it.
@@ -73,7 +74,7 @@ def folder_of(file: Path, source: str) -> FolderOnDisk:
         ModelError: the file cannot be read, or holds a model of another kind; the cache stays as it was.
     """
     if not is_gguf(file):
-        return FolderOnDisk(file, None)
+        return ResolvedSource(file, str(file))
     digest = digest_file(file.parent, file.name, str(file.parent))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specaudit" / f"gguf-{VERSION}"
     folder = cache / digest.sha256
@@ -85,19 +86,12 @@ def folder_of(file: Path, source: str) -> FolderOnDisk:
                 _write(file, Path(scratch, "model"), source, note)
                 if digest_file(file.parent, file.name, str(file.parent)) != digest:
                     raise changed(source)
-                _keep(Path(scratch, "model"), folder)
+                Path(scratch, "model").rename(folder)
         except OSError as error:
-            raise ModelError(f"{source}: {cache}: {error.strerror}; make room, or set XDG_CACHE_HOME") from error
-    return FolderOnDisk(folder, GgufFile(file, digest.sha256))
-
-
-def _keep(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        # another process was faster
-        if not folder.is_dir():
-            raise
+            # unless another process was faster
+            if not folder.is_dir():
+                raise ModelError(f"{source}: {cache}: {error.strerror}; make room, or set XDG_CACHE_HOME") from error
+    return ResolvedSource(folder, str(folder), GgufFile(file, digest.sha256))
 
 
 def _write(file: Path, folder: Path, source: str, note: str) -> None:
@@ -240,12 +234,12 @@ def _write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
 
 
 def _splitter(split: str) -> pre_tokenizers.PreTokenizer:
-    expression = next((text for text, name in SPLITS.items() if name == split), None)
-    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=expression is None)
-    if expression is not None:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"), last])
-    if split == "smollm":
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), last])
-    if split == "gpt-2":
-        return last
-    raise ModelError(f"the way to split a text {split} is not known")
+    first: dict[str, list[pre_tokenizers.PreTokenizer]] = {
+        **{name: [pre_tokenizers.Split(Regex(text), "isolated")] for text, name in SPLITS.items()},
+        "smollm": [pre_tokenizers.Digits(individual_digits=True)],
+        "gpt-2": [],
+    }
+    if split not in first:
+        raise ModelError(f"the way to split a text {split} is not known")
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split not in SPLITS.values())
+    return pre_tokenizers.Sequence([*first[split], last])

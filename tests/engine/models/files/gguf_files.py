@@ -69,7 +69,7 @@ def copy_with(file: Path, out: Path, fields=(), tensors=(), kind=None) -> Path:
             writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
     wanted = {item.name: item.data for item in reader.tensors} | tensors
     for name, data in wanted.items():
-        if data is not None and kind is not None and data.ndim == 2:
+        if data is not None and kind is not None and data.ndim == 2 and data.shape[1] % 32 == 0:
             writer.add_tensor(name, gguf.quants.quantize(np.array(data), kind), raw_dtype=kind)
         elif data is not None:
             writer.add_tensor(name, np.array(data))
