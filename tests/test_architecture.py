@@ -30,9 +30,12 @@ WRITES = {
         for name in ("write", "writelines", "buffer.write")
     ),
 }
-STORE_LOG = ("audit/cli.py", "audit/store/base/run_lock.py", "audit/store/base/lock_wait.py")
-"""The log of the store, which the command line prints with `note`."""
-MAY_IMPORT = {"audit/terminal/live_table.py": "rich", **dict.fromkeys(STORE_LOG, "logging")}
+LOGS = (
+    *("audit/cli.py", "audit/store/base/run_lock.py", "audit/store/base/lock_wait.py"),
+    "engine/models/files/gguf_file.py",
+)
+"""The logs of the store and of the engine, which the command line prints with `note`."""
+MAY_IMPORT = {"audit/terminal/live_table.py": "rich", **dict.fromkeys(LOGS, "logging")}
 """The table of a run in progress makes its texts visible itself."""
 
 # one process parses every module

@@ -26,7 +26,7 @@ class Subject:
 
 
 def parse_subject(text: str) -> Subject:
-    """A subject from `ROLE=sha256:...` or `ROLE=FOLDER`, a model folder that is digested here.
+    """A subject from `ROLE=sha256:...` or `ROLE=FOLDER`, a model folder or GGUF file that is digested here.
 
     The role tokenizer digests the folder's tokenizer files, any other role its configuration and weights.
 
@@ -46,9 +46,10 @@ def parse_subject(text: str) -> Subject:
 def _folder_digest(role: str, folder: Path) -> str:
     # Imported here: the engine's model code imports torch, which digests on the command line do without.
     from engine.models.files.folder import model_digest, open_folder, tokenizer_digest
+    from engine.models.files.gguf_file import folder_of
 
     try:
-        files = open_folder(folder, str(folder)).files
+        files = open_folder(folder_of(folder, str(folder)).path, str(folder)).files
     except ModelError as error:
         raise UserError(f"--subject {role}: {' '.join(str(error).split())}") from error
     return tokenizer_digest(files) if role == TOKENIZER else model_digest(files)

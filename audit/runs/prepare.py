@@ -231,10 +231,13 @@ def artifacts(prepared: PreparedRun) -> list[ArtifactRef]:
 
 
 def model_artifacts(models: Iterable[ModelFacts]) -> Iterator[ArtifactRef]:
-    """Each model, and the target's tokenizer."""
+    """Each model, the GGUF file that it comes from, and the target's tokenizer."""
     for model in models:
         kind = "target" if model.name == "target" else "draft"
         yield ArtifactRef(kind, model.name, model.source, model.revision, model.sha256, model.manifest)
+        file = model.manifest.get("facts", {}).get("gguf_sha256")
+        if file:
+            yield ArtifactRef("gguf", f"gguf/{model.name}", model.source, None, file)
         if kind == "target" and model.tokenizer_sha256:
             yield ArtifactRef("tokenizer", "tokenizer", model.source, model.revision, model.tokenizer_sha256)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from audit.errors import CannotDecide, UserError
@@ -26,6 +27,7 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Rereading, Serving
 from engine.core.errors import EngineError, NumericsRefused
 from engine.core.types import Protocol, RecordLevel
+from engine.models.files.folder import is_gguf
 
 ARM: Final = "served"
 SUITE: Final = "serve"
@@ -71,8 +73,8 @@ class ServedSource:
         Raises:
             UserError: parts do not fit each other, or the suite has no such arm.
         """
-        # a file, or the name of a packaged suite; a model is a folder or the name of one
-        if find_suite(self.model).is_file():
+        # a file, or the name of a packaged suite; a model is a folder, the name of one, or a GGUF file
+        if find_suite(self.model).is_file() and not is_gguf(Path(self.model)):
             if self.draft or self.proposer:
                 raise UserError("--draft and --proposer belong to a model; the arm of a suite says itself what drafts")
             if self.numerics is not None:

@@ -12,6 +12,7 @@ from audit.text.schema_errors import suggestion
 from audit.text.unsafe import quoted
 from engine.backends.catalogue import BackendKind, SourceKind
 from engine.models import numerics
+from engine.models.files.folder import is_gguf
 
 BUNDLED: Final = "bundled:"
 HUB: Final = "hf:"
@@ -70,12 +71,14 @@ class ModelsParser:
         if SourceKind.SCRIPTED in self._kind.sources:
             return "scripted:SEED"
         served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""
-        return f"{served}a folder, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
+        return f"{served}a folder, a .gguf file, bundled:NAME or hf:ORG/NAME, or set backend: scripted"
 
     def _model_folder(self, place: Place, source: str) -> str:
         folder = self._folder / Path(source).expanduser()
+        if is_gguf(folder):
+            return str(folder)
         if not folder.is_dir():
-            problem = f"no model folder {quoted(str(folder))}; write a folder, bundled:NAME or hf:ORG/NAME"
+            problem = f"no model folder {quoted(str(folder))}; write a folder, .gguf file, bundled:NAME or hf:ORG/NAME"
             raise self._document.error(place, problem)
         if not (folder / "config.json").is_file():
             raise self._document.error(place, f"{quoted(str(folder))} has no config.json; name a model folder")

@@ -16,7 +16,7 @@ from engine.stream.interface import StreamSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model of a suite. `source` is `bundled:NAME`, a folder, or `hf:ORG/NAME`."""
+    """One model of a suite. `source` is `bundled:NAME`, a folder, a GGUF file, or `hf:ORG/NAME`."""
 
     name: str
     source: str

@@ -270,7 +270,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 }
 """By name of the column, in every table and view."""
 OF_TABLE: Final[Mapping[str, str]] = {
-    "artifact.kind": "target, draft, tokenizer, suite or policy",
+    "artifact.kind": "target, draft, gguf, tokenizer, suite or policy",
     "arm.kind": "baseline, control, reread or candidate",
     "check_result.name": "name of the check",
     "arm.name": "name of the arm, unique in its run",

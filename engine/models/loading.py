@@ -1,6 +1,6 @@
 """From the name of a model to a model in memory, with the digests of its files.
 
-Sources are `bundled:NAME`, `hf:ORG/NAME` or a folder. Every mistake is a
+Sources are `bundled:NAME`, `hf:ORG/NAME`, a folder or a GGUF file. Every mistake is a
 `ModelError` of one line that names the folder or file and the fix.
 """
 
@@ -26,6 +26,7 @@ from engine.models.files.folder import (
     read_tensors,
     tokenizer_digest,
 )
+from engine.models.files.gguf_file import GgufFile, ResolvedSource, folder_of
 from engine.models.files.verified_files import pinned
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import check_tensors, read_config
@@ -48,7 +49,7 @@ HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.
 class LoadedModel:
     """A model with its tokenizer and the source of both.
 
-    `resolved` is the resolved source: the folder, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
+    `resolved` is the resolved source: the folder, also of a GGUF file, `bundled:NAME`, or `hf:ORG/NAME@COMMIT`.
     `tokenizer` is a transformers tokenizer, None if the folder has none. `numerics` is the arithmetic in effect.
     """
 
@@ -69,14 +70,6 @@ class SourceTokenizer:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedSource:
-    """A source that was found on disk."""
-
-    path: Path
-    resolved: str
-
-
-@dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is loaded: the arguments of `load_model` of the same names."""
 
@@ -88,11 +81,12 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
-    """A source whose folder was found and whose files have their digests."""
+    """A source whose folder was found and whose files have their digests; and the GGUF file that they come from."""
 
     source: str
     resolved: str
     folder: ModelFolder
+    gguf: GgufFile | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -102,6 +96,7 @@ class OpenedSource:
             "resolved": self.resolved if self.source.startswith("hf:") else self.source,
             "model_sha256": model_digest(self.folder.files),
             "tokenizer_sha256": tokenizer_digest(self.folder.files),
+            **({} if self.gguf is None else {"gguf_sha256": self.gguf.sha256}),
         }
 
 
@@ -118,7 +113,7 @@ def load_model(
     """Load a model and its tokenizer.
 
     Args:
-        source: `bundled:NAME`, `hf:ORG/NAME`, or a folder.
+        source: `bundled:NAME`, `hf:ORG/NAME`, a folder, or a GGUF file.
         dtype: float32, float64 or bfloat16.
         loader: `lean` (own forward: llama, qwen2, qwen3) or `hf` (any causal model of transformers).
         revision: branch, tag or commit of an `hf:` source; `resolved` holds the resolved commit.
@@ -159,7 +154,7 @@ def open_source(source: str, revision: str | None = None, base: Path | None = No
         ModelError: the source does not exist, or its files are incomplete.
     """
     place = _find(source, revision, base)
-    return OpenedSource(source, place.resolved, open_folder(place.path, source))
+    return OpenedSource(source, place.resolved, open_folder(place.path, source), place.gguf)
 
 
 def load_opened(opened: OpenedSource, way: LoadOptions) -> LoadedModel:
@@ -209,7 +204,7 @@ def load_parts(source: str, *, dtype: str = "float32", base: Path | None = None)
 
 def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSource:
     if not source.isprintable():
-        raise ModelError(f"{source!r}: a source is one line; give bundled:NAME, hf:ORG/NAME or a folder")
+        raise ModelError(f"{source!r}: a source is one line; give bundled:NAME, hf:ORG/NAME, a folder or a .gguf file")
     kind, _, name = source.partition(":")
     if kind == "hf":
         return _download(source, name, revision)
@@ -218,13 +213,13 @@ def _find(source: str, revision: str | None, base: Path | None) -> ResolvedSourc
     if kind == "bundled":
         return ResolvedSource(bundled_folder(source), source)
     if not source:
-        raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME or a folder")
+        raise ModelError("a model's source is empty; give bundled:NAME, hf:ORG/NAME, a folder or a .gguf file")
     try:
         path = ((base or Path()) / Path(source).expanduser()).resolve()
         path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"{source}: not a path ({_one_line(error)}); give the path of a folder") from error
-    return ResolvedSource(path, str(path))
+    return folder_of(path, source)
 
 
 def _download(source: str, name: str, revision: str | None) -> ResolvedSource:

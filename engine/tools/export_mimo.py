@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m engine.tools.export_mimo",
         description="a target and its MTP module as one folder in MiMo's layout",
     )
-    parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
+    parser.add_argument("--target", required=True, help="a folder, a .gguf file, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--head", required=True, help="its MTP module, likewise")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     given = parser.parse_args(arguments)

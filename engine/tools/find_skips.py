@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m engine.tools.find_skips", description="find a skip set for layer_skip"
     )
-    parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
+    parser.add_argument("--target", required=True, help="a folder, a .gguf file, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--data", type=Path, required=True, help="UTF-8 text of the kind to be generated")
     parser.add_argument("--dtype", default="float32", help="float32, float64 or bfloat16")
     parser.add_argument("--sequences", type=int, default=8, help="number of token runs to compare")

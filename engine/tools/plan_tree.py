@@ -205,8 +205,8 @@ def _plan(given: argparse.Namespace) -> TreePlan:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.tools.plan_tree", description="plan a tree for sequoia")
-    parser.add_argument("--target", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
-    parser.add_argument("--draft", required=True, help="a folder, bundled:NAME or hf:ORG/NAME")
+    parser.add_argument("--target", required=True, help="a folder, a .gguf file, bundled:NAME or hf:ORG/NAME")
+    parser.add_argument("--draft", required=True, help="a folder, a .gguf file, bundled:NAME or hf:ORG/NAME")
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with messages or prompt")
     parser.add_argument("--out", type=Path, help="JSON file for the plan")
     parser.add_argument("--temperature", type=float, default=1.0)

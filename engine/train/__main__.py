@@ -15,6 +15,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engine.core.registry import HEAD_TRAINERS, resolve
+from engine.models.files.gguf_file import folder_of
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, CardSources, write_cards
 from engine.train.chat import write_response_template
@@ -130,11 +131,12 @@ def make_head(name: str, work: Path) -> None:
 
 def make_own_head(name: str, arguments: argparse.Namespace) -> None:
     """A draft head of the user's target, or the target with early exits, on the user's text."""
-    text = user_data.load_corpus(arguments.data, arguments.target)
+    target = folder_of(arguments.target, str(arguments.target)).path
+    text = user_data.load_corpus(arguments.data, target)
     if name == EXITS:
-        train_early_exit(arguments.target, text, arguments.out, say)
+        train_early_exit(target, text, arguments.out, say)
     else:
-        teacher = user_data.load_teacher(arguments.target)
+        teacher = user_data.load_teacher(target)
         resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, arguments.out, say))
 
 
@@ -143,7 +145,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
     parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEAD_TRAINERS]))
     parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
-    parser.add_argument("--target", type=Path, help="folder of the user's own target")
+    parser.add_argument("--target", type=Path, help="folder or .gguf file of the user's own target")
     parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
     parser.add_argument("--out", type=Path, help="folder to write the head to")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")

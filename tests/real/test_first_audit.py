@@ -12,11 +12,11 @@ import yaml
 from audit.store import Store
 from tests.audit.agreement import misses, run_seconds
 
-from .smollm2 import make_folder
+from .smollm2 import copy_model
 
 pytestmark = pytest.mark.real
 CHATS = Path(__file__).with_name("chats.jsonl")
-FOLDER = Path(sys.prefix) / "smollm2"
+MODEL = Path(sys.prefix) / "smollm2.gguf"
 MINUTES = 5
 """Of training; the page about drafts has what longer ones give."""
 FAULTS = (
@@ -45,7 +45,7 @@ class Audited:
     def __init__(self, folder: Path, name: str, *options: str) -> None:
         self.folder, self.suite = folder, folder / f"{name}.yaml"
         written = python(
-            folder, "audit", "init", str(FOLDER), "--prompts", str(CHATS), "--out", self.suite.name, *options
+            folder, "audit", "init", str(MODEL), "--prompts", str(CHATS), "--out", self.suite.name, *options
         )
         assert written.returncode == 0, written.stderr
         self.plan = json.loads(audit(folder, "plan", self.suite.name, "--trial", "--json").stdout)
@@ -61,7 +61,7 @@ class Audited:
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
     """The audit of n-gram drafts."""
-    make_folder(FOLDER)
+    copy_model(MODEL)
     return Audited(tmp_path_factory.mktemp("first"), "copied")
 
 
@@ -71,7 +71,7 @@ def drafted(copied):
     texts = audit(copied.folder, "query", "texts", copied.results["run"]["ulid"], "--format", "jsonl")
     assert texts.returncode == 0, texts.stderr
     (copied.folder / "texts.jsonl").write_text(texts.stdout)
-    options = ("--target", str(FOLDER), "--data", "texts.jsonl", "--out", "draft", "--minutes", str(MINUTES))
+    options = ("--target", str(MODEL), "--data", "texts.jsonl", "--out", "draft", "--minutes", str(MINUTES))
     trained = python(copied.folder, "engine.train", "draft", *options)
     print(trained.stderr)
     assert trained.returncode == 0, trained.stderr

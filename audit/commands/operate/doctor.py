@@ -57,7 +57,7 @@ class Probe:
 
 
 @click.command("doctor")
-@click.option("--model", help="Folder, bundled:NAME or hf:ORG/NAME to probe numerics with.  [default: bundled:target]")
+@click.option("--model", help="Source of a model to probe numerics with.  [default: bundled:target]")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @json_option
 @wide_option

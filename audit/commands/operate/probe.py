@@ -26,7 +26,7 @@ COLUMNS = ("feature", "outcome", "detail")
 @click.option("--api-key-env", metavar="NAME", help="Variable of the environment that holds the API key.")
 @click.option("--suite", "out", type=click.Path(path_type=Path), metavar="FILE", help="Write a suite to this new file.")
 @click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
-@click.option("--target", metavar="SOURCE", help="For the suite: the target's files, a folder or hf:ORG/NAME.")
+@click.option("--target", metavar="SOURCE", help="For the suite: the target's folder, .gguf file or hf:ORG/NAME.")
 @json_option
 def command(
     url: str,

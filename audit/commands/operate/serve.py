@@ -27,7 +27,7 @@ COUNT: Final = click.IntRange(min=1)
 
 @click.command("serve")
 @click.argument("model")
-@click.option("--draft", metavar="SOURCE", help="The draft model: a folder, bundled:NAME or hf:ORG/NAME.")
+@click.option("--draft", metavar="SOURCE", help="The draft model: a folder, .gguf file, bundled:NAME or hf:ORG/NAME.")
 @click.option("--proposer", metavar="KIND", help="What drafts. Default: draft_model with --draft, else nothing.")
 @click.option("--gamma", type=COUNT, default=GAMMA, show_default=True, help="Most drafted tokens per step.")
 @click.option("--arm", metavar="NAME", help="The arm, if MODEL is a suite; needed if it has several.")

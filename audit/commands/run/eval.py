@@ -43,7 +43,7 @@ def model_options(function: F) -> F:
     """MODEL and the options that say what drafts."""
     for option in (
         click.argument("model"),
-        click.option("--draft", metavar="SOURCE", help="The draft model: a folder, bundled:NAME or hf:ORG/NAME."),
+        click.option("--draft", metavar="SOURCE", help="The draft: a folder, .gguf file, bundled:NAME or hf:ORG/NAME."),
         click.option("--proposer", metavar="KIND", help="What drafts. Default: draft_model with --draft."),
         click.option("--gamma", type=COUNT, default=GAMMA, show_default=True, help="Most drafted tokens per step."),
         click.option("--arm", metavar="NAME", help="The arm, if MODEL is a suite; needed if it has several."),

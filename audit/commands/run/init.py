@@ -12,11 +12,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command("init")
 @click.argument("target")
-@click.option("--draft", metavar="SOURCE", help="The draft: a folder, hf:ORG/NAME or bundled:NAME. Default: n-grams.")
+@click.option("--draft", metavar="SOURCE", help="The draft, in the same way as TARGET. Default: n-grams.")
 @click.option("--prompts", type=FILE, help="Prompts as JSON lines. Default: packaged ones.")
 @click.option("--out", type=FILE, help="The new suite. Default: the model's name and .yaml, in this folder.")
 def command(target: str, draft: str | None, prompts: Path | None, out: Path | None) -> None:
-    """Write a suite for TARGET, a model folder, hf:ORG/NAME or bundled:NAME.
+    """Write a suite for TARGET, a model folder, a .gguf file, hf:ORG/NAME or bundled:NAME.
 
     Reads the configuration and the tokenizer, and compares the draft's tokenizer with the target's. The suite has a
     greedy and a sampled arm, prompts that the model can take, and sizes at which the default checks can decide. A
@@ -29,12 +29,7 @@ def command(target: str, draft: str | None, prompts: Path | None, out: Path | No
 
     if target.startswith(("http://", "https://")):
         raise UserError(f"{target} is a server; write: audit probe {target} --suite FILE")
-    if Path(target).suffix == ".gguf":
-        raise UserError(
-            f"{target} is a GGUF file; give the folder that it was made from, or serve it with llama.cpp and write: "
-            "audit probe URL --suite FILE"
-        )
-    place = out or Path(f"{Path(target.partition(':')[2] or target).resolve().name}.yaml")
+    place = out or Path(f"{Path(target.partition(':')[2] or target).resolve().name.removesuffix('.gguf')}.yaml")
     require_new(place)
     text = suite_text(FirstSuite(target, draft, prompts, place))
     with staged({place: text.encode("utf-8")}):

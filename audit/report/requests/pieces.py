@@ -73,13 +73,14 @@ def recorded_pieces(store: Store, run: StoredRun) -> Pieces:
 
 def _folder(name: str) -> Path | None:
     """The folder of a source; None for one that is not a folder here."""
-    if name.startswith(SourceKind.BUNDLED):
-        from engine.core.errors import ModelError
-        from engine.models.files.folder import bundled_folder
+    from engine.core.errors import ModelError
+    from engine.models.files.folder import bundled_folder
+    from engine.models.files.gguf_file import folder_of
 
-        try:
+    try:
+        if name.startswith(SourceKind.BUNDLED):
             return bundled_folder(name)
-        except ModelError:
-            return None
-    path = Path(name).expanduser()
+        path = folder_of(Path(name).expanduser(), name).path
+    except ModelError:
+        return None
     return path if path.is_dir() else None

@@ -40,7 +40,7 @@ class RunStatus(StrEnum):
 class ArtifactRef:
     """An artifact of a run.
 
-    `kind` is target, draft, tokenizer, suite or policy; `role` is its use in the
+    `kind` is target, draft, gguf, tokenizer, suite or policy; `role` is its use in the
     run; `name` and `role` together are unique in a run.
     """
 

@@ -88,7 +88,7 @@ class Base(DeclarativeBase):
 
 
 class ArtifactRow(Base):
-    """An artifact of a run, by content: target, draft, tokenizer, suite or policy."""
+    """An artifact of a run, by content: target, draft, gguf, tokenizer, suite or policy."""
 
     __tablename__ = "artifact"
     __table_args__ = (UniqueConstraint("kind", "sha256"),)

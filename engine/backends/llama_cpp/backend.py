@@ -17,9 +17,10 @@ from engine.backends.process.arm import ConvertedEngine
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
 from engine.backends.process.record import AnswerTerms, ReadAnswer, decoded_facts, end_of, single_steps
-from engine.backends.process.settings import SCORED
+from engine.backends.process.settings import SCORED, ProcessSettings
 from engine.core.child import Frame
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
+from engine.models.loading import OpenedSource
 from engine.record.effective import Effective
 from engine.record.foreign.requests import ForeignEngine, ForeignRecord
 
@@ -86,6 +87,24 @@ class LlamaBackend(ConvertedBackend):
     """Arms of the same way of speculating and of the same batch share a server."""
 
     kind, converter = EngineKind(own.PROGRAM, own.settings_of, LlamaEngine), CONVERTER
+
+    def require(self, opened: OpenedSource) -> None:
+        """Refuse a model that cannot be converted; a GGUF file is not. Raises ModelError."""
+        if opened.gguf is None:
+            super().require(opened)
+
+    def model(self, name: str, settings: ProcessSettings) -> Converted:
+        """The GGUF file itself where the source is one, or a converted model."""
+        opened = self.opened[name]
+        if opened.gguf is None or name in settings.folders:
+            return super().model(name, settings)
+        folder = self.work.path / name
+        folder.mkdir(exist_ok=True)
+        link = folder / MODEL
+        link.unlink(missing_ok=True)
+        link.symlink_to(opened.gguf.path)
+        manifest = {"precision": "as in the file", "rounding": own.ROUNDED, "packages": {}}
+        return Converted(folder, opened.facts["model_sha256"], opened.gguf.sha256, manifest)
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver."""

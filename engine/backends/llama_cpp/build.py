@@ -12,13 +12,11 @@ import gguf
 import numpy as np
 
 from engine.backends.llama_cpp.convert import MODEL, GgufVocabulary, vocabulary_of
-from engine.backends.llama_cpp.tensors import named_tensors
 from engine.backends.process.convert import weights_of
+from engine.models.files.gguf_format import NO_MERGE, named_tensors
 
 ALL_F32: Final = 0
 """The type of a file without any rounded tensor."""
-NO_MERGE: Final = "[no] [merge]"
-"""Stands for none, which llama.cpp's loader refuses: a text begins as single characters, so these parts never occur."""
 
 
 def build(source: Path, out: Path) -> None:

@@ -12,21 +12,12 @@ from typing import Any, Final
 from engine.backends.llama_cpp.settings import PROGRAM
 from engine.backends.process.convert import ModelConverter, paths_of, require_known
 from engine.core.errors import ModelError
+from engine.models.files.gguf_format import CONTROL, NORMAL, SPLITS, UNUSED, USER_DEFINED
 from engine.models.loading import OpenedSource
 
 MODEL: Final = "model.gguf"
 MOST_ENDS: Final = 3
 """A GGUF file names three tokens that end an answer: of a text, of a turn, of a message."""
-NORMAL: Final = 1
-CONTROL: Final = 3
-USER_DEFINED: Final = 4
-UNUSED: Final = 5
-"""Kinds of tokens, as a GGUF file numbers them."""
-WORDS: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-SPLITS: Final[Mapping[str, str]] = {WORDS % "{1,3}": "llama-bpe", WORDS % "": "qwen2"}
-"""llama.cpp's names of ways to split a text, by their expression."""
 
 
 def require_convertible(opened: OpenedSource) -> None:

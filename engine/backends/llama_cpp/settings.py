@@ -53,6 +53,7 @@ WAYS: Final[Mapping[str, str]] = {
     "ngram_mod": "ngram-mod",
 }
 """The engine's names of the proposers."""
+ROUNDED: Final = "the file's own; llama.cpp multiplies blocks of rounded weights with rounded activations"
 SYNTHETIC: Final = "synth"
 """Begins the engine's options that replace verification by an acceptance that the user chooses."""
 

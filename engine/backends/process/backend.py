@@ -119,14 +119,18 @@ class ConvertedBackend(ProcessBackend[Converted]):
     def __init__(self, models: Mapping[str, ModelSource]) -> None:
         super().__init__(models)
         for opened in self.opened.values():
-            self.converter.require(opened)
-        self.home = self._home = WorkFolder(self.converter.kind)
+            self.require(opened)
+        self.home = self.work = WorkFolder(self.converter.kind)
         self._converted: dict[str, Converted] = {}
+
+    def require(self, opened: OpenedSource) -> None:
+        """Refuse a model that the engine cannot run. Raises ModelError."""
+        self.converter.require(opened)
 
     def close(self) -> None:
         """End all engines, and remove what was converted."""
         super().close()
-        self._home.remove()
+        self.work.remove()
 
     def model(self, name: str, settings: ProcessSettings) -> Converted:
         """A converted model."""
@@ -141,5 +145,5 @@ class ConvertedBackend(ProcessBackend[Converted]):
             return converted
         if name not in self._converted:
             python = interpreter(settings.python, self.converter.program.name)
-            self._converted[name] = convert(self.converter, opened, python, self._home.path / name)
+            self._converted[name] = convert(self.converter, opened, python, self.work.path / name)
         return self._converted[name]

@@ -93,6 +93,11 @@ class ModelFolder:
         return ()
 
 
+def is_gguf(path: Path) -> bool:
+    """True for a file that `gguf_file` turns into a folder."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
 def open_folder(path: Path, label: str) -> ModelFolder:
     """Read the configuration of a model folder and digest its files.
 
@@ -100,8 +105,8 @@ def open_folder(path: Path, label: str) -> ModelFolder:
         ModelError: no such folder, no config.json, broken JSON, or pickled weights only.
     """
     if not path.is_dir():
-        raise ModelError(f"{label}: no such folder; give the path of a folder with config.json and safetensors weights")
-    files = {name: _digest_file(path, name, label) for name in _names(path, CONFIG_PATTERNS, label)}
+        raise ModelError(f"{label}: no such folder; give a folder with config.json and safetensors, or a .gguf file")
+    files = {name: digest_file(path, name, label) for name in _names(path, CONFIG_PATTERNS, label)}
     config, generation = (_digested_json(path, files.get(name), label) for name in CONFIG_PATTERNS)
     if config is None:
         raise ModelError(f"{label}: config.json is missing; give the folder that save_pretrained wrote")
@@ -109,7 +114,7 @@ def open_folder(path: Path, label: str) -> ModelFolder:
     if not any(path.glob("*.safetensors")):
         _refuse_pickles(path, label)
     names = _names(path, (*WEIGHT_PATTERNS, *TOKENIZER_PATTERNS), label)
-    files |= {name: _digest_file(path, name, label) for name in names}
+    files |= {name: digest_file(path, name, label) for name in names}
     return ModelFolder(path, label, config, generation or {}, tuple(files[name] for name in sorted(files)))
 
 
@@ -192,7 +197,12 @@ def _names(path: Path, patterns: tuple[str, ...], label: str) -> list[str]:
     return names
 
 
-def _digest_file(path: Path, name: str, label: str) -> ModelFile:
+def digest_file(path: Path, name: str, label: str) -> ModelFile:
+    """The digest of the file `name` in the folder `path`, which messages call `label`.
+
+    Raises:
+        ModelError: the file cannot be read, or changed meanwhile.
+    """
     try:
         with (path / name).open("rb") as stream:
             state = state_of(stream.fileno())
@@ -221,7 +231,7 @@ def digest_of_tokenizer(path: Path, label: str) -> str:
         ModelError: a file cannot be read.
     """
     names = _names(path, TOKENIZER_PATTERNS, label)
-    return tokenizer_digest(tuple(_digest_file(path, name, label) for name in names))
+    return tokenizer_digest(tuple(digest_file(path, name, label) for name in names))
 
 
 def _digest(files: tuple[ModelFile, ...], patterns: tuple[str, ...]) -> str:

@@ -81,7 +81,7 @@ def test_the_names_of_bundled_models_stay(models):
         (["models/plain"], "models/plain has no chat template, which the packaged prompts need; add --prompts FILE"),
         (["models/plain", "--prompts", "chats.jsonl"], "chats.jsonl: messages need a chat template, which"),
         (["models/target", "--prompts", "none.jsonl"], "none.jsonl"),
-        (["small.gguf"], "small.gguf is a GGUF file; give the folder"),
+        (["small.gguf"], "small.gguf: no such folder; give a folder with config.json and safetensors, or a .gguf file"),
         (["http://localhost:8000"], "audit probe http://localhost:8000 --suite FILE"),
         (["models/target", "--out", "rows.jsonl"], "rows.jsonl: the file exists"),
     ],

@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from engine.backends import open_backend
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
 from engine.models.files.folder import bundled_folder
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of
+from tests.engine.models.files.gguf_files import copy_with
 from tests.process_engines.engines import LLAMA, generated, only
 
 pytestmark = only(LLAMA)
@@ -39,6 +42,24 @@ def test_a_converted_file_holds_the_weights_bit_for_bit(converted):
     for name, source in same.items():
         assert np.array_equal(tensors[name].data.reshape(-1), weights[f"{source}.weight"].reshape(-1))
     assert converted["target"].manifest["rounding"].startswith("none")
+
+
+def test_a_gguf_file_is_loaded_as_it_is(converted, tmp_path, monkeypatch):
+    """The server multiplies rounded blocks, and its rows are near those of the unpacked weights."""
+    import gguf
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kind = gguf.GGMLQuantizationType.Q8_0
+    file = copy_with(converted["target"].folder / "model.gguf", tmp_path / "q8.gguf", kind=kind)
+    backend = open_backend("llama_cpp", {"target": ModelSource(str(file))})
+    try:
+        engine = backend.arm(EngineSpec(Protocol.GREEDY, engine={"threads": 1}, **LLAMA.arms["plain"]))
+        assert any("rounded activations" in str(fact) for fact in engine.effective_config().facts.values())
+        for answer in generated(engine, SamplingParams(max_new_tokens=16)):
+            reference = decode(engine.anchor(answer.request, answer.tokens).trace).logprob
+            assert 1e-4 < np.abs(decode(answer.trace).logprob - reference).max() < 0.1
+    finally:
+        backend.close()
 
 
 @pytest.mark.parametrize("rows", [1, 3])

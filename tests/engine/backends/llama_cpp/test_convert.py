@@ -5,18 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from engine.backends.llama_cpp.convert import (
-    CONTROL,
-    CONVERTER,
-    SPLITS,
-    UNUSED,
-    USER_DEFINED,
-    beyond_gguf,
-    vocabulary_of,
-)
-from engine.backends.llama_cpp.tensors import named_tensors, neighbours
+from engine.backends.llama_cpp.convert import CONVERTER, beyond_gguf, vocabulary_of
 from engine.core.errors import ModelError
 from engine.models.files.folder import bundled_folder
+from engine.models.files.gguf_format import CONTROL, SPLITS, UNUSED, USER_DEFINED, named_tensors, neighbours
 from engine.models.loading import open_source
 
 SIZE = 2048

@@ -1,0 +1,80 @@
+"""GGUF files of tiny models: made from a folder, or copied with changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from engine.models.files.gguf_format import SPLITS
+from tests.engine.models.conftest import network
+
+SPECIAL = ("<|im_end|>", "<|begin|>", "<|endoftext|>", "<|im_start|>")
+TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+
+
+def write_folder(folder: Path, kind: str, split: str, *, tied: bool, begins: bool = False) -> None:
+    """A random model of two layers with a byte-level tokenizer."""
+    small = {"vocab_size": 320, "num_hidden_layers": 2, "intermediate_size": 64, "max_position_embeddings": 256}
+    built = network(kind, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=0, **small)
+    built.generation_config.eos_token_id = [0, 2]
+    built.save_pretrained(folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("the", "r"), ("ther", "e"), ("1", "2"), ("Ã", "©")]
+    tokens = [*SPECIAL, *alphabet, *("".join(pair) for pair in merges)]
+    engine = Tokenizer(
+        models.BPE({token: at for at, token in enumerate(tokens)}, merges, ignore_merges=split == "llama-bpe")
+    )
+    engine.normalizer = normalizers.NFC() if split == "qwen2" else None
+    engine.pre_tokenizer = splitter(split)
+    engine.decoder = decoders.ByteLevel()
+    engine.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
+    engine.add_tokens([AddedToken("<tool>", normalized=False)])
+    if begins:
+        engine.post_processor = processors.TemplateProcessing("<|begin|> $A", special_tokens=[("<|begin|>", 1)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<|begin|>", eos_token="<|im_end|>")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+
+
+def splitter(split: str) -> pre_tokenizers.PreTokenizer:
+    if split == "gpt-2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    first = (
+        pre_tokenizers.Digits(individual_digits=True)
+        if split == "smollm"
+        else pre_tokenizers.Split(Regex(next(text for text, name in SPLITS.items() if name == split)), "isolated")
+    )
+    return pre_tokenizers.Sequence(
+        [first, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split == "smollm")]
+    )
+
+
+def copy_with(file: Path, out: Path, fields=(), tensors=(), kind=None) -> Path:
+    """A copy: `fields` by key and `tensors` by name replace those that are there, None removes; `kind` quantises."""
+    import gguf
+
+    reader, fields, tensors = gguf.GGUFReader(file), dict(fields), dict(tensors)
+    family = fields.get("general.architecture", reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(out, family)
+    for name, field in reader.fields.items():
+        if name in fields or name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), field.types[0], sub_type)
+    for name, value in fields.items():
+        if name != "general.architecture" and value is not None:
+            writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
+    wanted = {item.name: item.data for item in reader.tensors} | tensors
+    for name, data in wanted.items():
+        if data is not None and kind is not None and data.ndim == 2 and data.shape[1] % 32 == 0:
+            writer.add_tensor(name, gguf.quants.quantize(np.array(data), kind), raw_dtype=kind)
+        elif data is not None:
+            writer.add_tensor(name, np.array(data))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
