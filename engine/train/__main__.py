@@ -1,8 +1,8 @@
-"""``python -m engine.train STAGE ...``: build the reference family, or train a draft head for any target.
+"""``python -m engine.train STAGE ...``: build the reference family, or train a draft or a head for any target.
 
 Every stage reads and writes one work folder and can be interrupted and resumed. The
-stages of draft heads, and `early_exit`, also take a target and the user's own text:
-``python -m engine.train medusa --target FOLDER --data FILE --out FOLDER``.
+stages `draft`, `early_exit` and those of heads also take a target and the user's own text:
+``python -m engine.train draft --target FOLDER --data FILE --out FOLDER --minutes 10``.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from engine.core.errors import EngineError, ModelError
 from engine.core.registry import HEAD_TRAINERS, resolve
 from engine.models.files.gguf_file import folder_of
 from engine.train import corpus, recipe, trainer, user_data
@@ -22,11 +23,15 @@ from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
 from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
+from engine.train.heads.head_layer import load_teacher
 from engine.train.heads.head_stage import HeadStage
+from engine.train.own_draft import DraftStage, train_draft
 from engine.train.prompts import write_prompts
+from engine.train.trainer import CHECKPOINT, training_folder
 
-EXITS: Final = "early_exit"
-"""The one stage besides heads that takes the user's own target."""
+EXITS, DRAFT = "early_exit", "draft"
+OWN: Final = sorted([*HEAD_TRAINERS, EXITS, DRAFT])
+"""The stages that take the user's own target."""
 
 
 def say(text: str) -> None:
@@ -113,7 +118,7 @@ def make_cards(work: Path) -> None:
 STAGES = {
     "corpus": make_corpus,
     "target": make_target,
-    "draft": make_draft,
+    DRAFT: make_draft,
     "medium": make_medium,
     "medium-draft": make_medium_draft,
     EXITS: make_early_exit,
@@ -125,38 +130,58 @@ STAGES = {
 
 def make_head(name: str, work: Path) -> None:
     """A draft head of the bundled target."""
-    teacher, text = user_data.load_teacher(work / "target"), corpus.load(work / "corpus")
+    teacher, text = load_teacher(work / "target"), corpus.load(work / "corpus")
     resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, work / name, say))
 
 
-def make_own_head(name: str, arguments: argparse.Namespace) -> None:
-    """A draft head of the user's target, or the target with early exits, on the user's text."""
+def make_own(name: str, arguments: argparse.Namespace) -> None:
+    """A draft or a head of the user's target, or the target with early exits, on the user's text.
+
+    Raises:
+        EngineError: the target, the text or the output folder cannot be used.
+        OSError: so can a file.
+        UnicodeDecodeError: the text is not UTF-8.
+    """
+    out, minutes = arguments.out, arguments.minutes
+    used = out.exists() and not (out.is_dir() and next(out.iterdir(), None) is None)
+    if used and not (training_folder(out) / CHECKPOINT).is_file():
+        raise ModelError(f"{out}: not an empty folder, and no training of ours is beside it; choose another")
     target = folder_of(arguments.target, str(arguments.target)).path
-    text = user_data.load_corpus(arguments.data, target)
-    if name == EXITS:
-        train_early_exit(target, text, arguments.out, say)
+    teacher, text = load_teacher(target), user_data.load_text(arguments.data, target)
+    if name == DRAFT:
+        measured = train_draft(DraftStage(target, teacher, text, out, arguments.layers, minutes or 10, say))
+        for state, numbers in measured.items():
+            say(f"held-out {state}: " + ", ".join(f"{key} {value:.3f}" for key, value in numbers.items()))
+        say("in a suite, under models and in an arm:")
+        print(f"  draft: {json.dumps(str(out))}\n    proposer: {{kind: draft_model, model: draft, gamma: 4}}")
+    elif name == EXITS:
+        train_early_exit(target, text.corpus(), out, say, minutes=minutes)
     else:
-        teacher = user_data.load_teacher(target)
-        resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, arguments.out, say))
+        resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text.corpus(), out, say, minutes))
 
 
 def read_arguments() -> argparse.Namespace:
     """The command line; ends the process if it makes no sense."""
     parser = argparse.ArgumentParser(prog="python -m engine.train", description=__doc__)
-    parser.add_argument("stages", nargs="+", choices=sorted([*STAGES, *HEAD_TRAINERS]))
+    parser.add_argument("stages", nargs="+", choices=sorted({*STAGES, *OWN}))
     parser.add_argument("--work", type=Path, help="work folder of the reference family, kept between runs")
     parser.add_argument("--target", type=Path, help="folder or .gguf file of the user's own target")
-    parser.add_argument("--data", type=Path, help='JSONL file, each line with "text" or "messages"')
-    parser.add_argument("--out", type=Path, help="folder to write the head to")
+    parser.add_argument("--data", type=Path, help='JSONL: "text", "messages", or `audit query texts --format jsonl`')
+    parser.add_argument("--out", type=Path, help="folder to write the draft or head to")
+    parser.add_argument("--minutes", type=float, help="time to train; 10 for a draft, else the recipe's steps")
+    parser.add_argument("--layers", type=int, help="layers of a draft; by default a fifth of the target's")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     arguments = parser.parse_args()
     own = (arguments.target, arguments.data, arguments.out)
     if arguments.work is not None:
-        if any(own):
-            parser.error("--work is for the reference family, --target, --data and --out for one's own; not both")
-    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in (*HEAD_TRAINERS, EXITS):
-        trainable = ", ".join(sorted([*HEAD_TRAINERS, EXITS]))
-        parser.error(f"give --work, or one of {trainable} with --target, --data and --out")
+        if any((*own, arguments.minutes, arguments.layers)):
+            parser.error("--work is for the reference family, the other options for one's own; not both")
+    elif not all(own) or len(arguments.stages) > 1 or arguments.stages[0] not in OWN:
+        parser.error(f"give --work, or one of {', '.join(OWN)} with --target, --data and --out")
+    if arguments.layers is not None and arguments.stages != [DRAFT]:
+        parser.error("--layers is for a draft")
+    if not 0 < (1 if arguments.minutes is None else arguments.minutes) < float("inf"):
+        parser.error(f"--minutes {arguments.minutes}: give a number above 0")
     return arguments
 
 
@@ -166,7 +191,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     for stage in arguments.stages:
         if arguments.work is None:
-            make_own_head(stage, arguments)
+            try:
+                make_own(stage, arguments)
+            except (EngineError, OSError, UnicodeDecodeError) as error:
+                say(f"python -m engine.train: error: {error}")
+                sys.exit(2)
         elif stage in HEAD_TRAINERS:
             make_head(stage, arguments.work)
         else:

@@ -68,7 +68,7 @@ def train(
         batch = [shown[row] for row in rows]
         loss = F.cross_entropy(scores(network, tokenizer, batch), _indices(batch))
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(training, step)
+            group["lr"] = learning_rate(training, step, step / training.steps)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -50,6 +50,10 @@ class PositionLogits:
         p, q = self.target.softmax(-1), self.draft.softmax(-1)
         return torch.minimum(p, q).sum(-1).mean().item()
 
+    def same_favourite(self) -> float:
+        """The share of rows in which the most likely token is the same."""
+        return (self.target.argmax(-1) == self.draft.argmax(-1)).float().mean().item()
+
 
 def weighted_loss(passes: Iterable[PositionLogits], weights: Sequence[float]) -> Tensor:
     """The sum of the passes' losses, each times its weight."""

@@ -1,15 +1,15 @@
-"""One training loop for the reference family: plain or distilled, resumable.
+"""One training loop for models, heads and drafts: to a number of steps or within a time, resumable.
 
 The batch of step n depends on (seed, n) only, so a resumed run reads the same
 data. Checkpoints are safetensors: no pickle anywhere.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,16 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from engine.core.errors import ModelError
 from engine.train.corpus import Corpus, Tokens
 from engine.train.recipe import ModelRecipe, TrainRecipe
 
-SAVE_EVERY = 200
-REPORT_EVERY = 50
+SAVE_SECONDS = 60.0
+"""Time between two checkpoints, or a tenth of the training's time if that is less."""
+CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
 Report = Callable[[str], None]
 
 
@@ -67,18 +70,23 @@ def grow(source: LlamaForCausalLM, recipe: ModelRecipe) -> LlamaForCausalLM:
 
 
 @torch.no_grad()
-def prune(source: LlamaForCausalLM, layers: Sequence[int], ffn: int) -> LlamaForCausalLM:
-    """A smaller model out of some layers of `source`, in their order, to be distilled further.
+def prune(source: PreTrainedModel, layers: Sequence[int], ffn: int | None = None) -> PreTrainedModel:
+    """A smaller model out of some layers of `source`, a llama, qwen2 or qwen3, in their order, to be distilled further.
 
-    Of a layer's feed-forward units the `ffn` with the largest weights are kept: the product of the norms of a
-    unit's row in `up_proj` and of its column in `down_proj`.
+    Of a layer's feed-forward units the `ffn` with the largest weights are kept, or all of them: the product of the
+    norms of a unit's row in `up_proj` and of its column in `down_proj`.
     """
-    sizes = {"num_hidden_layers": len(layers), "intermediate_size": ffn}
-    model = LlamaForCausalLM(LlamaConfig(**source.config.to_dict() | sizes))
-    model.model.embed_tokens.load_state_dict(source.model.embed_tokens.state_dict())
-    model.model.norm.load_state_dict(source.model.norm.state_dict())
+    sizes: dict[str, Any] = {"num_hidden_layers": len(layers)} | ({"intermediate_size": ffn} if ffn else {})
+    if getattr(source.config, "layer_types", None):
+        sizes["layer_types"] = [source.config.layer_types[origin] for origin in layers]
+    model = type(source)(type(source.config)(**source.config.to_dict() | sizes))
+    shared = {name: tensor for name, tensor in source.state_dict().items() if ".layers." not in name}
+    model.load_state_dict(shared, strict=False)
     for layer, origin in zip(model.model.layers, layers, strict=True):
         tensors = source.model.layers[origin].state_dict()
+        if ffn is None:
+            layer.load_state_dict(tensors)
+            continue
         up, down = tensors["mlp.up_proj.weight"], tensors["mlp.down_proj.weight"]
         kept = (up.norm(dim=1) * down.norm(dim=0)).topk(ffn).indices.sort().values
         rows = {f"mlp.{name}.weight": tensors[f"mlp.{name}.weight"][kept] for name in ("gate_proj", "up_proj")}
@@ -101,10 +109,10 @@ def _window(tokens: Tokens, window: int, rng: np.random.Generator) -> Tokens:
     return tokens[start : start + window + 1]
 
 
-def learning_rate(recipe: TrainRecipe, step: int) -> float:
-    """Linear warm-up, then a cosine to a tenth."""
+def learning_rate(recipe: TrainRecipe, step: int, share: float) -> float:
+    """Linear warm-up, then a cosine to a tenth at the end; `share` is that of the training so far."""
     warm = min(1.0, (step + 1) / recipe.warmup)
-    return recipe.learning_rate * warm * (0.1 + 0.45 * (1 + math.cos(math.pi * step / recipe.steps)))
+    return recipe.learning_rate * warm * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
 
 
 def loss_of(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, tokens: Tensor, recipe: TrainRecipe) -> Tensor:
@@ -134,20 +142,50 @@ def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, wi
     return losses
 
 
+def training_folder(out: Path) -> Path:
+    """The place of the checkpoints of a training that writes to `out`."""
+    return out.with_name(f"{out.name}-training")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress:
+    """The place in a training: finished steps, seconds so far, the best measurement and the loss of the last step."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best: float = -math.inf
+    loss: float = math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
     """One training: the parameters, the data and the loss.
 
-    `loss` maps a batch of token windows [rows, window + 1] to a number; `measure` reports its progress.
+    `batch` makes the data of a step, of which `loss` makes a number; `measure` reports progress. The training ends
+    after the recipe's steps, or with `minutes` after this time by `clock`. With `best`, the name of a measurement, it
+    ends with the parameters for which this was largest, else with the last ones.
     """
 
     module: nn.Module
+    batch: Callable[[int], Tensor]
     loss: Callable[[Tensor], Tensor]
     measure: Callable[[], Mapping[str, float]]
-    corpus: Corpus
     recipe: TrainRecipe
     folder: Path
     report: Report
+    minutes: float | None = None
+    best: str | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def share(self, at: TrainingProgress) -> float:
+        """The finished share of the training; at 1 or above it has ended."""
+        return at.step / self.recipe.steps if self.minutes is None else at.seconds / (60 * self.minutes)
+
+    def line(self, at: TrainingProgress, measured: Mapping[str, float]) -> str:
+        """Progress in words."""
+        left = at.seconds * (1 / min(1.0, self.share(at)) - 1) / 60
+        numbers = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
+        return f"step {at.step}, {left:.1f} min left, loss {at.loss:.3f}, held out: {numbers}"
 
 
 def train(
@@ -161,9 +199,9 @@ def train(
     """Train a whole model to the recipe's last step, continuing from `folder` if a checkpoint is there."""
     job = TrainingJob(
         module=model,
+        batch=lambda step: batch(corpus, recipe, step),
         loss=lambda tokens: loss_of(model, teacher, tokens, recipe),
         measure=lambda: held_out_loss(model, corpus),
-        corpus=corpus,
         recipe=recipe,
         folder=folder,
         report=report,
@@ -172,7 +210,11 @@ def train(
 
 
 def run(job: TrainingJob) -> None:
-    """Train to the recipe's last step; parameters without gradients stay unchanged."""
+    """Train to the end; parameters without gradients stay unchanged.
+
+    Raises:
+        ModelError: the checkpoint in the folder is that of another training.
+    """
     module, recipe = job.module, job.recipe
     optimiser = torch.optim.AdamW(
         (parameter for parameter in module.parameters() if parameter.requires_grad),
@@ -181,50 +223,70 @@ def run(job: TrainingJob) -> None:
         weight_decay=recipe.weight_decay,
         fused=True,
     )
-    first = restore(module, optimiser, job.folder)
+    at = restore(module, optimiser, job.folder)
     module.train()
-    began = time.monotonic()
-    for step in range(first, recipe.steps):
+    began, saved = job.clock() - at.seconds, at.seconds
+    pause = SAVE_SECONDS if job.minutes is None else min(SAVE_SECONDS, 6 * job.minutes)
+    while job.share(at) < 1:
         for group in optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, step)
-        loss = job.loss(batch(job.corpus, recipe, step))
+            group["lr"] = learning_rate(recipe, at.step, job.share(at))
+        loss = job.loss(job.batch(at.step))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        if (step + 1) % REPORT_EVERY == 0:
-            speed = (step + 1 - first) * recipe.rows * recipe.window / (time.monotonic() - began)
-            job.report(f"step {step + 1}/{recipe.steps} loss {loss.item():.3f} {speed:.0f} tokens/s")
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == recipe.steps:
-            save(module, optimiser, job.folder, step + 1)
-            job.report("measured " + json.dumps({k: round(v, 3) for k, v in job.measure().items()}))
+        at = replace(at, step=at.step + 1, seconds=job.clock() - began, loss=loss.item())
+        if at.seconds - saved >= pause or job.share(at) >= 1:
+            measured, saved = job.measure(), at.seconds
+            if job.best is not None and measured[job.best] > at.best:
+                at = replace(at, best=measured[job.best])
+                _write(_trained(module), job.folder / BEST)
+            save(module, optimiser, job.folder, at)
+            job.report(job.line(at, measured))
+    if job.best is not None:
+        module.load_state_dict(load_file(job.folder / BEST), strict=False)
 
 
-def save(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path, step: int) -> None:
-    """Write model, optimiser moments and step; the old checkpoint stays until the new one is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    tensors = {f"model.{name}": value.detach().clone() for name, value in trained.items()}
-    for name, parameter in trained.items():
-        tensors |= {f"optimiser.{name}.{key}": value.clone() for key, value in optimiser.state[parameter].items()}
-    partial = folder / "checkpoint.partial"
-    save_file(tensors, partial, metadata={"step": str(step)})
-    partial.replace(folder / "checkpoint.safetensors")
+def _trained(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
 
 
-def restore(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path) -> int:
-    """Load the checkpoint in `folder`; returns the next step, 0 without a checkpoint."""
-    path = folder / "checkpoint.safetensors"
+def _write(tensors: Mapping[str, Tensor], path: Path, **facts: float) -> None:
+    """The old file stays until the new one is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    save_file(copies, partial, metadata={name: repr(value) for name, value in facts.items()})
+    partial.replace(path)
+
+
+def save(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path, at: TrainingProgress) -> None:
+    """Write model, optimiser moments and progress as one file."""
+    tensors = {f"model.{name}": value for name, value in _trained(model).items()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimiser.{name}.{key}": value for key, value in optimiser.state.get(parameter, {}).items()}
+    _write(tensors, folder / CHECKPOINT, step=at.step, seconds=at.seconds, best=at.best)
+
+
+def restore(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path) -> TrainingProgress:
+    """Load the checkpoint in `folder`, if there is one; returns the place where the training goes on.
+
+    Raises:
+        ModelError: it is that of another training.
+    """
+    path = folder / CHECKPOINT
     if not path.exists():
-        return 0
-    tensors = load_file(path)
+        return TrainingProgress()
+    tensors, trained = load_file(path), _trained(model)
+    shapes = {name.removeprefix("model."): item.shape for name, item in tensors.items() if name.startswith("model.")}
+    if shapes != {name: value.shape for name, value in trained.items()}:
+        raise ModelError(f"{path}: belongs to another training; remove its folder or choose another --out")
     with safe_open(path, framework="pt") as checkpoint:
-        step = int(checkpoint.metadata()["step"])
+        facts = checkpoint.metadata()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            parameter.copy_(tensors[f"model.{name}"])
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}
-    return step
+            if name in trained:
+                parameter.copy_(tensors[f"model.{name}"])
+                keys = ("step", "exp_avg", "exp_avg_sq")
+                optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}
+    return TrainingProgress(int(facts["step"]), float(facts["seconds"]), float(facts["best"]))

@@ -1,65 +1,103 @@
-"""A user's own target and text, as the trainers of heads want them.
+"""A user's own target and text, as the trainers want them.
 
-Text is a file of one JSON object per line: {"text": ...}, or {"messages": [...]},
-which goes through the target's chat template.
+Text is a file of one JSON object per line: {"text": ...}; {"messages": [...]}, which goes through the target's chat
+template; or a recorded request, as `audit query texts --format jsonl` writes it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.core.errors import ModelError
+from engine.models.lean_weights import read_config
+from engine.models.loading import load_tokenizer, open_source
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import Teacher
 
 HELD_OUT = 20
-"""Of this many lines one is held out for measuring."""
+"""Of this many texts one is held out for measuring; requests with one prompt are one text."""
 MIXTURE = 4096
 """Fewest training tokens: a window must fit, and a step should not see the same one twice."""
+NOT_EMITTED = "RN"
+"""The letters of drafted tokens that a recorded request did not keep."""
 
 
-def load_teacher(folder: Path) -> Teacher:
-    """The frozen target in a folder, in float32."""
-    return Teacher(AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True))
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A text's tokens; `answer` is the first that the target wrote, or 1 if it wrote none."""
+
+    tokens: tuple[int, ...]
+    answer: int = 1
 
 
-def load_corpus(file: Path, target: Path) -> Corpus:
-    """The file's tokens by the target's tokenizer; documents end with its end token.
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """The texts of a user, without duplicates: those to train on, and those held out."""
+
+    kept: tuple[TokenText, ...]
+    held: tuple[TokenText, ...]
+
+    def corpus(self) -> Corpus:
+        """All texts one after another; one domain, because the bundled family's two streams are the same here."""
+        kept, held = (
+            np.concatenate([np.asarray(text.tokens, np.int64) for text in part]) for part in (self.kept, self.held)
+        )
+        return Corpus(code=kept, dialogue=kept, held_out={"held_out": held})
+
+
+def load_text(file: Path, target: Path) -> OwnText:
+    """The file's texts as tokens of the target; each ends with its end token, but for a recorded answer.
 
     Raises:
         ModelError: an invalid line, or too little text; names file and line.
     """
-    tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
-    documents = list(_documents(file, tokenizer))
-    held = [tokens for number, tokens in enumerate(documents) if number % HELD_OUT == 0]
-    kept = [tokens for number, tokens in enumerate(documents) if number % HELD_OUT]
-    count = sum(map(len, kept))
-    if count < MIXTURE:
-        raise ModelError(f"{file}: {count} tokens to train on are too few; give at least {MIXTURE}")
-    streams = [np.concatenate([np.asarray(tokens, np.int64) for tokens in part]) for part in (kept, held)]
-    # one domain: what the bundled family draws from two streams comes from the same one here
-    return Corpus(code=streams[0], dialogue=streams[0], held_out={"held_out": streams[1]})
-
-
-def _documents(file: Path, tokenizer: Any) -> Iterator[list[int]]:
-    end = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
+    folder = open_source(str(target)).folder
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is None:
+        raise ModelError(f"{target}: no tokenizer; add tokenizer.json")
+    vocabulary = read_config(folder.config, folder.name("config.json")).vocabulary
+    texts: dict[tuple[int, ...], dict[TokenText, None]] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():
-            yield _tokens(line, f"{file}:{number}", tokenizer) + end
+            text = _document(line, f"{file}:{number}", tokenizer)
+            if max(text.tokens, default=0) >= vocabulary:
+                raise ModelError(
+                    f"{file}:{number}: a token beyond the target's vocabulary of {vocabulary}; of which model is it?"
+                )
+            texts.setdefault(text.tokens[: text.answer] if text.answer > 1 else text.tokens, {})[text] = None
+    parts: Sequence[list[TokenText]] = ([], [])
+    for number, same in enumerate(texts.values()):
+        parts[number % HELD_OUT == 0].extend(same)
+    count = sum(len(text.tokens) for text in parts[0])
+    if count < MIXTURE:
+        raise ModelError(
+            f"{file}: {count} tokens to train on are too few, besides every {HELD_OUT}th text, which is held out; "
+            f"give at least {MIXTURE}: more texts, or more samples and prompts in the suite whose requests these are"
+        )
+    return OwnText(tuple(parts[0]), tuple(parts[1]))
 
 
-def _tokens(line: str, where: str, tokenizer: Any) -> list[int]:
+def _document(line: str, where: str, tokenizer: Any) -> TokenText:
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     try:
-        document = json.loads(line)
-    except ValueError as error:
-        raise ModelError(f"{where}: not JSON ({error})") from error
-    if isinstance(document, dict) and isinstance(document.get("text"), str):
-        return list(tokenizer(document["text"], add_special_tokens=False)["input_ids"])
-    if isinstance(document, dict) and isinstance(document.get("messages"), list):
-        text = tokenizer.apply_chat_template(document["messages"], tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    raise ModelError(f'{where}: an object with "text" or "messages" is wanted')
+        match json.loads(line):
+            case {"text": str(text)}:
+                return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
+            case {"messages": list(messages)}:
+                text = tokenizer.apply_chat_template(messages, tokenize=False)
+                return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
+            case {"prompt_ids": str(prompt), "token": str(steps), "role": str(roles)}:
+                tokens = (*json.loads(prompt), *emitted(json.loads(steps), json.loads(roles)))
+                return TokenText(tokens, max(1, len(json.loads(prompt))))
+    except Exception as error:  # templates raise anything
+        raise ModelError(f"{where}: not JSON, or not as a text should be ({' '.join(str(error).split())})") from error
+    raise ModelError(f'{where}: an object with "text", "messages" or the columns of `audit query texts` is wanted')
+
+
+def emitted(steps: Sequence[Sequence[int]], roles: Sequence[str]) -> Iterator[int]:
+    """The tokens that a recorded request kept, by step its tokens and a letter for each."""
+    for step, letters in zip(steps, roles, strict=True):
+        yield from (token for token, letter in zip(step, letters, strict=True) if letter not in NOT_EMITTED)

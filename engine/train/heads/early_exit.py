@@ -18,9 +18,10 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from engine.models.loading import RESPONSE_TEMPLATE
 from engine.train import trainer
 from engine.train.corpus import Corpus
+from engine.train.heads.head_layer import load_teacher
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
-from engine.train.trainer import Report, TrainingJob
+from engine.train.trainer import Report, TrainingJob, training_folder
 
 
 def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
@@ -67,21 +68,26 @@ def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Map
 
 
 def train_early_exit(
-    target: Path, corpus: Corpus, out: Path, report: Report, plan: EarlyExitRecipe = EARLY_EXIT
+    target: Path,
+    corpus: Corpus,
+    out: Path,
+    report: Report,
+    plan: EarlyExitRecipe = EARLY_EXIT,
+    minutes: float | None = None,
 ) -> None:
-    """Continue training from the llama in `target`; write the new one to `out` in bfloat16, with the tokenizer beside
+    """Continue training from the model in `target`; write the new one to `out` in bfloat16, with the tokenizer beside
     it.
     """
-    model, teacher = (LlamaForCausalLM.from_pretrained(target, dtype=torch.float32) for _ in range(2))
-    teacher.eval()
+    model, teacher = (load_teacher(target).model for _ in range(2))
     job = TrainingJob(
         module=model,
+        batch=lambda step: trainer.batch(corpus, plan.training, step),
         loss=lambda tokens: loss_of(model, teacher, tokens, plan),
         measure=lambda: exit_agreements(model, corpus, plan.training.window),
-        corpus=corpus,
         recipe=plan.training,
-        folder=out.with_name(f"{out.name}-training"),
+        folder=training_folder(out),
         report=report,
+        minutes=minutes,
     )
     trainer.run(job)
     model.eval().to(torch.bfloat16).save_pretrained(out, safe_serialization=True)

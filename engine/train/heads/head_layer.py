@@ -6,15 +6,19 @@ passes stay visible as they will be while drafting. The layer is the same for ev
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from engine.core.errors import ModelError
 from engine.heads.decoder import LayerForm
-from engine.models.lean_weights import LeanConfig, read_config, rope_frequencies
+from engine.models.files.transformers_loader import load_whole
+from engine.models.lean_weights import ARCHITECTURES, LeanConfig, read_config, rope_frequencies
+from engine.models.loading import open_source
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import RopeTables
 
@@ -129,3 +133,19 @@ class Teacher:
     def layer_sizes(self, ffn: int) -> LeanConfig:
         """The target's sizes for a layer of a head, which is a plain llama layer with a feed-forward of its own."""
         return replace(self.config, ffn=ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
+
+
+def load_teacher(folder: Path) -> Teacher:
+    """The frozen target in a folder, in float32.
+
+    Raises:
+        ModelError: no model, an architecture that the engine's own loader lacks, or a damaged one.
+    """
+    opened = open_source(str(folder)).folder
+    kind = opened.config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise ModelError(
+            f"{opened.name('config.json')}: cannot train for model_type {kind!r}; only {', '.join(ARCHITECTURES)}"
+        )
+    read_config(opened.config, opened.name("config.json"))
+    return Teacher(load_whole(opened, AutoModelForCausalLM, torch.float32, "causal model"))

@@ -16,17 +16,21 @@ from engine.train import trainer
 from engine.train.corpus import Corpus
 from engine.train.heads.head_layer import Teacher
 from engine.train.recipe import TrainRecipe
-from engine.train.trainer import Report, TrainingJob
+from engine.train.trainer import Report, TrainingJob, training_folder
 
 
 @dataclass(frozen=True, slots=True)
 class HeadStage:
-    """One head's training: the frozen target, the text, the folder to write, and the progress callback."""
+    """One head's training: the frozen target, the text, the folder to write, the progress callback, and the time.
+
+    Without `minutes` a training ends after its recipe's steps.
+    """
 
     teacher: Teacher
     corpus: Corpus
     out: Path
     report: Report
+    minutes: float | None = None
 
     def train(
         self,
@@ -35,9 +39,18 @@ class HeadStage:
         loss: Callable[[Tensor], Tensor],
         measure: Callable[[], Mapping[str, float]],
     ) -> None:
-        """To the recipe's last step, continuing from the checkpoint beside `out`; arguments as those of a `Job`."""
-        folder = self.out.with_name(f"{self.out.name}-training")
-        trainer.run(TrainingJob(head, loss, measure, self.corpus, recipe, folder, self.report))
+        """To the end, continuing from the checkpoint beside `out`; arguments as those of a `Job`."""
+        job = TrainingJob(
+            module=head,
+            batch=lambda step: trainer.batch(self.corpus, recipe, step),
+            loss=loss,
+            measure=measure,
+            recipe=recipe,
+            folder=training_folder(self.out),
+            report=self.report,
+            minutes=self.minutes,
+        )
+        trainer.run(job)
 
     def write(self, config: Mapping[str, Any], trained: Mapping[str, Tensor], **tables: Tensor) -> None:
         """config.json and model.safetensors: trained tensors in bfloat16, tables as they are."""

@@ -41,7 +41,7 @@ class Interrupted(Exception):
 @pytest.fixture
 def run(tiny, monkeypatch):
     """Train to the recipe's end, starting anew after each of `stops` as a new process would."""
-    monkeypatch.setattr(trainer, "SAVE_EVERY", 1)
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(trainer, "held_out_loss", lambda model, corpus: {})
 
     def go(recipe, folder, stops=(), teacher=None):
@@ -100,9 +100,9 @@ def test_an_interrupted_save_leaves_the_old_checkpoint(run, tmp_path, monkeypatc
     model = fresh()
     optimiser = torch.optim.AdamW(model.parameters())
     with pytest.raises(KeyboardInterrupt):
-        trainer.save(model, optimiser, tmp_path, 9)
+        trainer.save(model, optimiser, tmp_path, trainer.TrainingProgress(9))
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
-    assert trainer.restore(model, optimiser, tmp_path) == TRAINING.steps
+    assert trainer.restore(model, optimiser, tmp_path).step == TRAINING.steps
 
 
 def test_the_step_belongs_to_the_checkpoint(run, tmp_path):
@@ -110,7 +110,7 @@ def test_the_step_belongs_to_the_checkpoint(run, tmp_path):
     run(TRAINING, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     model = fresh()
-    assert trainer.restore(model, torch.optim.AdamW(model.parameters()), tmp_path) == TRAINING.steps
+    assert trainer.restore(model, torch.optim.AdamW(model.parameters()), tmp_path).step == TRAINING.steps
 
 
 def test_batches_depend_on_seed_and_step_only(tiny):
@@ -134,7 +134,7 @@ def test_the_share_of_code_is_about_what_was_asked(tiny):
 
 def test_the_learning_rate_warms_up_and_falls_to_a_tenth():
     recipe = TrainRecipe(steps=1000, learning_rate=1.0, warmup=100)
-    rates = [trainer.learning_rate(recipe, step) for step in range(1000)]
+    rates = [trainer.learning_rate(recipe, step, step / 1000) for step in range(1000)]
     assert rates[0] == pytest.approx(0.01)
     assert int(np.argmax(rates)) in range(95, 105)
     assert rates[-1] == pytest.approx(0.1, abs=1e-3)

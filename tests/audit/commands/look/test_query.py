@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import sqlite3
 import time
+from dataclasses import replace
 
 import pytest
 
 from audit.store import RunStatus, Store, migrate
 from audit.store.asking.queries import NAMED
 from audit.store.asking.query_sandbox import QueryLimits, ask
+from audit.store.base.values import ArtifactRef
 from engine.core.types import SamplingParams
+from engine.train.user_data import emitted
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
@@ -82,6 +86,25 @@ def test_positions_are_unconditional(any_url):
         (4, 4, 3, 1),
     ]
     assert [row["rate"] for row in rows] == [0.75, 0.5, 0.25, 0.25]
+
+
+@pytest.mark.medium
+def test_texts_are_the_prompts_and_emitted_tokens_of_a_run_or_of_all_with_its_target(any_url):
+    other = replace(start(), artifacts=(ArtifactRef("target", "target", "other", None, "1" * 64, {}),))
+    with Store.open(any_url, create=False) as store:
+        fill(store)
+        store.add_request(store.begin_run(other), "spec", "chat", "x", 0, generation(((1, 1),)))
+        latest = fill(store)
+    rows = answer(any_url, "texts", "--param", f"run={latest}")
+    assert [(row["arm"], row["case_id"]) for row in rows] == list(
+        itertools.product(("base", "spec"), ("case-a", "case-b"))
+    )
+    assert json.loads(rows[2]["prompt_ids"]) == [1, 2, 3]
+    tokens = tuple(emitted(json.loads(rows[2]["token"]), json.loads(rows[2]["role"])))
+    assert tokens == generation(((4, 4), (4, 1), (2, 0)), seed=3).tokens
+    every = answer(any_url, "texts", "--param", f"run={latest}", "--param", "all_runs=1")
+    assert len(every) == 8
+    assert {row["case_id"] for row in every} == {"case-a", "case-b"}
 
 
 @pytest.mark.medium

@@ -1,20 +1,17 @@
 """The trainers of EAGLE heads: what is trained is what drafts, and what is written can be read."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from engine.core.errors import ModelError
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.models.interface import chain_placement
 from engine.proposers.parts import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.sampling.draw import draw
-from engine.train import user_data
 from engine.train.corpus import Corpus
 from engine.train.heads import eagle, eagle3
 from engine.train.heads.head_layer import UnrolledCache
@@ -66,7 +63,7 @@ def test_eagle_trains_what_it_drafts_with(tmp_path, teacher, stream, monkeypatch
     torch.manual_seed(0)
     before, after = (eagle.loss_of(each, teacher, tokens, ONE).item() for each in (fresh, trained))
     assert after < 0.8 * before
-    assert any(line.startswith("measured") for line in lines)
+    assert any("held out: position 1 " in line for line in lines)
     head, window = loaded(tmp_path / "head", "eagle", teacher), tokens[0, :12]
     with torch.no_grad():
         lesson, unrolled, state = teacher.lesson(window[None]), UnrolledCache(), None
@@ -141,30 +138,3 @@ def test_held_out_domains_count_equally(stream):
     said = {n: PositionLogits(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 0.0, 100.0]]) * (n == 3)) for n in rows}
     found = agreements(Corpus(stream.code, stream.code, held), 10, lambda tokens: [said[len(tokens)]] * 2)
     assert found == {"position 1": pytest.approx(0.625), "position 2": pytest.approx(0.625)}
-
-
-def test_a_user_s_lines_become_windows(tmp_path, monkeypatch):
-    class Tokenizer:
-        eos_token_id = 9
-
-        def __call__(self, text, add_special_tokens):
-            return {"input_ids": [len(word) for word in text.split()]}
-
-        def apply_chat_template(self, messages, tokenize):
-            return " ".join(each["content"] for each in messages)
-
-    monkeypatch.setattr(user_data.AutoTokenizer, "from_pretrained", lambda *given, **more: Tokenizer())
-    monkeypatch.setattr(user_data, "MIXTURE", 4)
-    lines = [{"text": "a bb ccc"}, {"text": "dd"}, {"messages": [{"role": "user", "content": "eeee f"}]}]
-    file = tmp_path / "text.jsonl"
-    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    read = user_data.load_corpus(file, tmp_path)
-    assert read.held_out["held_out"].tolist() == [1, 2, 3, 9]
-    assert read.code.tolist() == read.dialogue.tolist() == [2, 9, 4, 1, 9]
-    for bad, words in (("{", "text.jsonl:1: not JSON"), ('{"prompt": 1}', 'with "text" or "messages" is wanted')):
-        file.write_text(bad)
-        with pytest.raises(ModelError, match=words):
-            user_data.load_corpus(file, tmp_path)
-    file.write_text('{"text": "a b"}')
-    with pytest.raises(ModelError, match="0 tokens to train on are too few"):
-        user_data.load_corpus(file, tmp_path)
