@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.backends.engine_spec import EngineSpec
 from engine.backends.llama_cpp import settings as own
 from engine.backends.llama_cpp.convert import CONVERTER, MODEL
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
@@ -19,6 +20,7 @@ from engine.backends.process.convert import Converted
 from engine.backends.process.record import AnswerTerms, ReadAnswer, decoded_facts, end_of, single_steps
 from engine.backends.process.settings import SCORED, ProcessSettings
 from engine.core.child import Frame
+from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
 from engine.models.loading import OpenedSource
 from engine.record.effective import Effective
@@ -92,6 +94,16 @@ class LlamaBackend(ConvertedBackend):
         """Refuse a model that cannot be converted; a GGUF file is not. Raises ModelError."""
         if opened.gguf is None:
             super().require(opened)
+
+    def arm(self, plan: EngineSpec) -> LlamaEngine:
+        """An arm. Raises as the base class; drafts that promise plain's tokens are refused on a GGUF file."""
+        file = self.opened["target"]
+        loaded = file.gguf is not None and "target" not in plan.engine.get("gguf", {})
+        if loaded and plan.proposer is not None and plan.protocol is not Protocol.CHAIN:
+            raise InvalidRequest(f"{file.source}: {own.UNLIKE_PLAIN}")
+        arm = super().arm(plan)
+        assert isinstance(arm, LlamaEngine)
+        return arm
 
     def model(self, name: str, settings: ProcessSettings) -> Converted:
         """The GGUF file itself where the source is one, or a converted model."""

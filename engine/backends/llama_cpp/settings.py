@@ -54,6 +54,10 @@ WAYS: Final[Mapping[str, str]] = {
 }
 """The engine's names of the proposers."""
 ROUNDED: Final = "the file's own; llama.cpp multiplies blocks of rounded weights with rounded activations"
+UNLIKE_PLAIN: Final = (
+    "with rounded weights a step with drafts need not give plain's tokens, because llama.cpp rounds activations too; "
+    "use verifier: chain, or convert the file to float32 (audit convert --to gguf) and name the folder in engine.gguf"
+)
 SYNTHETIC: Final = "synth"
 """Begins the engine's options that replace verification by an acceptance that the user chooses."""
 

@@ -137,7 +137,7 @@ def test_models_that_cannot_be_read_are_a_note_unless_they_were_named(models, tm
     asked = invoke_audit("doctor", "--model", str(tmp_path / "none"))
     assert (asked.exit_code, asked.stdout) == (2, "")
     (line,) = asked.stderr.splitlines()
-    assert "none: no such folder; give the path" in line
+    assert "none: no such folder; give a folder with" in line
 
 
 def test_a_missing_package_is_a_fault(monkeypatch):

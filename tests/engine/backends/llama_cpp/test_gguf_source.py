@@ -10,7 +10,7 @@ import pytest
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.llama_cpp.backend import LlamaBackend
 from engine.backends.llama_cpp.settings import settings_of
-from engine.core.errors import ModelError
+from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Protocol
 from engine.models.files.folder import bundled_folder
 from engine.models.loading import open_source
@@ -39,6 +39,16 @@ def test_the_file_itself_is_loaded(file):
     backend.close()
     assert not loaded.folder.exists()
     assert file.is_file()
+
+
+@pytest.mark.parametrize("rule", [Protocol.GREEDY, Protocol.GUMBEL])
+def test_drafts_that_promise_plains_tokens_are_refused(file, rule):
+    backend = LlamaBackend({"target": ModelSource(str(file))})
+    with pytest.raises(InvalidRequest, match=r"small.gguf: with rounded weights .* use verifier: chain, or convert"):
+        backend.arm(EngineSpec(rule, "ngram_simple", 4))
+    assert backend.arm(EngineSpec(Protocol.CHAIN, "ngram_simple", 4)).rule is Protocol.CHAIN
+    assert backend.arm(EngineSpec(rule, None, 0)).rule is rule
+    backend.close()
 
 
 def test_a_folder_that_is_named_must_still_be_the_models(file, tmp_path):

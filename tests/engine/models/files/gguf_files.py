@@ -23,7 +23,8 @@ def write_folder(folder: Path, kind: str, split: str, *, tied: bool, begins: boo
     built.save_pretrained(folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("the", "r"), ("ther", "e"), ("1", "2"), ("Ã", "©")]
-    tokens = [*SPECIAL, *alphabet, *("".join(pair) for pair in merges)]
+    # the last is a word that no merges make
+    tokens = [*SPECIAL, *alphabet, *("".join(pair) for pair in merges), "Ġend"]
     engine = Tokenizer(
         models.BPE({token: at for at, token in enumerate(tokens)}, merges, ignore_merges=split == "llama-bpe")
     )

@@ -26,7 +26,7 @@ gguf = pytest.importorskip("gguf")
 
 TEXTS = (
     "the there other, don't! it's 12 of 1234567 in été and e\u0301te\u0301",
-    "def f(x):\n\treturn  x\r\n\r\n   y",
+    "the end of other; def f(x):\n\treturn  x\r\n\r\n   y",
     "<|im_start|>the<tool><|im_end|> <|endoftext|>the re",
     "日本語 ½ 🙂",
 )
@@ -35,7 +35,8 @@ MODELS = {
     "llama untied": ("llama", "gpt-2", {"tied": False}),
     "qwen2": ("qwen2", "qwen2", {"tied": True}),
     "qwen2 untied": ("qwen2", "qwen2", {"tied": False}),
-    "qwen3": ("qwen3", "llama-bpe", {"tied": True, "begins": True}),
+    "llama 3": ("llama", "llama-bpe", {"tied": False, "begins": True}),
+    "qwen3": ("qwen3", "qwen2", {"tied": True}),
 }
 
 
@@ -176,7 +177,7 @@ def test_ends_are_stated_or_named(file, tmp_path):
 
 
 def test_a_text_begins_as_the_file_says_or_as_its_split_does(folders, tmp_path):
-    file = folders("qwen3") / "gguf" / "model.gguf"
+    file = folders("llama 3") / "gguf" / "model.gguf"
     for at, (stated, begins) in enumerate(((None, True), (False, False), (True, True))):
         changed = copy_with(file, tmp_path / f"{at}.gguf", {"tokenizer.ggml.add_bos_token": stated})
         tokens = AutoTokenizer.from_pretrained(folder_of(changed, "it").path)("the").input_ids
