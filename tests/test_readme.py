@@ -152,7 +152,6 @@ def test_the_page_works_from_the_suite_to_the_verified_report(tmp_path, monkeypa
     for name in ("target", "draft"):
         os.symlink(ROOT / "engine" / "bundled" / name, f"my-{name}")
     (suite,) = (body for language, body in FENCE.findall(README) if language == "yaml" and "workloads:" in body)
-    Path("my-suite.yaml").write_text(suite)
     prompts = [(ROOT / f"suites/prompts/{name}.jsonl").read_text().splitlines()[:16] for name in ("tools", "code")]
     Path("my-prompts.jsonl").write_text("".join(f"{line}\n" for lines in prompts for line in lines))
     Path("report.json").write_text(json.dumps({"accuracy": 0.5}))
@@ -162,4 +161,7 @@ def test_the_page_works_from_the_suite_to_the_verified_report(tmp_path, monkeypa
         if words[0] == "minimize" or (words[:1] == ["run"] and "--store" in words):
             continue
         done = invoke(*words)
+        if words[0] == "init":
+            # the page shows a suite like the one that this writes
+            Path("my-suite.yaml").write_text(suite)
         assert done.exit_code in ((0, 3) if words[0] == "plan" else (0,)), f"{line}\n{done.stdout}{done.stderr}"
