@@ -8,24 +8,26 @@ stages `draft`, `early_exit` and those of heads also take a target and the user'
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import torch
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from engine.core.errors import EngineError, ModelError
 from engine.core.registry import HEAD_TRAINERS, resolve
 from engine.models.files.gguf_file import folder_of
 from engine.train import corpus, recipe, trainer, user_data
-from engine.train.card import PAIRS, CardSources, write_cards
+from engine.train.card import PAIRS, write_cards
 from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
 from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
 from engine.train.heads.head_layer import load_teacher
 from engine.train.heads.head_stage import HeadStage
-from engine.train.own_draft import DraftStage, train_draft
+from engine.train.own_draft import train_draft
 from engine.train.prompts import write_prompts
 from engine.train.trainer import CHECKPOINT, training_folder
 
@@ -39,74 +41,53 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def make_corpus(work: Path) -> None:
-    """Stage 1: tokenizer and token streams."""
-    corpus.build(recipe.CorpusRecipe(), work / "corpus")
-
-
 def make_target(work: Path) -> None:
-    """Stage 2: the target, from scratch."""
-    data = corpus.load(work / "corpus")
+    """The target, from scratch."""
     model = trainer.new_model(recipe.TARGET_MODEL, recipe.CorpusRecipe().vocabulary, seed=0)
-    trainer.train(model, data, recipe.TARGET_TRAINING, work / "target-training", say)
-    export(model, work, "target")
+    train_and_write(model, work, "target", recipe.TARGET_TRAINING)
 
 
 def make_draft(work: Path) -> None:
-    """Stage 3: the draft, distilled from the target."""
-    data = corpus.load(work / "corpus")
-    teacher = LlamaForCausalLM.from_pretrained(work / "target").eval()
+    """The draft, distilled from the target."""
     model = trainer.new_model(recipe.DRAFT_MODEL, recipe.CorpusRecipe().vocabulary, seed=1)
-    trainer.train(model, data, recipe.DRAFT_TRAINING, work / "draft-training", say, teacher)
-    export(model, work, "draft")
+    train_and_write(model, work, "draft", recipe.DRAFT_TRAINING, teacher="target")
 
 
 def make_medium(work: Path) -> None:
-    """Stage 4: the medium target, grown from the target."""
-    data = corpus.load(work / "corpus")
+    """The medium target, grown from the target."""
     model = trainer.grow(LlamaForCausalLM.from_pretrained(work / "target"), recipe.MEDIUM_MODEL)
-    trainer.train(model, data, recipe.MEDIUM_TRAINING, work / "medium-training", say)
-    export(model.to(torch.bfloat16), work, "medium")
+    train_and_write(model, work, "medium", recipe.MEDIUM_TRAINING, dtype=torch.bfloat16)
 
 
 def make_medium_draft(work: Path) -> None:
-    """Stage 5: the draft of the medium target: three narrowed layers of the target, distilled from it."""
-    data = corpus.load(work / "corpus")
-    teacher = LlamaForCausalLM.from_pretrained(work / "medium", dtype=torch.float32).eval()
+    """The draft of the medium target: three narrowed layers of the target, distilled from it."""
     source = LlamaForCausalLM.from_pretrained(work / "target")
     model = trainer.prune(source, recipe.MEDIUM_DRAFT_LAYERS, recipe.MEDIUM_DRAFT_MODEL.ffn)
-    trainer.train(model, data, recipe.MEDIUM_DRAFT_TRAINING, work / "medium-draft-training", say, teacher)
-    export(model.to(torch.bfloat16), work, "medium_draft")
+    train_and_write(model, work, "medium_draft", recipe.MEDIUM_DRAFT_TRAINING, "medium", torch.bfloat16)
 
 
-def export(model: LlamaForCausalLM, work: Path, name: str) -> None:
-    """Weights as they are in memory, with the tokenizer beside them, as hub models come."""
-    model.eval().save_pretrained(work / name, safe_serialization=True)
+def train_and_write(
+    model: PreTrainedModel,
+    work: Path,
+    name: str,
+    plan: recipe.TrainRecipe,
+    teacher: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Train on the corpus, and write weights and tokenizer as hub models come."""
+    target = None if teacher is None else load_teacher(work / teacher).model
+    trainer.train(model, corpus.load(work / "corpus"), plan, training_folder(work / name), say, target)
+    model.eval().to(dtype).save_pretrained(work / name, safe_serialization=True)
     PreTrainedTokenizerFast.from_pretrained(work / "corpus" / "tokenizer").save_pretrained(work / name)
     if not name.endswith("draft"):
         write_response_template(work / name)
 
 
-def make_early_exit(work: Path) -> None:
-    """The target once more, trained on so that its early layers can draft."""
-    train_early_exit(work / "target", corpus.load(work / "corpus"), work / "early_exit", say)
-
-
-def make_classifier(work: Path) -> None:
-    """The classifier of sentences for safety filters; it needs the tokenizer only."""
-    make_guard(work / "corpus" / "tokenizer", work / "guard", say)
-
-
-def make_prompts(work: Path) -> None:
-    """Prompts for the packaged suites, from the same generators with another seed."""
-    write_prompts(work / "prompts", count=50)
-
-
 def make_cards(work: Path) -> None:
     """The cards, measured on the models in `work`."""
-    for pair in PAIRS:
-        if (work / pair.draft.folder).exists():
-            write_cards(CardSources(work, work), pair)
+    for target, draft in PAIRS:
+        if (work / draft.folder).exists():
+            write_cards(work, target, draft)
     manifest = json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
     for name in TRAININGS:
         if (work / name / "config.json").exists():
@@ -115,23 +96,21 @@ def make_cards(work: Path) -> None:
         write_exit_card(work, EXITS)
 
 
-STAGES = {
-    "corpus": make_corpus,
+STAGES: Final[Mapping[str, Callable[[Path], None]]] = {
+    "corpus": lambda work: corpus.build(recipe.CorpusRecipe(), work / "corpus"),
     "target": make_target,
     DRAFT: make_draft,
     "medium": make_medium,
     "medium-draft": make_medium_draft,
-    EXITS: make_early_exit,
-    "guard": make_classifier,
-    "prompts": make_prompts,
+    "guard": lambda work: make_guard(work / "corpus" / "tokenizer", work / "guard", say),
+    "prompts": lambda work: write_prompts(work / "prompts", count=50),
     "cards": make_cards,
 }
 
 
-def make_head(name: str, work: Path) -> None:
-    """A draft head of the bundled target."""
-    teacher, text = load_teacher(work / "target"), corpus.load(work / "corpus")
-    resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text, work / name, say))
+def train_head(name: str, stage: HeadStage) -> None:
+    """A draft head of a target, or the target once more with early layers that can draft."""
+    (train_early_exit if name == EXITS else resolve(HEAD_TRAINERS, name, "head"))(stage)
 
 
 def make_own(name: str, arguments: argparse.Namespace) -> None:
@@ -147,17 +126,15 @@ def make_own(name: str, arguments: argparse.Namespace) -> None:
     if used and not (training_folder(out) / CHECKPOINT).is_file():
         raise ModelError(f"{out}: not an empty folder, and no training of ours is beside it; choose another")
     target = folder_of(arguments.target, str(arguments.target)).path
-    teacher, text = load_teacher(target), user_data.load_text(arguments.data, target)
-    if name == DRAFT:
-        measured = train_draft(DraftStage(target, teacher, text, out, arguments.layers, minutes or 10, say))
-        for state, numbers in measured.items():
-            say(f"held-out {state}: " + ", ".join(f"{key} {value:.3f}" for key, value in numbers.items()))
-        say("in a suite, under models and in an arm:")
-        print(f"  draft: {json.dumps(str(out))}\n    proposer: {{kind: draft_model, model: draft, gamma: 4}}")
-    elif name == EXITS:
-        train_early_exit(target, text.corpus(), out, say, minutes=minutes)
-    else:
-        resolve(HEAD_TRAINERS, name, "head")(HeadStage(teacher, text.corpus(), out, say, minutes))
+    text = user_data.load_text(arguments.data, target)
+    stage = HeadStage(load_teacher(target), text.corpus(), out, say, minutes)
+    if name != DRAFT:
+        train_head(name, stage)
+        return
+    for state, numbers in train_draft(replace(stage, minutes=minutes or 10), text, arguments.layers).items():
+        say(f"held-out {state}: {trainer.in_words(numbers)}")
+    say("in a suite, under models and in an arm:")
+    print(f"  draft: {json.dumps(str(out))}\n    proposer: {{kind: draft_model, model: draft, gamma: 4}}")
 
 
 def read_arguments() -> argparse.Namespace:
@@ -196,10 +173,14 @@ def main() -> None:
             except (EngineError, OSError, UnicodeDecodeError) as error:
                 say(f"python -m engine.train: error: {error}")
                 sys.exit(2)
-        elif stage in HEAD_TRAINERS:
-            make_head(stage, arguments.work)
-        else:
+            except KeyboardInterrupt:
+                say("interrupted; the same command goes on at the last checkpoint")
+                sys.exit(130)
+        elif stage in STAGES:
             STAGES[stage](arguments.work)
+        else:
+            work = arguments.work
+            train_head(stage, HeadStage(load_teacher(work / "target"), corpus.load(work / "corpus"), work / stage, say))
 
 
 if __name__ == "__main__":

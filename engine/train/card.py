@@ -28,14 +28,6 @@ LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class CardSources:
-    """The work folder of training and the folder that holds the family."""
-
-    work: Path
-    family: Path
-
-
-@dataclass(frozen=True, slots=True)
 class TrainedModel:
     """The origin of one model: its size, its last training, and its initial model."""
 
@@ -45,20 +37,12 @@ class TrainedModel:
     began_as: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPair:
-    """A target and its draft."""
-
-    target: TrainedModel
-    draft: TrainedModel
-
-
 PAIRS = (
-    ModelPair(
+    (
         TrainedModel("target", recipe.TARGET_MODEL, recipe.TARGET_TRAINING),
         TrainedModel("draft", recipe.DRAFT_MODEL, recipe.DRAFT_TRAINING),
     ),
-    ModelPair(
+    (
         TrainedModel("medium", recipe.MEDIUM_MODEL, recipe.MEDIUM_TRAINING, {"grown_from": "target"}),
         TrainedModel(
             "medium_draft",
@@ -70,11 +54,12 @@ PAIRS = (
 )
 
 
-def write_cards(sources: CardSources, pair: ModelPair) -> None:
-    """Write `card.json` into each model's folder."""
-    trained = {"target": pair.target, "draft": pair.draft}
-    backend = open_models({name: ModelSource(str(sources.family / item.folder)) for name, item in trained.items()})
-    manifest = json.loads((sources.work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
+def write_cards(work: Path, target: TrainedModel, draft: TrainedModel) -> None:
+    """Write `card.json` into each model's folder in the folder of the training."""
+    trained = {"target": target, "draft": draft}
+    backend = open_models({name: ModelSource(str(work / item.folder)) for name, item in trained.items()})
+    manifest = json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8"))
+    data = corpus.load(work / "corpus")
     measured = {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH} | _acceptance(backend)
     for facts in backend.models():
         own = trained[facts.name]
@@ -88,19 +73,18 @@ def write_cards(sources: CardSources, pair: ModelPair) -> None:
             "began_as": own.began_as,
             "training": asdict(own.training),
             "corpus": manifest,
-            "held_out_loss": _losses(sources, own.folder),
+            "held_out_loss": losses(work / own.folder, data),
             "acceptance": measured,
             "samples": _samples(backend) if facts.name == "target" else {},
         }
         text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
-        (sources.family / own.folder / "card.json").write_text(text, encoding="utf-8")
+        (work / own.folder / "card.json").write_text(text, encoding="utf-8")
 
 
-def _losses(sources: CardSources, name: str) -> dict[str, float]:
+def losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
     """Held-out cross-entropy in nats per token by domain."""
-    model = LlamaForCausalLM.from_pretrained(sources.family / name, dtype=torch.float32)
-    losses = trainer.held_out_loss(model, corpus.load(sources.work / "corpus"))
-    return {domain: round(loss, 4) for domain, loss in losses.items()}
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {domain: round(loss, 4) for domain, loss in trainer.held_out_loss(model, text).items()}
 
 
 def _acceptance(backend: NativeBackend) -> dict[str, Any]:

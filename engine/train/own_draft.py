@@ -1,19 +1,13 @@
 """A draft for the user's own target: some of its layers, distilled from it within a time.
 
-The draft learns the target's distribution after every token that the target wrote: cross-entropy to its softmax
-(Hinton et al. 1503.02531), on the target's own answers where there are some (DistillSpec, 2310.08461). Embedding and
-output matrix stay the target's, because they hold most of a small model's weights and little of what pruning broke.
-The target reads every text once: its last states are kept in memory.
+The draft learns the target's distribution after every token that the target wrote (Hinton et al. 1503.02531), on the
+target's own answers where there are some (DistillSpec, 2310.08461). Embedding and output matrix stay the target's. The
+target reads every text once: its last states are kept in memory.
 """
 
-from __future__ import annotations
-
 import math
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -25,13 +19,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from engine.core.errors import ModelError
-from engine.models.files.folder import TOKENIZER_PATTERNS
-from engine.models.loading import RESPONSE_TEMPLATE
 from engine.train import trainer
 from engine.train.heads.head_layer import Teacher
+from engine.train.heads.head_stage import HeadStage
 from engine.train.passes import PositionLogits
 from engine.train.recipe import OWN_DRAFT
-from engine.train.trainer import Report, TrainingJob, training_folder
 from engine.train.user_data import OwnText, TokenText
 
 PIECE: Final = 256
@@ -45,33 +37,12 @@ ACCEPTANCE: Final = "acceptance"
 
 def pieces(texts: Iterable[TokenText], longest: int) -> list[TokenText]:
     """The texts cut to at most `longest` tokens; what has no token to predict is left out."""
-    result = []
-    for text in texts:
-        for start in range(0, len(text.tokens), longest):
-            tokens = text.tokens[start : start + longest]
-            answer = max(1, text.answer - start)
-            if answer < len(tokens):
-                result.append(TokenText(tokens, answer))
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class VocabularyPart:
-    """Some tokens [V'], and what to add to their logits so that a softmax's sum estimates that over all tokens."""
-
-    tokens: Tensor
-    offset: Tensor
-
-    @classmethod
-    def drawn(cls, likely: NDArray[np.int64], vocabulary: int, numbers: Sequence[int]) -> VocabularyPart | None:
-        """The likely tokens and some others, by a chance that `numbers` fix; None, for all tokens, if these are few."""
-        others = np.setdiff1d(np.arange(vocabulary), likely)
-        if len(others) <= DRAWN:
-            return None
-        chance = np.random.default_rng(numbers).choice(others, DRAWN, replace=False)
-        offset = torch.zeros(len(likely) + DRAWN)
-        offset[len(likely) :] = math.log(len(others) / DRAWN)
-        return cls(torch.from_numpy(np.concatenate([likely, chance])), offset)
+    cut = (
+        TokenText(text.tokens[start : start + longest], max(1, text.answer - start))
+        for text in texts
+        for start in range(0, len(text.tokens), longest)
+    )
+    return [piece for piece in cut if piece.answer < len(piece.tokens)]
 
 
 @dataclass(slots=True)
@@ -90,30 +61,23 @@ class Lessons:
         orders = {epoch: np.random.default_rng((OWN_DRAFT.seed, epoch)).permutation(count) for epoch, _ in drawn}
         return torch.tensor([orders[epoch][place] for epoch, place in drawn])
 
-    def compare(self, draft: PreTrainedModel, numbers: Tensor, part: VocabularyPart | None = None) -> PositionLogits:
-        """[n, V] logits at all n places of the texts that an answer's token follows, or those of a `part` of V."""
-        chosen = [int(number) for number in numbers]
+    def compare(self, draft: PreTrainedModel, numbers: Sequence[int], kept: Tensor | None = None) -> PositionLogits:
+        """[n, V] logits at all n places of the texts that an answer's token follows, or those of tokens `kept`."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            known = torch.cat([self._known(number) for number in chosen])
-            states = torch.cat(self._read(draft, chosen))
-            pairs = ((known, self.teacher.head), (states, draft.get_output_embeddings().weight))
-            if part is None:
-                return PositionLogits(*(F.linear(rows, head).float() for rows, head in pairs))
-            return PositionLogits(*(F.linear(rows, head[part.tokens]).float() + part.offset for rows, head in pairs))
+            states = (torch.cat([self._known(number) for number in numbers]), torch.cat(self._read(draft, numbers)))
+            heads = (model.get_output_embeddings().weight for model in (self.teacher.model, draft))
+            sides = zip(states, heads, strict=True)
+            return PositionLogits(
+                *(F.linear(rows, head if kept is None else head[kept]).float() for rows, head in sides)
+            )
 
     @torch.no_grad()
     def measure(self, draft: PreTrainedModel) -> Mapping[str, float]:
         """The means over tokens of sum_x min(p, q), and of whether p and q have the same favourite."""
-        draft.eval()
-        rows = [(len(said.target), said.agreement(), said.same_favourite()) for said in self.all(draft)]
-        draft.train()
-        count, accepted, same = np.asarray(rows).T
-        return {ACCEPTANCE: float(accepted @ count / count.sum()), "argmax": float(same @ count / count.sum())}
-
-    def all(self, draft: PreTrainedModel) -> Iterator[PositionLogits]:
-        """The comparisons of all texts, some at a time."""
-        for first in range(0, len(self.texts), OWN_DRAFT.rows):
-            yield self.compare(draft, torch.arange(first, min(first + OWN_DRAFT.rows, len(self.texts))))
+        said = (self.compare(draft, [number]) for number in range(len(self.texts)))
+        rows = np.array([(len(item.target), item.agreement(), item.same_favourite()) for item in said])
+        accepted, same = np.average(rows[:, 1:], axis=0, weights=rows[:, 0])
+        return {ACCEPTANCE: accepted, "argmax agreement": same}
 
     @torch.no_grad()
     def _known(self, number: int) -> Tensor:
@@ -134,97 +98,52 @@ class Lessons:
         return [row[text.answer - 1 : len(text.tokens) - 1] for row, text in zip(states, texts, strict=True)]
 
 
-def layer_choices(layers: int, kept: int) -> list[tuple[int, ...]]:
-    """Layers to keep, in order: evenly spaced with the first and the last, the first, the first and last halves."""
-    spaced = tuple(round(i * (layers - 1) / max(kept - 1, 1)) for i in range(kept))
-    early = (kept + 1) // 2
-    halves = (*range(early), *range(layers - kept + early, layers))
-    return list(dict.fromkeys([spaced, tuple(range(kept)), halves]))
+def sampled_loss(lessons: Lessons, draft: PreTrainedModel, numbers: Sequence[int], likely: NDArray[np.int64]) -> Tensor:
+    """The cross-entropy over the `likely` tokens and a few of the others, which stand for all others.
+
+    Over 49,152 tokens the softmax would take most of a step's time. `numbers` decide which tokens are drawn.
+    """
+    others = np.setdiff1d(np.arange(lessons.teacher.config.vocabulary), likely)
+    if len(others) <= DRAWN:
+        return lessons.compare(draft, numbers).loss()
+    chance = np.random.default_rng(numbers).choice(others, DRAWN, replace=False)
+    said = lessons.compare(draft, numbers, torch.from_numpy(np.concatenate([likely, chance])))
+    weight = torch.zeros(len(likely) + DRAWN)
+    weight[len(likely) :] = math.log(len(others) / DRAWN)
+    return PositionLogits(said.target + weight, said.draft + weight).loss()
 
 
-def start(teacher: Teacher, held: Lessons, kept: int, report: Report) -> PreTrainedModel:
-    """The best of some prunings by held-out cross-entropy; its embedding and output matrix are frozen."""
-    models = {}
-    for layers in layer_choices(teacher.config.layers, kept):
-        model = trainer.prune(teacher.model, layers)
-        with torch.no_grad():
-            loss = float(np.mean([said.loss().item() for said in held.all(model)]))
-        report(f"layers {', '.join(map(str, layers))}: held-out cross-entropy {loss:.3f}")
-        models[loss] = model
-    best = models[min(models)]
-    for matrix in (best.get_input_embeddings(), best.get_output_embeddings()):
-        matrix.requires_grad_(False)
-    return best
+def kept_layers(layers: int, count: int) -> tuple[int, ...]:
+    """The first and the last ones: of SmolLM2's 30 better than the first alone, and than evenly spaced ones."""
+    early = (count + 1) // 2
+    return (*range(early), *range(layers - count + early, layers))
 
 
-@dataclass(frozen=True, slots=True)
-class DraftStage:
-    """One draft's training: the target and its folder, the text, the folder to write, how many layers, the time."""
-
-    target: Path
-    teacher: Teacher
-    text: OwnText
-    out: Path
-    layers: int | None
-    minutes: float
-    report: Report
-    clock: Callable[[], float] = time.monotonic
-
-    def kept(self) -> int:
-        """The number of layers, a fifth of the target's by default.
-
-        Raises:
-            ModelError: as many as the target has, or more.
-        """
-        most = self.teacher.config.layers - 1
-        kept = max(1, round((most + 1) / 5)) if self.layers is None else self.layers
-        if not 1 <= kept <= most:
-            raise ModelError(f"--layers {kept}: {self.target} has {most + 1}; keep at least 1 and at most {most}")
-        return kept
-
-
-def train_draft(stage: DraftStage) -> Mapping[str, Mapping[str, float]]:
-    """Train and write the draft; the held-out measurements `before` and `after`.
+def train_draft(stage: HeadStage, text: OwnText, layers: int | None = None) -> Mapping[str, Mapping[str, float]]:
+    """Train and write a draft of some layers, by default a fifth; the held-out measurements `before` and `after`.
 
     Raises:
-        ModelError: too many layers, or a checkpoint of another training.
+        ModelError: as many layers as the target has, or more; a checkpoint of another training.
     """
-    longest = min(PIECE, stage.teacher.config.context)
-    kept, held = (Lessons(stage.teacher, pieces(part, longest)) for part in (stage.text.kept, stage.text.held))
-    held.texts = _measured_part(held.texts)
-    model = start(stage.teacher, held, stage.kept(), stage.report)
+    teacher, most = stage.teacher, stage.teacher.config.layers - 1
+    count = max(1, round((most + 1) / 5)) if layers is None else layers
+    if not 1 <= count <= most:
+        raise ModelError(f"--layers {count}: the target has {most + 1}; keep at least 1 and at most {most}")
+    kept, held = (Lessons(teacher, pieces(part, min(PIECE, teacher.config.context))) for part in (text.kept, text.held))
+    ends = np.cumsum([len(item.tokens) - item.answer for item in held.texts])
+    held.texts = held.texts[: 1 + int(np.searchsorted(ends, MEASURED))]
+    likely = np.unique(np.concatenate([item.tokens for item in kept.texts]))
+    model = trainer.prune(teacher.model, kept_layers(most + 1, count))
+    for matrix in (model.get_input_embeddings(), model.get_output_embeddings()):
+        matrix.requires_grad_(False)
     before = held.measure(model)
-    likely = np.unique(np.concatenate([text.tokens for text in kept.texts]))
-
-    def drawn(numbers: Tensor) -> VocabularyPart | None:
-        return VocabularyPart.drawn(likely, stage.teacher.config.vocabulary, numbers.tolist())
-
-    job = TrainingJob(
-        module=model,
-        batch=kept.batch,
-        loss=lambda numbers: kept.compare(model, numbers, drawn(numbers)).loss(),
+    stage.train(
+        model,
+        OWN_DRAFT,
+        loss=lambda numbers: sampled_loss(kept, model, numbers.tolist(), likely),
         measure=lambda: held.measure(model),
-        recipe=OWN_DRAFT,
-        folder=training_folder(stage.out),
-        report=stage.report,
-        minutes=stage.minutes,
+        batch=kept.batch,
         best=ACCEPTANCE,
-        clock=stage.clock,
     )
-    trainer.run(job)
-    write(model, stage.target, stage.out)
+    stage.write_model(model)
     return {"before": before, "after": held.measure(model)}
-
-
-def _measured_part(texts: Sequence[TokenText]) -> list[TokenText]:
-    ends = np.cumsum([len(text.tokens) - text.answer for text in texts])
-    return list(texts[: 1 + int(np.searchsorted(ends, MEASURED))])
-
-
-def write(model: PreTrainedModel, target: Path, out: Path) -> None:
-    """The model in bfloat16, with the target's own tokenizer files."""
-    model.eval().to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
-    for pattern in (*TOKENIZER_PATTERNS, RESPONSE_TEMPLATE):
-        for file in target.glob(pattern):
-            (out / file.relative_to(target)).parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, out / file.relative_to(target))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -25,15 +25,22 @@ from engine.train.recipe import ModelRecipe, TrainRecipe
 
 SAVE_SECONDS = 60.0
 """Time between two checkpoints, or a tenth of the training's time if that is less."""
+PAD = 2
+"""The token id that pads a batch, as in every bundled model."""
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 Report = Callable[[str], None]
 
 
 def new_model(recipe: ModelRecipe, vocabulary: int, seed: int) -> LlamaForCausalLM:
-    """A randomly initialised llama; the token ids of the chat format are built in."""
+    """A randomly initialised llama."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    return LlamaForCausalLM(llama_config(recipe, vocabulary))
+
+
+def llama_config(recipe: ModelRecipe, vocabulary: int, **more: Any) -> LlamaConfig:
+    """A llama's configuration; the token ids of the chat format are built in."""
+    return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=recipe.hidden,
         intermediate_size=recipe.ffn,
@@ -44,9 +51,9 @@ def new_model(recipe: ModelRecipe, vocabulary: int, seed: int) -> LlamaForCausal
         tie_word_embeddings=True,
         eos_token_id=0,
         bos_token_id=1,
-        pad_token_id=2,
+        pad_token_id=PAD,
+        **more,
     )
-    return LlamaForCausalLM(config)
 
 
 @torch.no_grad()
@@ -184,8 +191,12 @@ class TrainingJob:
     def line(self, at: TrainingProgress, measured: Mapping[str, float]) -> str:
         """Progress in words."""
         left = at.seconds * (1 / min(1.0, self.share(at)) - 1) / 60
-        numbers = ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
-        return f"step {at.step}, {left:.1f} min left, loss {at.loss:.3f}, held out: {numbers}"
+        return f"step {at.step}, {left:.1f} min left, loss {at.loss:.3f}, held out: {in_words(measured)}"
+
+
+def in_words(measured: Mapping[str, float]) -> str:
+    """Measurements by name."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in measured.items())
 
 
 def train(
@@ -197,16 +208,17 @@ def train(
     teacher: LlamaForCausalLM | None = None,
 ) -> None:
     """Train a whole model to the recipe's last step, continuing from `folder` if a checkpoint is there."""
-    job = TrainingJob(
-        module=model,
-        batch=lambda step: batch(corpus, recipe, step),
-        loss=lambda tokens: loss_of(model, teacher, tokens, recipe),
-        measure=lambda: held_out_loss(model, corpus),
-        recipe=recipe,
-        folder=folder,
-        report=report,
+    run(
+        TrainingJob(
+            model,
+            batch=lambda step: batch(corpus, recipe, step),
+            loss=lambda tokens: loss_of(model, teacher, tokens, recipe),
+            measure=lambda: held_out_loss(model, corpus),
+            recipe=recipe,
+            folder=folder,
+            report=report,
+        )
     )
-    run(job)
 
 
 def run(job: TrainingJob) -> None:
@@ -272,21 +284,26 @@ def restore(model: nn.Module, optimiser: torch.optim.Optimizer, folder: Path) ->
     """Load the checkpoint in `folder`, if there is one; returns the place where the training goes on.
 
     Raises:
-        ModelError: it is that of another training.
+        ModelError: it is damaged, or that of another training.
     """
     path = folder / CHECKPOINT
     if not path.exists():
         return TrainingProgress()
-    tensors, trained = load_file(path), _trained(model)
+    trained = _trained(model)
+    try:
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as checkpoint:
+            facts = checkpoint.metadata()
+        at = TrainingProgress(int(facts["step"]), float(facts["seconds"]), float(facts["best"]))
+    except (SafetensorError, KeyError) as error:
+        raise ModelError(f"{path}: not readable ({error}); remove its folder, and the training begins anew") from error
     shapes = {name.removeprefix("model."): item.shape for name, item in tensors.items() if name.startswith("model.")}
     if shapes != {name: value.shape for name, value in trained.items()}:
         raise ModelError(f"{path}: belongs to another training; remove its folder or choose another --out")
-    with safe_open(path, framework="pt") as checkpoint:
-        facts = checkpoint.metadata()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in trained:
                 parameter.copy_(tensors[f"model.{name}"])
                 keys = ("step", "exp_avg", "exp_avg_sq")
                 optimiser.state[parameter] = {key: tensors[f"optimiser.{name}.{key}"] for key in keys}
-    return TrainingProgress(int(facts["step"]), float(facts["seconds"]), float(facts["best"]))
+    return at

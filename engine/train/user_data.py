@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from engine.core.errors import ModelError
-from engine.models.lean_weights import read_config
-from engine.models.loading import load_tokenizer, open_source
+from engine.models.loading import load_tokenizer
 from engine.train.corpus import Corpus
+from engine.train.heads.head_layer import open_target
 
 HELD_OUT = 20
 """Of this many texts one is held out for measuring; requests with one prompt are one text."""
@@ -35,16 +35,14 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """The texts of a user, without duplicates: those to train on, and those held out."""
+    """The texts of a user: those to train on, and those held out."""
 
     kept: tuple[TokenText, ...]
     held: tuple[TokenText, ...]
 
     def corpus(self) -> Corpus:
         """All texts one after another; one domain, because the bundled family's two streams are the same here."""
-        kept, held = (
-            np.concatenate([np.asarray(text.tokens, np.int64) for text in part]) for part in (self.kept, self.held)
-        )
+        kept, held = (np.concatenate([text.tokens for text in part]) for part in (self.kept, self.held))
         return Corpus(code=kept, dialogue=kept, held_out={"held_out": held})
 
 
@@ -54,20 +52,19 @@ def load_text(file: Path, target: Path) -> OwnText:
     Raises:
         ModelError: an invalid line, or too little text; names file and line.
     """
-    folder = open_source(str(target)).folder
+    folder = open_target(target)
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise ModelError(f"{target}: no tokenizer; add tokenizer.json")
-    vocabulary = read_config(folder.config, folder.name("config.json")).vocabulary
+    vocabulary = folder.config["vocab_size"]
     texts: dict[tuple[int, ...], dict[TokenText, None]] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():
             text = _document(line, f"{file}:{number}", tokenizer)
             if max(text.tokens, default=0) >= vocabulary:
-                raise ModelError(
-                    f"{file}:{number}: a token beyond the target's vocabulary of {vocabulary}; of which model is it?"
-                )
-            texts.setdefault(text.tokens[: text.answer] if text.answer > 1 else text.tokens, {})[text] = None
+                raise ModelError(f"{file}:{number}: another model's; the target has only {vocabulary} tokens")
+            if text.answer < len(text.tokens):
+                texts.setdefault(text.tokens[: text.answer] if text.answer > 1 else text.tokens, {})[text] = None
     parts: Sequence[list[TokenText]] = ([], [])
     for number, same in enumerate(texts.values()):
         parts[number % HELD_OUT == 0].extend(same)
@@ -81,20 +78,21 @@ def load_text(file: Path, target: Path) -> OwnText:
 
 
 def _document(line: str, where: str, tokenizer: Any) -> TokenText:
-    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     try:
         match json.loads(line):
             case {"text": str(text)}:
-                return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
+                pass
             case {"messages": list(messages)}:
                 text = tokenizer.apply_chat_template(messages, tokenize=False)
-                return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
             case {"prompt_ids": str(prompt), "token": str(steps), "role": str(roles)}:
-                tokens = (*json.loads(prompt), *emitted(json.loads(steps), json.loads(roles)))
-                return TokenText(tokens, max(1, len(json.loads(prompt))))
+                tokens = json.loads(prompt)
+                return TokenText((*tokens, *emitted(json.loads(steps), json.loads(roles))), max(1, len(tokens)))
+            case _:
+                raise ValueError('an object with "text", "messages" or the columns of `audit query texts` is wanted')
     except Exception as error:  # templates raise anything
-        raise ModelError(f"{where}: not JSON, or not as a text should be ({' '.join(str(error).split())})") from error
-    raise ModelError(f'{where}: an object with "text", "messages" or the columns of `audit query texts` is wanted')
+        raise ModelError(f"{where}: not a text ({' '.join(str(error).split())})") from error
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
 
 
 def emitted(steps: Sequence[Sequence[int]], roles: Sequence[str]) -> Iterator[int]:

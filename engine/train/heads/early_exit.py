@@ -6,22 +6,18 @@ stays near the original. LayerSkip's other half, dropping layers at random, is o
 has none to spare. The result is another target with its own weights, trained for no particular exit.
 """
 
-import shutil
+import copy
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from engine.models.loading import RESPONSE_TEMPLATE
-from engine.train import trainer
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import load_teacher
+from engine.train.heads.head_stage import HeadStage
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
-from engine.train.trainer import Report, TrainingJob, training_folder
 
 
 def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
@@ -67,31 +63,13 @@ def exit_agreements(model: LlamaForCausalLM, corpus: Corpus, window: int) -> Map
     return {f"exit after layer {i + 1}": value for i, value in enumerate(mapping.values())}
 
 
-def train_early_exit(
-    target: Path,
-    corpus: Corpus,
-    out: Path,
-    report: Report,
-    plan: EarlyExitRecipe = EARLY_EXIT,
-    minutes: float | None = None,
-) -> None:
-    """Continue training from the model in `target`; write the new one to `out` in bfloat16, with the tokenizer beside
-    it.
-    """
-    model, teacher = (load_teacher(target).model for _ in range(2))
-    job = TrainingJob(
-        module=model,
-        batch=lambda step: trainer.batch(corpus, plan.training, step),
+def train_early_exit(stage: HeadStage, plan: EarlyExitRecipe = EARLY_EXIT) -> None:
+    """Continue training from the target; write the new one in bfloat16."""
+    model, teacher = copy.deepcopy(stage.teacher.model), stage.teacher.model
+    stage.train(
+        model,
+        plan.training,
         loss=lambda tokens: loss_of(model, teacher, tokens, plan),
-        measure=lambda: exit_agreements(model, corpus, plan.training.window),
-        recipe=plan.training,
-        folder=training_folder(out),
-        report=report,
-        minutes=minutes,
+        measure=lambda: exit_agreements(model, stage.corpus, plan.training.window),
     )
-    trainer.run(job)
-    model.eval().to(torch.bfloat16).save_pretrained(out, safe_serialization=True)
-    AutoTokenizer.from_pretrained(target, local_files_only=True).save_pretrained(out)
-    template = target / RESPONSE_TEMPLATE
-    if template.is_file():
-        shutil.copyfile(template, out / RESPONSE_TEMPLATE)
+    stage.write_model(model)

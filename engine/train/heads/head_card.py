@@ -11,16 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from transformers import LlamaForCausalLM
-
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.native.backend import NativeBackend, open_models
 from engine.core.types import Protocol, RecordLevel
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
-from engine.train import corpus, recipe, trainer
-from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain
+from engine.train import corpus, recipe
+from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain, losses
 
 TRAININGS: Final[Mapping[str, Any]] = {
     "dflash": recipe.DFLASH_HEAD,
@@ -69,17 +66,11 @@ def write_exit_card(work: Path, name: str) -> None:
         "began_as": {"target": shops["untrained"].models()[0].sha256},
         "training": asdict(recipe.EARLY_EXIT),
         "corpus": json.loads((work / "corpus" / "corpus.json").read_text(encoding="utf-8")),
-        "held_out_loss": {key: _losses(folder, text) for key, folder in folders.items()},
+        "held_out_loss": {key: losses(folder, text) for key, folder in folders.items()},
         "acceptance": {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH}
         | {key: _by_exit(shop) for key, shop in shops.items()},
     }
     (work / name / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-
-
-def _losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:
-    """Held-out cross-entropy in nats per token by domain."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return {domain: round(loss, 4) for domain, loss in trainer.held_out_loss(model, text).items()}
 
 
 def _by_exit(shop: NativeBackend) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from engine.core.errors import ModelError
 from engine.heads.decoder import LayerForm
+from engine.models.files.folder import ModelFolder
 from engine.models.files.transformers_loader import load_whole
 from engine.models.lean_weights import ARCHITECTURES, LeanConfig, read_config, rope_frequencies
 from engine.models.loading import open_source
@@ -135,17 +136,20 @@ class Teacher:
         return replace(self.config, ffn=ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
 
 
-def load_teacher(folder: Path) -> Teacher:
-    """The frozen target in a folder, in float32.
+def open_target(folder: Path) -> ModelFolder:
+    """The files of a target.
 
     Raises:
-        ModelError: no model, an architecture that the engine's own loader lacks, or a damaged one.
+        ModelError: no model, or an architecture that the engine's own loader lacks.
     """
     opened = open_source(str(folder)).folder
-    kind = opened.config.get("model_type")
+    kind, where = opened.config.get("model_type"), opened.name("config.json")
     if kind not in ARCHITECTURES:
-        raise ModelError(
-            f"{opened.name('config.json')}: cannot train for model_type {kind!r}; only {', '.join(ARCHITECTURES)}"
-        )
-    read_config(opened.config, opened.name("config.json"))
-    return Teacher(load_whole(opened, AutoModelForCausalLM, torch.float32, "causal model"))
+        raise ModelError(f"{where}: cannot train for model_type {kind!r}; only {', '.join(ARCHITECTURES)}")
+    read_config(opened.config, where)
+    return opened
+
+
+def load_teacher(folder: Path) -> Teacher:
+    """The frozen target in a folder, in float32. Raises as `open_target`, and for damaged weights."""
+    return Teacher(load_whole(open_target(folder), AutoModelForCausalLM, torch.float32, "causal model"))

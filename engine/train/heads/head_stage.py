@@ -3,6 +3,8 @@ tables belong to each head's trainer.
 """
 
 import json
+import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from engine.models.files.folder import TOKENIZER_PATTERNS
+from engine.models.loading import RESPONSE_TEMPLATE
 from engine.train import trainer
 from engine.train.corpus import Corpus
 from engine.train.heads.head_layer import Teacher
@@ -23,7 +28,7 @@ from engine.train.trainer import Report, TrainingJob, training_folder
 class HeadStage:
     """One head's training: the frozen target, the text, the folder to write, the progress callback, and the time.
 
-    Without `minutes` a training ends after its recipe's steps.
+    Without `minutes` by `clock` a training ends after its recipe's steps.
     """
 
     teacher: Teacher
@@ -31,6 +36,7 @@ class HeadStage:
     out: Path
     report: Report
     minutes: float | None = None
+    clock: Callable[[], float] = time.monotonic
 
     def train(
         self,
@@ -38,19 +44,23 @@ class HeadStage:
         recipe: TrainRecipe,
         loss: Callable[[Tensor], Tensor],
         measure: Callable[[], Mapping[str, float]],
+        batch: Callable[[int], Tensor] | None = None,
+        best: str | None = None,
     ) -> None:
-        """To the end, continuing from the checkpoint beside `out`; arguments as those of a `Job`."""
-        job = TrainingJob(
-            module=head,
-            batch=lambda step: trainer.batch(self.corpus, recipe, step),
-            loss=loss,
-            measure=measure,
-            recipe=recipe,
-            folder=training_folder(self.out),
-            report=self.report,
-            minutes=self.minutes,
-        )
-        trainer.run(job)
+        """To the end, continuing from the checkpoint beside `out`; arguments as those of a `TrainingJob`."""
+        windows = batch or (lambda step: trainer.batch(self.corpus, recipe, step))
+        folder, report = training_folder(self.out), self.report
+        trainer.run(TrainingJob(head, windows, loss, measure, recipe, folder, report, self.minutes, best, self.clock))
+
+    def write_model(self, model: PreTrainedModel) -> None:
+        """A whole model in bfloat16, with the target's own tokenizer files beside it."""
+        model.eval().to(torch.bfloat16).save_pretrained(self.out, safe_serialization=True)
+        target = Path(self.teacher.model.name_or_path)
+        for pattern in (*TOKENIZER_PATTERNS, RESPONSE_TEMPLATE):
+            for file in target.glob(pattern):
+                copy = self.out / file.relative_to(target)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, copy)
 
     def write(self, config: Mapping[str, Any], trained: Mapping[str, Tensor], **tables: Tensor) -> None:
         """config.json and model.safetensors: trained tensors in bfloat16, tables as they are."""

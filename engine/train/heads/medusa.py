@@ -5,7 +5,7 @@ i: cross-entropy to it, summed over the heads, without weights. The paper takes 
 are verified against the target's distribution, which also carries more information per position.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from engine.train.corpus import Corpus, most_frequent
 from engine.train.heads.head_layer import Teacher
 from engine.train.heads.head_stage import HeadStage
-from engine.train.passes import held_out_windows
+from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MEDUSA_HEADS, MedusaRecipe
 
 
@@ -67,7 +67,7 @@ def train_medusa(stage: HeadStage, plan: MedusaRecipe = MEDUSA_HEADS) -> None:
         module,
         plan.training,
         loss=lambda tokens: loss_of(module, teacher, tokens),
-        measure=lambda: measured(module, teacher, corpus),
+        measure=lambda: agreements(corpus, 256, lambda tokens: passes(module, teacher, tokens)),
     )
     known = {"token_map": module.tokens} if len(module.tokens) < teacher.config.vocabulary else {}
     stage.write(document(teacher, plan, len(module.tokens)), module.state_dict(), **known)
@@ -83,32 +83,18 @@ def frequent(corpus: Corpus, plan: MedusaRecipe, vocabulary: int) -> Tensor:
     return torch.from_numpy(most_frequent(weights, count))
 
 
+def passes(module: MedusaModule, teacher: Teacher, tokens: Tensor) -> Iterator[PositionLogits]:
+    """One per head over windows [rows, T], on the known tokens."""
+    lesson = teacher.lesson(tokens)
+    for head, logits in enumerate(module(lesson.hidden[teacher.config.layers])):
+        ahead = 1 + head
+        yield PositionLogits(lesson.logits[:, ahead:, module.tokens], logits[:, :-ahead].float())
+
+
 def loss_of(module: MedusaModule, teacher: Teacher, tokens: Tensor) -> Tensor:
     """Cross-entropy to the target's distributions over the known tokens, summed over the heads."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        lesson = teacher.lesson(tokens)
-        said = lesson.logits[..., module.tokens].softmax(-1)
-        answers = module(lesson.hidden[teacher.config.layers])
-    losses = []
-    for head, logits in enumerate(answers):
-        ahead = 1 + head
-        known = logits[:, : said.shape[1] - ahead].float()
-        losses.append(F.cross_entropy(known.flatten(0, 1), said[:, ahead:].flatten(0, 1)))
-    return torch.stack(losses).sum()
-
-
-@torch.no_grad()
-def measured(module: MedusaModule, teacher: Teacher, corpus: Corpus) -> Mapping[str, float]:
-    """How often each head's most likely token is the target's, on held-out text of all domains."""
-    agreed: list[list[float]] = [[] for _ in module.blocks]
-    for tokens in held_out_windows(corpus, window=256).values():
-        lesson = teacher.lesson(tokens)
-        best = lesson.logits.argmax(-1)
-        for head, logits in enumerate(module(lesson.hidden[teacher.config.layers])):
-            ahead = 1 + head
-            drafted = module.tokens[logits[:, : best.shape[1] - ahead].argmax(-1)]
-            agreed[head].append((drafted == best[:, ahead:]).float().mean().item())
-    return {f"head {head}": float(np.mean(shares)) for head, shares in enumerate(agreed) if shares}
+        return weighted_loss(passes(module, teacher, tokens), [1.0] * len(module.blocks))
 
 
 def document(teacher: Teacher, plan: MedusaRecipe, known: int) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from engine.models.loading import load_model
 from engine.train.heads.early_exit import exit_agreements, exit_weights, exits, loss_of, train_early_exit
+from engine.train.heads.head_layer import load_teacher
+from engine.train.heads.head_stage import HeadStage
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe, TrainRecipe
 from tests.bench.setting import REFERENCE
 
@@ -57,8 +59,8 @@ def test_training_makes_an_exit_draft_better_and_writes_a_target(tmp_path, teach
     before = exit_agreements(LlamaForCausalLM.from_pretrained(source), tiny, 24)
     lines = []
     half = replace(PLAN, training=replace(PLAN.training, steps=100))
-    train_early_exit(source, tiny, out, lines.append, half)
-    train_early_exit(source, tiny, out, lines.append, PLAN)
+    train_early_exit(HeadStage(load_teacher(source), tiny, out, lines.append), half)
+    train_early_exit(HeadStage(load_teacher(source), tiny, out, lines.append), PLAN)
     assert any(line.startswith("step 200, 0.0 min left") for line in lines)
     after = exit_agreements(LlamaForCausalLM.from_pretrained(out, dtype=torch.float32), tiny, 24)
     assert before.keys() == after.keys() == {"exit after layer 1", "exit after layer 2"}
