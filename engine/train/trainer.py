@@ -251,7 +251,8 @@ def run(job: TrainingJob) -> None:
         if at.seconds - saved >= pause or job.share(at) >= 1:
             measured, saved = job.measure(), at.seconds
             if job.best is not None and measured[job.best] > at.best:
-                at = replace(at, best=measured[job.best])
+                # a number of numpy has its type in its text
+                at = replace(at, best=float(measured[job.best]))
                 _write(_trained(module), job.folder / BEST)
             save(module, optimiser, job.folder, at)
             job.report(job.line(at, measured))

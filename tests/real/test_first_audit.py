@@ -29,8 +29,8 @@ FAULTS = (
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # one thread for each of two workers
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # one thread for each of two workers, and a cache that goes with the environment
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(Path(sys.prefix) / "cache")}
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
