@@ -117,9 +117,7 @@ def make_own(name: str, arguments: argparse.Namespace) -> None:
     """A draft or a head of the user's target, or the target with early exits, on the user's text.
 
     Raises:
-        EngineError: the target, the text or the output folder cannot be used.
-        OSError: so can a file.
-        UnicodeDecodeError: the text is not UTF-8.
+        EngineError, OSError, UnicodeDecodeError: the target, the text or the output folder cannot be used.
     """
     out, minutes = arguments.out, arguments.minutes
     used = out.exists() and not (out.is_dir() and next(out.iterdir(), None) is None)

@@ -64,7 +64,7 @@ class Lessons:
     def compare(self, draft: PreTrainedModel, numbers: Sequence[int], kept: Tensor | None = None) -> PositionLogits:
         """[n, V] logits at all n places of the texts that an answer's token follows, or those of tokens `kept`."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            states = (torch.cat([self._known(number) for number in numbers]), torch.cat(self._read(draft, numbers)))
+            states = (self._known(numbers), torch.cat(self._read(draft, numbers)))
             heads = (model.get_output_embeddings().weight for model in (self.teacher.model, draft))
             sides = zip(states, heads, strict=True)
             return PositionLogits(
@@ -77,17 +77,19 @@ class Lessons:
         said = (self.compare(draft, [number]) for number in range(len(self.texts)))
         rows = np.array([(len(item.target), item.agreement(), item.same_favourite()) for item in said])
         accepted, same = np.average(rows[:, 1:], axis=0, weights=rows[:, 0])
-        return {ACCEPTANCE: accepted, "argmax agreement": same}
+        return {ACCEPTANCE: float(accepted), "argmax agreement": float(same)}
 
     @torch.no_grad()
-    def _known(self, number: int) -> Tensor:
-        states = self._states.get(number)
-        if states is None:
-            states = self._read(self.teacher.model, [number])[0].to(torch.bfloat16)
-            self.room -= states.numel()
-            if self.room >= 0:
-                self._states[number] = states
-        return states
+    def _known(self, numbers: Sequence[int]) -> Tensor:
+        """The target's states, read or remembered."""
+        new = [number for number in numbers if number not in self._states]
+        states = self._read(self.teacher.model, new) if new else []
+        read = {number: item.to(torch.bfloat16, copy=True) for number, item in zip(new, states, strict=True)}
+        self.room -= sum(item.numel() for item in read.values())
+        known = read | {number: self._states[number] for number in numbers if number not in read}
+        if self.room >= 0:
+            self._states |= read
+        return torch.cat([known[number] for number in numbers])
 
     def _read(self, model: PreTrainedModel, numbers: Sequence[int]) -> list[Tensor]:
         """[n, hidden] of each text: the last states before the tokens of the answer."""

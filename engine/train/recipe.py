@@ -55,7 +55,7 @@ MEDIUM_TRAINING = TrainRecipe(steps=2400, learning_rate=1.2e-3, seed=2)
 MEDIUM_DRAFT_LAYERS = (0, 1, 2)
 """Of the target: with any two of its layers alone a draft no longer copies from the prompt."""
 MEDIUM_DRAFT_MODEL = ModelRecipe(layers=3, hidden=256, heads=8, kv_heads=4, ffn=256)
-OWN_DRAFT = TrainRecipe(steps=0, learning_rate=1e-3, rows=8, warmup=20, weight_decay=0.0)
+OWN_DRAFT = TrainRecipe(steps=0, learning_rate=2e-3, rows=8, warmup=20, weight_decay=0.0)
 """A draft of the user's own target; its training ends by time, and its rows are texts."""
 MEDIUM_DRAFT_TRAINING = TrainRecipe(steps=600, learning_rate=1.5e-3, distillation=0.9, seed=3)
 

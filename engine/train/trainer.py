@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.core.errors import ModelError
-from engine.train.corpus import Corpus, Tokens
+from engine.train.corpus import Corpus
+from engine.train.passes import held_out_windows
 from engine.train.recipe import ModelRecipe, TrainRecipe
 
 SAVE_SECONDS = 60.0
@@ -104,16 +105,12 @@ def prune(source: PreTrainedModel, layers: Sequence[int], ffn: int | None = None
 def batch(corpus: Corpus, recipe: TrainRecipe, step: int) -> Tensor:
     """Token windows of one step, [rows, window + 1]; about `code_share` of them code."""
     rng = np.random.default_rng((recipe.seed, step))
-    rows = [
-        _window(corpus.code if rng.random() < recipe.code_share else corpus.dialogue, recipe.window, rng)
-        for _ in range(recipe.rows)
-    ]
+    rows = []
+    for _ in range(recipe.rows):
+        tokens = corpus.code if rng.random() < recipe.code_share else corpus.dialogue
+        start = int(rng.integers(0, len(tokens) - recipe.window - 1))
+        rows.append(tokens[start : start + recipe.window + 1])
     return torch.from_numpy(np.stack(rows).astype(np.int64))
-
-
-def _window(tokens: Tokens, window: int, rng: np.random.Generator) -> Tokens:
-    start = int(rng.integers(0, len(tokens) - window - 1))
-    return tokens[start : start + window + 1]
 
 
 def learning_rate(recipe: TrainRecipe, step: int, share: float) -> float:
@@ -140,10 +137,7 @@ def held_out_loss(model: LlamaForCausalLM, corpus: Corpus, window: int = 512, wi
     """Mean cross-entropy in nats per token, by held-out domain."""
     model.eval()
     losses = {}
-    for domain, tokens in corpus.held_out.items():
-        count = min(windows, (len(tokens) - 1) // window)
-        rows = np.stack([tokens[i * window : (i + 1) * window + 1] for i in range(count)]).astype(np.int64)
-        x = torch.from_numpy(rows)
+    for domain, x in held_out_windows(corpus, window + 1, windows).items():
         losses[domain] = F.cross_entropy(model(x[:, :-1]).logits.float().flatten(0, 1), x[:, 1:].flatten()).item()
     model.train()
     return losses
@@ -156,12 +150,11 @@ def training_folder(out: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """The place in a training: finished steps, seconds so far, the best measurement and the loss of the last step."""
+    """The place in a training: finished steps, seconds so far, the best measurement."""
 
     step: int = 0
     seconds: float = 0.0
     best: float = -math.inf
-    loss: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +181,10 @@ class TrainingJob:
         """The finished share of the training; at 1 or above it has ended."""
         return at.step / self.recipe.steps if self.minutes is None else at.seconds / (60 * self.minutes)
 
-    def line(self, at: TrainingProgress, measured: Mapping[str, float]) -> str:
+    def line(self, at: TrainingProgress, loss: float, measured: Mapping[str, float]) -> str:
         """Progress in words."""
         left = at.seconds * (1 / min(1.0, self.share(at)) - 1) / 60
-        return f"step {at.step}, {left:.1f} min left, loss {at.loss:.3f}, held out: {in_words(measured)}"
+        return f"step {at.step}, {left:.1f} min left, loss {loss:.3f}, held out: {in_words(measured)}"
 
 
 def in_words(measured: Mapping[str, float]) -> str:
@@ -247,7 +240,7 @@ def run(job: TrainingJob) -> None:
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        at = replace(at, step=at.step + 1, seconds=job.clock() - began, loss=loss.item())
+        at = replace(at, step=at.step + 1, seconds=job.clock() - began)
         if at.seconds - saved >= pause or job.share(at) >= 1:
             measured, saved = job.measure(), at.seconds
             if job.best is not None and measured[job.best] > at.best:
@@ -255,7 +248,7 @@ def run(job: TrainingJob) -> None:
                 at = replace(at, best=float(measured[job.best]))
                 _write(_trained(module), job.folder / BEST)
             save(module, optimiser, job.folder, at)
-            job.report(job.line(at, measured))
+            job.report(job.line(at, loss.item(), measured))
     if job.best is not None:
         module.load_state_dict(load_file(job.folder / BEST), strict=False)
 

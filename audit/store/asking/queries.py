@@ -89,23 +89,21 @@ SELECT arm, draft_version, draft_sha256, n_requests, n_steps, n_drafted, n_accep
 FROM v_draft_version WHERE run = :run ORDER BY arm, draft_version, draft_sha256
 """
 
-# texts to train a draft on (engine.train): the roles say which tokens were emitted
+# the roles say which tokens were emitted
 TEXTS: Final = """
 SELECT v_request.run, arm, case_id, sample, CAST(prompt_ids AS TEXT) AS prompt_ids, CAST(token AS TEXT) AS token,
        CAST(role AS TEXT) AS role
-FROM v_request
-JOIN content ON content.request_id = v_request.request_id
-JOIN request_tokens ON request_tokens.request_id = v_request.request_id
-WHERE v_request.run = :run OR :all_runs = 1 AND v_request.run IN (
+FROM v_request JOIN content USING (request_id) JOIN request_tokens USING (request_id)
+WHERE prompt_ids IS NOT NULL AND (v_request.run = :run OR :all_runs = 1 AND v_request.run IN (
   SELECT other.ulid FROM run
   JOIN run_artifact AS own ON own.run_id = run.id AND own.role = 'target'
   JOIN run_artifact AS same ON same.artifact_id = own.artifact_id AND same.role = 'target'
-  JOIN run AS other ON other.id = same.run_id
-  WHERE run.ulid = :run
-)
+  JOIN run AS other ON other.id = same.run_id WHERE run.ulid = :run
+))
 ORDER BY v_request.run, arm, case_id, sample
 """
 
+ALL_RUNS: Final = MappingProxyType({"all_runs": 0})
 LIMIT: Final = MappingProxyType({"limit": 20})
 
 NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
@@ -119,11 +117,7 @@ NAMED: Final[Mapping[str, NamedQuery]] = MappingProxyType(
         "rejected": NamedQuery("requests with the lowest draft acceptance rate", REJECTED, LIMIT),
         "slow": NamedQuery("requests with the largest latency", SLOW, LIMIT),
         "steps": NamedQuery("how many steps emitted how many tokens", STEPS),
-        "texts": NamedQuery(
-            "prompts and emitted tokens as text to train on; all_runs=1: of all runs with this target",
-            TEXTS,
-            MappingProxyType({"all_runs": 0}),
-        ),
+        "texts": NamedQuery("prompts and emitted tokens; with all_runs=1 of all runs of this target", TEXTS, ALL_RUNS),
     }
 )
 

@@ -242,6 +242,13 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path, teacher, stream):
         train(2)
 
 
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
+    module = torch.nn.Linear(1, 1)
+    with pytest.raises(user_data.ModelError, match=r"checkpoint\.safetensors: not readable"):
+        trainer.restore(module, torch.optim.AdamW(module.parameters()), tmp_path)
+
+
 @pytest.fixture
 def home(tmp_path, tokenizer, monkeypatch):
     """A target, text of its own, and a smaller need for it."""
