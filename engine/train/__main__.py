@@ -15,6 +15,7 @@ from typing import Final
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from engine.core.errors import EngineError, ModelError
 from engine.core.registry import HEAD_TRAINERS, resolve
@@ -164,6 +165,7 @@ def main() -> None:
     """Run the named stages in order."""
     arguments = read_arguments()
     torch.set_num_threads(arguments.threads)
+    logging.disable_progress_bar()
     for stage in arguments.stages:
         if arguments.work is None:
             try:
