@@ -172,8 +172,7 @@ def _rate(past: RunHistory) -> tuple[float, str]:
     seconds = (here.finished_at - here.started_at).total_seconds()
     if seconds <= 0.0:
         return RATE, f"the default, because run {here.ulid} took no measurable time"
-    emitted = sum(arm.counts.output + arm.counts.directed_output for arm in here.arms)
-    return emitted / seconds, f"{past.named(here)} of {here.suite_name} on this machine"
+    return here.tokens / seconds, f"{past.named(here)} of {here.suite_name} on this machine"
 
 
 def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:

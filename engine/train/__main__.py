@@ -19,14 +19,13 @@ from transformers.utils import logging
 
 from engine.core.errors import EngineError, ModelError
 from engine.core.registry import HEAD_TRAINERS, resolve
-from engine.models.files.gguf_file import folder_of
 from engine.train import corpus, recipe, trainer, user_data
 from engine.train.card import PAIRS, write_cards
 from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
 from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
-from engine.train.heads.head_layer import load_teacher
+from engine.train.heads.head_layer import load_teacher, open_target, teacher_of
 from engine.train.heads.head_stage import HeadStage
 from engine.train.own_draft import train_draft
 from engine.train.prompts import write_prompts
@@ -124,9 +123,9 @@ def make_own(name: str, arguments: argparse.Namespace) -> None:
     used = out.exists() and not (out.is_dir() and next(out.iterdir(), None) is None)
     if used and not (training_folder(out) / CHECKPOINT).is_file():
         raise ModelError(f"{out}: not an empty folder, and no training of ours is beside it; choose another")
-    target = folder_of(arguments.target, str(arguments.target)).path
+    target = open_target(arguments.target)
     text = user_data.load_text(arguments.data, target)
-    stage = HeadStage(load_teacher(target), text.corpus(), out, say, minutes)
+    stage = HeadStage(teacher_of(target), text.corpus(), out, say, minutes)
     if name != DRAFT:
         train_head(name, stage)
         return

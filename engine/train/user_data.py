@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from engine.core.errors import ModelError
+from engine.models.files.folder import ModelFolder
 from engine.models.loading import load_tokenizer
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import open_target
 
 HELD_OUT = 20
 """Of this many texts one is held out for measuring; requests with one prompt are one text."""
@@ -46,17 +46,16 @@ class OwnText:
         return Corpus(code=kept, dialogue=kept, held_out={"held_out": held})
 
 
-def load_text(file: Path, target: Path) -> OwnText:
+def load_text(file: Path, target: ModelFolder) -> OwnText:
     """The file's texts as tokens of the target; each ends with its end token, but for a recorded answer.
 
     Raises:
         ModelError: an invalid line, or too little text; names file and line.
     """
-    folder = open_target(target)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(target)
     if tokenizer is None:
-        raise ModelError(f"{target}: no tokenizer; add tokenizer.json")
-    vocabulary = folder.config["vocab_size"]
+        raise ModelError(f"{target.name()}: no tokenizer; add tokenizer.json")
+    vocabulary = target.config["vocab_size"]
     texts: dict[tuple[int, ...], dict[TokenText, None]] = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+CACHE = Path(sys.prefix) / "cache"
+"""For the unpacked weights; it goes with the environment."""
 CHATS = Path(__file__).with_name("chats.jsonl")
 
 

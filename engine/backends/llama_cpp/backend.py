@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.interface import Engine
 from engine.backends.llama_cpp import settings as own
 from engine.backends.llama_cpp.convert import CONVERTER, MODEL
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
@@ -22,6 +23,7 @@ from engine.backends.process.settings import SCORED, ProcessSettings
 from engine.core.child import Frame
 from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
+from engine.models.files.gguf_file import GgufFile
 from engine.models.loading import OpenedSource
 from engine.record.effective import Effective
 from engine.record.foreign.requests import ForeignEngine, ForeignRecord
@@ -95,28 +97,29 @@ class LlamaBackend(ConvertedBackend):
         if opened.gguf is None:
             super().require(opened)
 
-    def arm(self, plan: EngineSpec) -> LlamaEngine:
+    def arm(self, plan: EngineSpec) -> Engine:
         """An arm. Raises as the base class; drafts that promise plain's tokens are refused on a GGUF file."""
-        file = self.opened["target"]
-        loaded = file.gguf is not None and "target" not in plan.engine.get("gguf", {})
-        if loaded and plan.proposer is not None and plan.protocol is not Protocol.CHAIN:
-            raise InvalidRequest(f"{file.source}: {own.UNLIKE_PLAIN}")
-        arm = super().arm(plan)
-        assert isinstance(arm, LlamaEngine)
-        return arm
+        promises_plain = plan.proposer is not None and plan.protocol is not Protocol.CHAIN
+        if promises_plain and self._file("target", own.settings_of(plan)) is not None:
+            raise InvalidRequest(f"{self.opened['target'].source}: {own.UNLIKE_PLAIN}")
+        return super().arm(plan)
+
+    def _file(self, name: str, settings: ProcessSettings) -> GgufFile | None:
+        """The file that the engine loads itself."""
+        return None if name in settings.folders else self.opened[name].gguf
 
     def model(self, name: str, settings: ProcessSettings) -> Converted:
         """The GGUF file itself where the source is one, or a converted model."""
-        opened = self.opened[name]
-        if opened.gguf is None or name in settings.folders:
+        file = self._file(name, settings)
+        if file is None:
             return super().model(name, settings)
-        folder = self.work.path / name
+        folder = self.home.path / name
         folder.mkdir(exist_ok=True)
         link = folder / MODEL
         link.unlink(missing_ok=True)
-        link.symlink_to(opened.gguf.path)
+        link.symlink_to(file.path)
         manifest = {"precision": "as in the file", "rounding": own.ROUNDED, "packages": {}}
-        return Converted(folder, opened.facts["model_sha256"], opened.gguf.sha256, manifest)
+        return Converted(folder, self.opened[name].facts["model_sha256"], file.sha256, manifest)
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver."""

@@ -82,7 +82,7 @@ class OrtBackend(ConvertedBackend):
         name = "-".join(
             (wanted.models.target.sha256[:16], draft.sha256[:16] if draft else "alone", str(wanted.settings.threads))
         )
-        home = self.work.path / f"composed-{name}"
+        home = self.home.path / f"composed-{name}"
         if not home.exists():
             home.mkdir()
             folder = None if draft is None else draft.folder

@@ -115,12 +115,13 @@ class ConvertedBackend(ProcessBackend[Converted]):
     """
 
     converter: ClassVar[ModelConverter]
+    home: WorkFolder
 
     def __init__(self, models: Mapping[str, ModelSource]) -> None:
         super().__init__(models)
         for opened in self.opened.values():
             self.require(opened)
-        self.home = self.work = WorkFolder(self.converter.kind)
+        self.home = WorkFolder(self.converter.kind)
         self._converted: dict[str, Converted] = {}
 
     def require(self, opened: OpenedSource) -> None:
@@ -130,7 +131,7 @@ class ConvertedBackend(ProcessBackend[Converted]):
     def close(self) -> None:
         """End all engines, and remove what was converted."""
         super().close()
-        self.work.remove()
+        self.home.remove()
 
     def model(self, name: str, settings: ProcessSettings) -> Converted:
         """A converted model."""
@@ -145,5 +146,5 @@ class ConvertedBackend(ProcessBackend[Converted]):
             return converted
         if name not in self._converted:
             python = interpreter(settings.python, self.converter.program.name)
-            self._converted[name] = convert(self.converter, opened, python, self.work.path / name)
+            self._converted[name] = convert(self.converter, opened, python, self.home.path / name)
         return self._converted[name]

@@ -136,13 +136,13 @@ class Teacher:
         return replace(self.config, ffn=ffn, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
 
 
-def open_target(folder: Path) -> ModelFolder:
-    """The files of a target.
+def open_target(source: Path) -> ModelFolder:
+    """The files of a target in a folder or a GGUF file.
 
     Raises:
         ModelError: no model, or an architecture that the engine's own loader lacks.
     """
-    opened = open_source(str(folder)).folder
+    opened = open_source(str(source)).folder
     kind, where = opened.config.get("model_type"), opened.name("config.json")
     if kind not in ARCHITECTURES:
         raise ModelError(f"{where}: cannot train for model_type {kind!r}; only {', '.join(ARCHITECTURES)}")
@@ -150,6 +150,11 @@ def open_target(folder: Path) -> ModelFolder:
     return opened
 
 
-def load_teacher(folder: Path) -> Teacher:
-    """The frozen target in a folder, in float32. Raises as `open_target`, and for damaged weights."""
-    return Teacher(load_whole(open_target(folder), AutoModelForCausalLM, torch.float32, "causal model"))
+def teacher_of(target: ModelFolder) -> Teacher:
+    """The frozen target in an opened folder, in float32. Raises ModelError for damaged weights."""
+    return Teacher(load_whole(target, AutoModelForCausalLM, torch.float32, "causal model"))
+
+
+def load_teacher(source: Path) -> Teacher:
+    """The target in a folder or a GGUF file. Raises as `open_target` and `teacher_of`."""
+    return teacher_of(open_target(source))

@@ -13,7 +13,7 @@ from engine.models.loading import check_same_tokenizer, load_model
 from engine.train import __main__ as command
 from engine.train import own_draft, trainer, user_data
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import Teacher, load_teacher
+from engine.train.heads.head_layer import Teacher, load_teacher, open_target
 from engine.train.heads.head_stage import HeadStage
 from engine.train.own_draft import Lessons, kept_layers, pieces, sampled_loss, train_draft
 from engine.train.passes import PositionLogits
@@ -340,7 +340,7 @@ def test_recorded_requests_are_texts_without_duplicates_held_out_by_prompt(home)
     texts = (*texts.held, *texts.kept)
     other = TokenText((*texts[0].tokens[:3], 5, 5, 5), 3)
     (home / "text.jsonl").write_text("\n".join(map(recorded, (*texts, texts[0], texts[3], other))))
-    read = user_data.load_text(home / "text.jsonl", home / "target")
+    read = user_data.load_text(home / "text.jsonl", open_target(home / "target"))
     assert read.held == (texts[0], other, texts[20])
     assert read.kept == tuple(text for text in texts if text not in read.held)
     assert isinstance(read.corpus(), Corpus)
@@ -354,11 +354,11 @@ def test_texts_and_messages_are_read_by_the_target_s_tokenizer(home, tokenizer):
         *({"text": f"x{i} " * 9} for i in range(20)),
     ]
     (home / "text.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    read = user_data.load_text(home / "text.jsonl", home / "target")
+    read = user_data.load_text(home / "text.jsonl", open_target(home / "target"))
     loaded = load_model(str(home / "target")).tokenizer
     assert read.held[0] == TokenText((*loaded("one two", add_special_tokens=False)["input_ids"], 0))
     chat = loaded.apply_chat_template(lines[1]["messages"], tokenize=False)
     assert read.kept[0] == TokenText((*loaded(chat, add_special_tokens=False)["input_ids"], 0))
     (home / "text.jsonl").write_text('{"prompt": 1}')
     with pytest.raises(user_data.ModelError, match=r"text\.jsonl:1: not a text \(an object with"):
-        user_data.load_text(home / "text.jsonl", home / "target")
+        user_data.load_text(home / "text.jsonl", open_target(home / "target"))
