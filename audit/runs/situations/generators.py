@@ -263,8 +263,12 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
     Two requests with one prompt share a prefix, however short the prompts of the suite are. An answer's end comes again
     too: copied drafts hold an end token only if the text before holds one.
     """
+    # where drafts were kept whole, `keep` brings about more of them
+    kept = next(_kept_prompts(brief), None) is not None
+    if brief.unmet.keys().isdisjoint(TURNS if kept else (*TURNS, *KEPT)):
+        return
     longest = LONG if "context_long" in brief.unmet else CHUNK if "long_prompt" in brief.unmet else 0
-    missing = max(brief.unmet.get(name, 0) for name in (*KEPT, *ENDS))
+    missing = 0 if kept else max(brief.unmet.get(name, 0) for name in KEPT)
     cut_off = FinishReason.LENGTH if not brief.unmet.keys().isdisjoint(ENDS) else None
     answers = sorted(brief.requests, key=lambda request: (request.finish_reason is cut_off, -len(request.tokens)))
     limit = min(brief.limit, max(len(answers[0].tokens), brief.gamma + 2))
@@ -281,7 +285,45 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
         yield ProposedCase(case, most, min(most, brief.gamma + 2))
 
 
-KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole")
+TURNS: Final = (
+    *("long_prompt", "context_medium", "context_long", "shared_prefix"),
+    *("penalty_in_draft", "ban_in_draft", "tree_deep", "mixed_drafts"),
+)
+KEPT: Final = ("kept_whole", "bonus_token", "after_kept_whole", *ENDS)
+
+
+def keep(brief: Brief) -> Iterator[ProposedCase]:
+    """Prompts that go on until where a draft was kept whole: the same draft is likely there again, and again kept."""
+    missing = max(brief.unmet.get(name, 0) for name in KEPT)
+    # the step after drafts one token
+    most = min(brief.limit, brief.gamma + 3)
+    # half of the drafts may be kept whole again
+    for request, prompt in islice(_kept_prompts(brief), 2 * missing):
+        yield ProposedCase(_case(brief, request, prompt, DirectedSampling(max_new_tokens=most)), most)
+
+
+def _kept_prompts(brief: Brief) -> Iterator[tuple[RequestRecord, tuple[int, ...]]]:
+    """Contexts that no directed request had; later ones have the turns of other requests before them."""
+    asked = {request.trace.header.prompt for request in brief.directed}
+    before: tuple[int, ...] = ()
+    for other in brief.requests:
+        for request in (*brief.requests, *brief.directed):
+            for begin in _kept(request, brief.facts):
+                prompt = (*before, *request.trace.header.prompt, *request.tokens[:begin])
+                if prompt not in asked:
+                    asked.add(prompt)
+                    yield request, prompt
+        before += (*other.trace.header.prompt, *other.tokens)
+
+
+def _kept(request: RequestRecord, facts: ArmFacts) -> list[int]:
+    """The tokens at which a draft begins that was kept whole and had a step after it."""
+    view = _view(request, facts)
+    if view.sampling.structured is not None:
+        # a grammar begins anew with each request
+        return []
+    begins: list[int] = view.first[:-1][view.steps_with(Role.BONUS)[:-1]].tolist()
+    return begins
 
 
 def shuffle(brief: Brief) -> Iterator[ProposedCase]:
@@ -303,14 +345,14 @@ UNLIKE: Final = (
 )
 
 CROWD: Final = ("row_reused", "rows_finish_together", "neighbour_joins", "nothing_drafted", "length_in_draft")
-TURNS: Final = (*KEPT, "long_prompt", "context_medium", "context_long", "penalty_in_draft", "ban_in_draft", "tree_deep")
 GENERATORS: Final = (
     Generator("crowd", frozenset((*CROWD, "mixed_lengths")), crowd),
     Generator("cut", frozenset(ENDS), cut),
     Generator("limit", frozenset(LIMITS), limits),
     Generator("again", frozenset(AGAIN), again),
     Generator("stop_text", frozenset(STOPS), stop_texts),
-    Generator("repeat", frozenset((*TURNS, *ENDS, "mixed_drafts", "shared_prefix")), repeat),
+    Generator("repeat", frozenset((*TURNS, *KEPT)), repeat),
+    Generator("keep", frozenset(KEPT), keep),
     Generator("shuffle", frozenset(UNLIKE), shuffle),
 )
 """In the order in which they are asked: the first requests of a crowd take all rows at once, and ends cost little."""

@@ -72,6 +72,10 @@ CONTENTS = {
         {"rows": {"chat": range(8), "safety": range(0, 48, 12)}, "filters": FILTERS},
         {"filter_at_length", "end_in_draft"},
     ),
+    "drafts that are seldom kept": (
+        {"rows": {"chat": range(24, 32)}, "proposer": DRAFT | {"gamma": 5}, "sampling": {"max_new_tokens": 32}},
+        {"after_kept_whole", "end_at_bonus"},
+    ),
     "minimum": (
         {"rows": {"chat": range(8)}, "sampling": {"max_new_tokens": 64, "min_tokens": 12}},
         {"min_tokens_in_draft"},
@@ -87,6 +91,17 @@ def test_what_the_few_prompts_lack_comes_about(tmp_path, content):
     assert situations <= lacking
     assert (left, none, code) == (set(), [], 0)
     assert directed
+
+
+def test_a_greedy_draft_is_kept_whole_again_at_its_place(tmp_path):
+    changes, _ = CONTENTS["drafts that are seldom kept"]
+    _, _, directed = ran(tmp_path / "on", "on", **changes)
+    kept = [request for request in directed if "/keep/" in request.case_id]
+    assert kept
+    for request in kept:
+        trace = request.trace
+        assert trace.n_emitted[0] == trace.n_drafted[0] + 1 == 6
+        assert trace.n_drafted[1] > 0
 
 
 def test_a_prompt_that_repeats_beyond_the_context_is_left_out(tmp_path):
