@@ -1,4 +1,4 @@
-"""A trial before a suite's first run: one batch of its cases through every arm, in a store that is thrown away.
+"""A trial before a suite's first run: a batch of its cases through every arm, in a store that is thrown away.
 
 It measures lengths, spreads, units per token and speed. It says nothing of situations, which need a whole run, and adds
 no directed requests, because a batch lacks more situations than a run.
@@ -7,6 +7,7 @@ no directed requests, because a batch lacks more situations than a run.
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from audit.runs.prepare import prepare, require_engines
 from audit.runs.runner import Progress, run
@@ -15,10 +16,13 @@ from audit.store import Store
 from audit.suite.allowances import Allowances
 from audit.suite.spec import Suite
 
+FEWEST: Final = 4
+"""Cases of a trial: the length of a single answer says little, and an engine's start would outweigh it."""
+
 
 def shortened(suite: Suite) -> Suite:
-    """The suite with one batch of its cases, spread evenly over all of them, once each."""
-    cases, count = suite.cases, min(suite.batch_size, len(suite.cases))
+    """The suite with one batch of its cases or a few more, spread evenly over all of them, once each."""
+    cases, count = suite.cases, min(max(suite.batch_size, FEWEST), len(suite.cases))
     arms = (replace(arm, coverage=replace(arm.coverage, directed=False)) for arm in suite.arms)
     chosen = tuple(cases[i * len(cases) // count] for i in range(count))
     return replace(suite, cases=chosen, samples=1, arms=tuple(arms))

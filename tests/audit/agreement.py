@@ -3,6 +3,7 @@
 import json
 from datetime import datetime
 
+from audit.api.running import Quiet
 from audit.checks import REGISTRY
 from audit.evidence.verdicts import Verdict
 from audit.runs.prepare import prepare
@@ -10,7 +11,6 @@ from audit.runs.runner import run
 from audit.runs.sizing import RunHistory, plan
 from audit.store import Store
 from audit.suite.loader import load_suite
-from tests.support.observers import Silent
 
 EVERY = tuple(REGISTRY)
 
@@ -64,7 +64,7 @@ def planned(suite):
 def ran(suite, folder):
     """Arms and checks that did not run, with the reason."""
     with Store.open(f"sqlite:///{folder / 'audit.db'}", create=True) as store:
-        done = run(prepare(suite), store, Silent())
+        done = run(prepare(suite), store, Quiet())
         checks = store.checks(done.run)
     return {(each.arm, each.check): each.summary for each in checks if each.verdict is Verdict.NOT_RUN}
 

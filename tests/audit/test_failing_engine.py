@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
 from audit.runs.prepare import prepare
@@ -18,7 +19,6 @@ from engine.core.registry import BACKENDS
 from engine.core.types import FinishReason, Generation
 from engine.record.foreign.requests import failed_trace
 from engine.record.trace import decode, encode
-from tests.support.observers import Silent
 
 SUITE = """
 version: 1
@@ -87,7 +87,7 @@ def ended(tmp_path, monkeypatch):
     rows = [{"id": f"w{i}", "prompt": "abc" * (i + 1)} for i in range(4)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Store.open(f"sqlite:///{tmp_path / 'audit.db'}", create=True) as store:
-        outcome = run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
+        outcome = run(prepare(load_suite(tmp_path / "suite.yaml")), store, Quiet())
         yield store, outcome
 
 

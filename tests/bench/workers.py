@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 import torch
 
+from audit.api.running import Quiet
 from audit.executors.job import ArmPiece, Job, WorkPart, job_of
 from audit.executors.local import LocalExecutor, LocalPool
 from audit.executors.spread import Spread, decoding_pieces
@@ -27,7 +28,6 @@ from audit.runs.prepare import PreparedRun, prepare, require_engines, run_start
 from audit.store import Store
 from audit.suite.allowances import NOTHING
 from audit.suite.loader import load_suite
-from tests.support.observers import Silent
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def decoded(prepared: PreparedRun, workers: int, folder: Path) -> Decoding:
         pids = warmed(pool, decoding_pieces(prepared, store, name, workers)[0], workers)
         start = time.perf_counter() - began
         before, own, began = [cpu_seconds(pid) for pid in pids], time.process_time(), time.perf_counter()
-        Spread(prepared, job, Warm(pool), workers).fill(store, name, Silent())
+        Spread(prepared, job, Warm(pool), workers).fill(store, name, Quiet())
         wall = time.perf_counter() - began
         used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
         coordinator = time.process_time() - own

@@ -2,13 +2,13 @@
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.evidence.verdicts import Verdict
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.store import Store
 from engine.core.types import Protocol
 from tests.audit.agreement import write_suite
-from tests.support.observers import Silent
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("http")]
 WORDS = tuple(f"{first} {second}" for first in ("Once upon", "The weather", "A long") for second in ("a time", "today"))
@@ -27,7 +27,7 @@ def judged(folder, plain, speculating, verifier, checks):
     }
     suite = write_suite(folder, document, WORDS)
     with Store.open(f"sqlite:///{folder / 'audit.db'}", create=True) as store:
-        done = run(prepare(suite), store, Silent())
+        done = run(prepare(suite), store, Quiet())
         return {each.check: each for each in store.checks(done.run)}
 
 

@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.executors.job import job_of
 from audit.executors.on_ray import RayExecutor
 from audit.executors.spread import TRIES, Spread
@@ -20,7 +21,6 @@ from audit.suite.loader import load_suite
 from tests.audit.executors.spread_suites import facts, newest
 from tests.audit.invoke import invoke
 from tests.ray.conftest import NODES
-from tests.support.observers import Silent
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -72,7 +72,7 @@ def disturbed_run(suite, folder, executor):
     prepared = prepare(load_suite(suite))
     with Store.open(str(folder / "ray.db"), create=True) as store:
         fill = Spread(prepared, job_of(prepared, 1, NOTHING), executor, 2).fill
-        return facts(store.url, run(prepared, store, Silent(), fill=fill).run)
+        return facts(store.url, run(prepared, store, Quiet(), fill=fill).run)
 
 
 def test_killed_actors_change_nothing(cluster, suite, expected, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from audit.api.running import Quiet
 from audit.executors.job import job_of
 from audit.executors.spread import Spread
 from audit.runs.prepare import prepare
@@ -10,7 +11,6 @@ from audit.store import Store
 from audit.suite.allowances import NOTHING
 from audit.suite.loader import load_suite
 from tests.audit.executors.spread_suites import facts
-from tests.support.observers import Silent
 
 
 def spread_run(suite, folder, executor):
@@ -18,4 +18,4 @@ def spread_run(suite, folder, executor):
     prepared = prepare(load_suite(suite))
     with Store.open(str(folder / "slurm.db"), create=True) as store:
         fill = Spread(prepared, job_of(prepared, 1, NOTHING), executor, 2).fill
-        return facts(store.url, run(prepared, store, Silent(), fill=fill).run)
+        return facts(store.url, run(prepared, store, Quiet(), fill=fill).run)

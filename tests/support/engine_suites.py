@@ -8,6 +8,7 @@ from pathlib import Path
 
 from audit.evidence.records import ArmKind
 from audit.store import Store
+from tests.audit.agreement import misses
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 1500
@@ -16,9 +17,23 @@ TIMEOUT = 1500
 def verdicts(out, suite, *more):
     """The exit code, and verdicts and findings by arm and check."""
     results = out / "results.json"
-    command = [str(Path(sys.executable).with_name("audit")), "run", str(suite), *more]
-    done = subprocess.run(
-        [*command, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results)],
+    done = _audit("run", str(suite), *more, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results))
+    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
+    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
+    return done.returncode, {(check["arm"], check["check"]): check for check in checks}
+
+
+def surprises(suite, judged):
+    """Verdicts, by arm and check, that differ from the plan that a trial of the suite gives."""
+    done = _audit("plan", str(suite), "--trial", "--json")
+    assert done.returncode in (0, 3), done.stderr[-4000:]
+    differing = misses(json.loads(done.stdout), {"checks": judged.values()})
+    return {key: verdict.value for key, (_, verdict) in differing.items()}
+
+
+def _audit(*arguments):
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("audit")), *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -26,9 +41,6 @@ def verdicts(out, suite, *more):
         timeout=TIMEOUT,
         check=False,
     )
-    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
-    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
-    return done.returncode, {(check["arm"], check["check"]): check for check in checks}
 
 
 def uncertified(judged):

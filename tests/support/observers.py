@@ -1,26 +1,11 @@
-"""Observers of a run: one that does nothing, one that interrupts it."""
+"""An observer of a run that interrupts it."""
 
 from __future__ import annotations
 
-
-class Silent:
-    def planned(self, totals):
-        pass
-
-    def arm(self, name, total, done):
-        pass
-
-    def advance(self, tokens):
-        pass
-
-    def judging(self, arm):
-        pass
-
-    def judged(self, arm, check, verdict):
-        pass
+from audit.api.running import Quiet
 
 
-class StopsAfter(Silent):
+class StopsAfter(Quiet):
     """The user's Ctrl-C after a number of stored requests."""
 
     def __init__(self, requests):

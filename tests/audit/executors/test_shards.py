@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.executors import shares
 from audit.executors.shares import divisible, parse_shard, share_of
@@ -21,7 +22,7 @@ from tests.audit.executors.spread_suites import facts, local_run, newest, shard,
 from tests.audit.invoke import invoke
 from tests.audit.store.bundle.build import edited
 from tests.audit.store.conftest import any_url, cluster, postgres
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 __all__ = ["any_url", "cluster", "postgres"]
 NATIVE = """
@@ -193,7 +194,7 @@ def test_an_interrupted_shard_goes_on_as_a_shard(suite, tmp_path):
         run(share_of(prepare(load_suite(suite)), Shard(1, 2)), opened, StopsAfter(5))
     name = stopped.value.run
     with Store.open(store, create=False) as opened, pytest.raises(UserError, match=r"began as shard 1/2"):
-        resume(prepare(load_suite(suite)), opened, name, Silent())
+        resume(prepare(load_suite(suite)), opened, name, Quiet())
     assert joined(tmp_path, name, store=store).exit_code == 2
     assert invoke("resume", name, "--store", store).exit_code == 0
     second = shard(suite, store, "2/2")

@@ -13,6 +13,7 @@ from threading import Thread
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.errors import CannotDecide, UserError
 from audit.executors.job import PartFailed, PartLost, job_of
 from audit.executors.local import LocalExecutor, LocalPool
@@ -28,7 +29,7 @@ from engine.models.files.folder import bundled_folder
 from tests.audit.executors.spread_suites import facts, local_run, newest, spread_suite
 from tests.audit.invoke import invoke
 from tests.support.figures import keep
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ class InProcess:
 def test_the_parts_are_of_two_waves_and_have_every_request_once(suite, expected, store):
     executor = InProcess()
     prepared, fill = spread(suite, executor)
-    name = run(prepared, store, Silent(), fill=fill).run
+    name = run(prepared, store, Quiet(), fill=fill).run
     assert facts(store.url, name) == expected
     keys = [key for part in executor.parts for piece in part.pieces for key in piece.keys]
     assert len(keys) == len(set(keys)) == len(expected["requests"])
@@ -114,7 +115,7 @@ def test_few_jobs_have_many_pieces(suite, expected, store):
     executor = InProcess()
     executor.whole_jobs = True
     prepared, fill = spread(suite, executor)
-    assert facts(store.url, run(prepared, store, Silent(), fill=fill).run) == expected
+    assert facts(store.url, run(prepared, store, Quiet(), fill=fill).run) == expected
     assert [part.number for part in executor.parts] == [0, 1, 0]
 
 
@@ -130,7 +131,7 @@ def test_lost_parts_are_done_again_and_nothing_is_stored_twice(suite, expected, 
 
     executor = InProcess(dies_once)
     prepared, fill = spread(suite, executor)
-    name = run(prepared, store, Silent(), fill=fill).run
+    name = run(prepared, store, Quiet(), fill=fill).run
     assert len(executor.parts) == 2 * len(lost)
     assert facts(store.url, name) == expected
 
@@ -141,10 +142,10 @@ def test_a_part_that_loses_every_worker_stops_a_run_that_can_be_resumed(suite, e
     prepared, fill = spread(suite, executor)
     message = rf"requests of greedy: {TRIES} workers died over it, the last one by signal 9; .*audit resume "
     with pytest.raises(UserError, match=message):
-        run(prepared, store, Silent(), fill=fill)
+        run(prepared, store, Quiet(), fill=fill)
     name = newest(store.url)
     assert store.run_status(name) is RunStatus.FAILED
-    resume(prepared, store, name, Silent(), fill=spread(suite, InProcess())[1])
+    resume(prepared, store, name, Quiet(), fill=spread(suite, InProcess())[1])
     assert facts(store.url, name) == expected
 
 
@@ -159,7 +160,7 @@ def test_an_interrupted_run_goes_on_with_and_without_workers(with_workers, suite
     # in the middle of the arm that remembers, which is decoded again
     with pytest.raises(Interrupted) as stopped:
         run(prepared, store, StopsAfter(len(expected["requests"]) - 3), fill=None if with_workers else fill)
-    resume(prepared, store, stopped.value.run, Silent(), fill=fill if with_workers else None)
+    resume(prepared, store, stopped.value.run, Quiet(), fill=fill if with_workers else None)
     found = facts(store.url, stopped.value.run)
     # the memory of a part of the run is another one
     assert found | {"memory": 0} == expected | {"memory": 0}
@@ -201,7 +202,7 @@ def test_an_answer_to_something_else_is_not_stored(change, suite, store):
     executor = InProcess(lambda _, done: change(done))
     prepared, fill = spread(suite, executor)
     with pytest.raises(CannotDecide, match="nothing of its answer was stored"):
-        run(prepared, store, Silent(), fill=fill)
+        run(prepared, store, Quiet(), fill=fill)
     assert store.finished(newest(store.url)) == frozenset()
 
 
@@ -210,7 +211,7 @@ def test_an_engine_that_fails_in_a_worker_fails_the_run(suite, store):
     executor = InProcess(lambda _, done: PartFailed(done.part, "the engine is broken"))
     prepared, fill = spread(suite, executor)
     with pytest.raises(UserError, match="failed: the engine is broken"):
-        run(prepared, store, Silent(), fill=fill)
+        run(prepared, store, Quiet(), fill=fill)
 
 
 @pytest.mark.medium
@@ -297,7 +298,7 @@ def killed_runs(suite, store, kills, longest) -> tuple[int, int]:
         executor = Killing(min(TRIES - 1, kills - done), chance, longest)
         planned = executor.left
         prepared, fill = spread(suite, executor)
-        run(prepared, store, Silent(), fill=fill)
+        run(prepared, store, Quiet(), fill=fill)
         runs, done = runs + 1, done + planned - executor.left
     return runs, done
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.runs import continuity
 from audit.runs.interruptions import Interrupted
@@ -15,7 +16,7 @@ from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from engine.record.effective import Effective
 from tests.audit.runs.scripted_suites import suite_file
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 MEMORY = "proposer: {kind: suffix, gamma: 2, options: {cached_requests: 4}}"
 REQUESTS = 4 * 3 + 8 * 4
@@ -39,7 +40,7 @@ def root(store, name):
     return store.load_run(name).content_root
 
 
-class Counts(Silent):
+class Counts(Quiet):
     def __init__(self):
         self.stored = 0
 
@@ -49,7 +50,7 @@ class Counts(Silent):
 
 @pytest.mark.medium
 def test_an_arm_that_remembers_is_decoded_again_and_nothing_is_stored_twice(suite, store, monkeypatch):
-    whole = run(prepare(suite), store, Silent()).run
+    whole = run(prepare(suite), store, Quiet()).run
     name, counts = interrupted(suite, store, REQUESTS - 5), Counts()
     resume(prepare(suite), store, name, counts)
     assert counts.stored == 5
@@ -57,7 +58,7 @@ def test_an_arm_that_remembers_is_decoded_again_and_nothing_is_stored_twice(suit
     # without it the content differs: the drafts come from other memories
     monkeypatch.setattr(continuity, "starts_again", lambda _arm: False)
     name = interrupted(suite, store, REQUESTS - 5)
-    resume(prepare(suite), store, name, Silent())
+    resume(prepare(suite), store, name, Quiet())
     assert root(store, name) != root(store, whole)
 
 
@@ -75,7 +76,7 @@ def test_a_request_that_comes_out_differently_is_refused_in_one_line(suite, stor
     monkeypatch.setattr(type(arm.engine), "generate", other)
     message = rf"run {name} failed: request gumbel/.*, decoded again to continue arm gumbel, differs from token 3 on"
     with pytest.raises(UserError, match=message):
-        resume(prepared, store, name, Silent())
+        resume(prepared, store, name, Quiet())
     assert store.run_status(name) is RunStatus.FAILED
 
 

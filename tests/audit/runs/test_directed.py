@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.records import is_directed
@@ -23,7 +24,7 @@ from audit.runs.situations.rounds import SHARES
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 pytestmark = pytest.mark.medium
 SUITE = """\
@@ -74,7 +75,7 @@ class Ran:
 
     def __init__(self, folder: Path, directed: str, fault: str | None = None) -> None:
         self.store = Store.open(str(folder / "audit.db"), create=True)
-        outcome = run(prepare(load_suite(suite_file(folder, directed, fault))), self.store, Silent())
+        outcome = run(prepare(load_suite(suite_file(folder, directed, fault))), self.store, Quiet())
         self.name, self.code = outcome.run, outcome.exit_code
 
     def checks(self):
@@ -172,7 +173,7 @@ def test_a_workload_of_a_similar_name_counts(tmp_path):
     """SQLite's LIKE ignores case."""
     path = suite_file(tmp_path, directed="off", workload="Directed")
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        name = run(prepare(load_suite(path)), store, Silent()).run
+        name = run(prepare(load_suite(path)), store, Quiet()).run
         counts = {arm.name: arm.counts for arm in store.load_run(name).candidates}
         domains = {one.arm: one.requests for one in store.figures.sums(name).domains}
     assert {arm: (one.requests, one.directed) for arm, one in counts.items()} == dict.fromkeys(counts, (10, 0))
@@ -205,7 +206,7 @@ def test_a_run_that_was_interrupted_adds_the_same(on, tmp_path):
         for stored in (9, 15):
             with pytest.raises(Interrupted):
                 resume(prepare(suite), store, store.resolve("latest"), StopsAfter(stored))
-        outcome = resume(prepare(suite), store, store.resolve("latest"), Silent())
+        outcome = resume(prepare(suite), store, store.resolve("latest"), Quiet())
         again = object.__new__(Ran)
         again.store, again.name = store, outcome.run
         assert again.content() == on.content()
@@ -258,7 +259,7 @@ def test_the_name_of_a_workload_changes_no_verdict(on, tmp_path):
     """Names behind "directed" sort after it, and an arm's first request states what its neighbours contrast with."""
     path = suite_file(tmp_path, workload="zoo")
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        outcome = run(prepare(load_suite(path)), store, Silent())
+        outcome = run(prepare(load_suite(path)), store, Quiet())
         requests = store.load_arm(outcome.run, "greedy").requests
         checks = {(check.arm, check.check): check.verdict for check in store.checks(outcome.run)}
     assert [request.directed for request in requests] == sorted(request.directed for request in requests)
@@ -270,8 +271,8 @@ def test_the_name_of_a_workload_changes_no_verdict(on, tmp_path):
 def test_with_an_earlier_baseline_none_are_added(tmp_path):
     suite = load_suite(suite_file(tmp_path))
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        first = run(prepare(suite), store, Silent()).run
-        second = run(prepare(suite, reused_run(store, first)), store, Silent()).run
+        first = run(prepare(suite), store, Quiet()).run
+        second = run(prepare(suite, reused_run(store, first)), store, Quiet()).run
         arms = {name: store.load_arm(name, "greedy").requests for name in (first, second)}
         directed = {name: sum(request.directed for request in requests) for name, requests in arms.items()}
     assert directed[first] > 0 == directed[second]
@@ -286,7 +287,7 @@ def test_a_prompt_that_was_made_too_long_is_left_out(tmp_path):
     rows = [{"id": f"p{index}", "prompt": "the sea and the sun " * 45} for index in range(3)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        name = run(prepare(load_suite(path)), store, Silent()).run
+        name = run(prepare(load_suite(path)), store, Quiet()).run
         requests = list(store.load_arm(name, "greedy").requests)
     assert any(request.directed for request in requests)
     assert all(len(request.trace.header.prompt) + 40 <= 512 for request in requests)

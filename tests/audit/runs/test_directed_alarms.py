@@ -7,6 +7,7 @@ two families.
 import pytest
 from scipy.stats import binom
 
+from audit.api.running import Quiet
 from audit.evidence.verdicts import Verdict
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
@@ -14,7 +15,6 @@ from audit.selftest.alarms import TOLERATED
 from audit.selftest.default_suite import default_suite
 from audit.selftest.scenarios import clean_arms
 from audit.store import Store
-from tests.support.observers import Silent
 
 pytestmark = pytest.mark.slow
 PARTS, SIZE, TOKENS = 20, 10, 256
@@ -26,7 +26,7 @@ def alarms(folder, clean):
     """The checks that call a clean arm a fault, with their words."""
     path = folder / f"{clean.seed}.db"
     with Store.open(str(path), create=True) as store:
-        done = run(prepare(default_suite(clean.scenario, None, clean.seed, TOKENS)), store, Silent())
+        done = run(prepare(default_suite(clean.scenario, None, clean.seed, TOKENS)), store, Quiet())
         faults = [
             f"{check.check}: {check.summary}" for check in store.checks(done.run) if check.verdict is Verdict.FAULT
         ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from audit.api.running import Quiet
 from audit.evidence.records import is_directed
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
@@ -16,7 +17,6 @@ from audit.store import Store
 from audit.suite.loader import load_suite
 from audit.suite.spec import Case, DirectedSampling
 from engine.core.types import SamplingParams
-from tests.support.observers import Silent
 
 pytestmark = pytest.mark.medium
 PROMPTS = Path("suites/prompts")
@@ -52,7 +52,7 @@ def ran(folder, *arguments, **changes):
     """The exit code of a run, the situations that its arm is short of, and its directed requests."""
     folder.mkdir()
     with Store.open(str(folder / "audit.db"), create=True) as store:
-        outcome = run(prepare(suite_of(folder, *arguments, **changes)), store, Silent())
+        outcome = run(prepare(suite_of(folder, *arguments, **changes)), store, Quiet())
         short = {item.situation for item in store.coverage(outcome.run) if item.short}
         directed = [one for one in store.load_arm(outcome.run, "greedy").requests if is_directed(one.key)]
         return outcome.exit_code, short, directed
@@ -111,7 +111,7 @@ def test_a_prompt_that_repeats_beyond_the_context_is_left_out(tmp_path):
     suite_of(folder, "on", {"chat": range(2)})
     (folder / "prompts.jsonl").write_text(json.dumps({"prompt": "the sea and the sun " * 110}) + "\n")
     with Store.open(str(folder / "audit.db"), create=True) as store:
-        outcome = run(prepare(load_suite(folder / "suite.yaml")), store, Silent())
+        outcome = run(prepare(load_suite(folder / "suite.yaml")), store, Quiet())
     assert outcome.exit_code in (0, 3)
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from audit.store.base.failures import StoreFailure
 from tests.audit.runs.remembering import committed, prepared_suite
 from tests.audit.store.conftest import upgraded_file
 from tests.support.figures import keep
-from tests.support.observers import Silent
 from tests.support.processes import ended, forked
 
 HOLDS = (("BEGIN IMMEDIATE",), ("BEGIN EXCLUSIVE",), ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE"))
@@ -38,7 +38,7 @@ def reference(folder: Path, config: pytest.Config):
     shutil.copy(upgraded_file(config), path)
     before = path.stat().st_size
     with Store.open(str(path), create=False) as store:
-        root = store.load_run(run(prepared, store, Silent()).run).content_root
+        root = store.load_run(run(prepared, store, Quiet()).run).content_root
     return prepared, (root, (path.stat().st_size - before) // 4096)
 
 
@@ -53,22 +53,22 @@ def test_a_disk_that_is_full_at_any_moment(tmp_path, pytestconfig):
         with Store.open(str(path), create=False) as store:
             limited(store, 1 + point * (pages - 4) // points)
             with pytest.raises(StoreFailure) as caught:
-                run(prepared, store, Silent())
+                run(prepared, store, Quiet())
         assert "\n" not in str(caught.value)
         assert "the disk is full" in str(caught.value)
         before = committed(str(path))
         with Store.open(str(path), create=False) as store:
             runs = store.list_runs(1)
-            name = runs[0].ulid if runs else run(prepared, store, Silent()).run
+            name = runs[0].ulid if runs else run(prepared, store, Quiet()).run
             if runs:
-                resume(prepared, store, name, Silent())
+                resume(prepared, store, name, Quiet())
             assert before.items() <= committed(str(path)).items()
             assert (store.run_status(name), store.load_run(name).content_root) == (RunStatus.FINISHED, root)
             assert store.damage() == ()
     keep(pytestconfig, "full_disk", {"points": points})
 
 
-class Holders(Silent):
+class Holders(Quiet):
     """Another process takes the store at chosen requests and keeps it for up to 400 ms."""
 
     def __init__(self, path, chance, situations):

@@ -8,6 +8,7 @@ import time
 import pytest
 from sqlalchemy import text
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
@@ -18,13 +19,13 @@ from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
 from tests.audit.store.conftest import any_url, cluster, postgres
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 from tests.support.processes import until_killed
 
 __all__ = ["any_url", "cluster", "postgres"]
 
 
-class BreaksAfter(Silent):
+class BreaksAfter(Quiet):
     """Something breaks the store after a number of stored requests."""
 
     def __init__(self, requests, broken):
@@ -64,7 +65,7 @@ def test_a_full_disk_keeps_the_finished_requests(suite, tmp_path):
         assert f"; {len(done)} finished requests are safe; make room, then: audit resume {name} --store " in message
     assert len(done) >= 7
     with Store.open(url, create=False) as store:
-        resume(prepare(suite), store, name, Silent())
+        resume(prepare(suite), store, name, Quiet())
         assert store.damage() == ()
         assert store.run_status(name) is RunStatus.FINISHED
 
@@ -82,7 +83,7 @@ def test_a_lost_connection_keeps_the_finished_requests(suite, postgres):
             run(prepare(suite), store, BreaksAfter(7, end_the_sessions))
         name = store.resolve("latest")
         assert store.run_status(name) is RunStatus.INTERRUPTED
-        resume(prepare(suite), store, name, Silent())
+        resume(prepare(suite), store, name, Quiet())
         assert store.damage() == ()
 
 
@@ -101,12 +102,12 @@ def test_a_removed_file_stops_the_run_at_once_and_the_former_file_can_be_resumed
     with Store.open(str(moved / "audit.db"), create=False) as store:
         name = store.resolve("latest")
         assert len(store.finished(name)) == 3
-        resume(prepare(suite), store, name, Silent())
+        resume(prepare(suite), store, name, Quiet())
         assert store.run_status(name) is RunStatus.FINISHED
 
 
 def execute(suite, url, name, ready):
-    class Slow(Silent):
+    class Slow(Quiet):
         def advance(self, tokens):
             ready()
             time.sleep(60)
@@ -124,9 +125,9 @@ def test_a_run_is_resumed_by_one_process_at_a_time(suite, any_url):
         with until_killed(lambda ready: execute(suite, any_url, name, ready)):
             events = len(store.load_run(name).events)
             with pytest.raises(UserError, match=f"run {name} is being executed by "):
-                resume(prepare(suite), store, name, Silent())
+                resume(prepare(suite), store, name, Quiet())
             assert len(store.load_run(name).events) == events
-        resume(prepare(suite), store, name, Silent())
+        resume(prepare(suite), store, name, Quiet())
         assert store.run_status(name) is RunStatus.FINISHED
 
 

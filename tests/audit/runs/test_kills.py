@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.runs.prepare import PreparedRun
 from audit.runs.runner import resume, run
 from audit.store import RunStatus, Store
 from tests.audit.runs.remembering import committed, prepared_suite
 from tests.audit.store.conftest import any_url, cluster, postgres
 from tests.support.figures import keep
-from tests.support.observers import Silent
 from tests.support.processes import ended, forked, kill
 
 __all__ = ["any_url", "cluster", "postgres"]
@@ -39,9 +39,9 @@ class Execution:
         with Store.open(self.url, create=False) as store:
             runs = store.list_runs(1)
             if not runs or runs[0].status is RunStatus.FINISHED:
-                run(self.prepared, store, Silent())
+                run(self.prepared, store, Quiet())
             else:
-                resume(self.prepared, store, runs[0].ulid, Silent())
+                resume(self.prepared, store, runs[0].ulid, Quiet())
 
     def killed(self, after: float) -> bool:
         """Run in a process that is killed after some seconds; False if it ended before."""

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.evidence.verdicts import Verdict
 from audit.runs import reading_helpers
 from audit.runs.arms import plan_arms
@@ -19,7 +20,6 @@ from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import ROUND, suite_file
-from tests.support.observers import Silent
 
 MORE = ", replay: {}, seed: {}, coupled_equality: {}"
 
@@ -31,7 +31,7 @@ def made(tmp_path_factory):
     path, url = suite_file(folder, fault="sqrt_acceptance", more=MORE), str(folder / "audit.db")
     with Store.open(url, create=True) as store:
         suite = load_suite(path)
-        outcome = run(prepare(suite), store, Silent())
+        outcome = run(prepare(suite), store, Quiet())
         stored = store.load_run(outcome.run)
     path.unlink()
     (folder / "prompts.jsonl").unlink()
@@ -127,7 +127,7 @@ def test_what_this_version_does_not_know_is_named_and_left_alone(copied, made):
 def test_a_run_with_looks_is_judged_at_the_share_of_its_last_one(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
         path = suite_file(tmp_path, margin=0.1, more=", accounting: {}")
-        name = run(prepare(load_suite(path)), store, Silent(), RunStopRule(100 * ROUND)).run
+        name = run(prepare(load_suite(path)), store, Quiet(), RunStopRule(100 * ROUND)).run
         last = max(each.details["look"]["number"] for each in store.checks(name))
         found = judge_again(store, name, lambda _arm: None)
         assert not any(each.verdict for each in found.differences)

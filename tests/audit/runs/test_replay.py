@@ -11,6 +11,7 @@ from importlib.resources import files
 import pytest
 import torch
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
@@ -20,7 +21,7 @@ from audit.store import Store
 from audit.suite.loader import find_suite, load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import suite_file
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 ARMS = ("baseline/T=1", "chain")
 BUNDLED = """
@@ -58,7 +59,7 @@ PROMPTS = [
 def scripted_run(folder, **options):
     with Store.open(str(folder / "audit.db"), create=True) as store:
         prepared = prepare(load_suite(suite_file(folder, more=", replay: {}", **options)))
-        return run(prepared, store, Silent()).run
+        return run(prepared, store, Quiet()).run
 
 
 @pytest.mark.medium
@@ -91,7 +92,7 @@ def test_grammars_filters_tools_neighbours_and_refused_prompts_come_again(tmp_pa
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
-        run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
+        run(prepare(load_suite(tmp_path / "suite.yaml")), store, Quiet())
         stored = store.load_run(store.resolve("latest"))
         found = replay_run(store, stored, lambda _arm: None)
     added = {arm.name: arm.counts.directed for arm in stored.arms}
@@ -124,7 +125,7 @@ def test_demanded_calls_come_again(tmp_path):
     (tmp_path / "suite.yaml").write_text(DEMANDING)
     (tmp_path / "prompts.jsonl").write_text(json.dumps(PROMPTS[2]) + "\n")
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        run(prepare(load_suite(tmp_path / "suite.yaml")), store, Silent())
+        run(prepare(load_suite(tmp_path / "suite.yaml")), store, Quiet())
         assert replay_run(store, store.load_run(store.resolve("latest")), lambda _arm: None).same
 
 
@@ -134,7 +135,7 @@ def test_a_run_that_was_interrupted_comes_again_call_by_call(tmp_path):
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
         with pytest.raises(Interrupted) as stopped:
             run(prepare(load_suite(path)), store, StopsAfter(9))
-        resume(prepare(load_suite(path)), store, stopped.value.run, Silent())
+        resume(prepare(load_suite(path)), store, stopped.value.run, Quiet())
         assert replay_run(store, store.load_run(stopped.value.run), lambda _arm: None).same
 
 

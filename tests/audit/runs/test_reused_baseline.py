@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.evidence.verdicts import Verdict
 from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
@@ -14,7 +15,7 @@ from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.gate.attacks.honest import edited
 from tests.audit.invoke import invoke
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 from tests.support.tiers import fast_first
 
 SUITE = """
@@ -101,7 +102,7 @@ def verdicts(store, name):
 
 @pytest.mark.medium
 def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
-    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent()).run
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Quiet()).run
     for arm in PLAIN:
         assert answers(store, again, arm) == answers(store, first, arm)
         found = store.load_arm(again, arm)
@@ -119,7 +120,7 @@ def test_plain_arms_are_taken_over_with_their_origin(path, store, first):
 @pytest.mark.slow
 def test_a_candidate_that_changed_since_is_found(path, store, first):
     path.write_text(SUITE.replace("verifier: greedy\n", "verifier: greedy\n    fault: greedy_accepts_top2\n"))
-    again = run(prepare(load_suite(path), reused_run(store, first)), store, Silent())
+    again = run(prepare(load_suite(path), reused_run(store, first)), store, Quiet())
     assert again.exit_code == 1
     assert verdicts(store, again.run)["greedy", "greedy_equality"] is Verdict.FAULT
 
@@ -137,7 +138,7 @@ def test_no_token_is_decoded_for_them(path, store, first, monkeypatch):
         return whole(self, requests)
 
     monkeypatch.setattr(plain, "generate", only_candidates)
-    assert run(prepared, store, Silent()).exit_code in (0, 3)
+    assert run(prepared, store, Quiet()).exit_code in (0, 3)
 
 
 @pytest.mark.medium

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import binom
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
@@ -20,7 +21,7 @@ from audit.store import RunStatus, Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import ROUND, suite_file
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 from tests.support.tiers import fast_first
 
 
@@ -39,7 +40,7 @@ def looks_of(store, outcome):
 
 
 def decide(folder, store, most, **options):
-    return run(prepare(load_suite(suite_file(folder, **options))), store, Silent(), RunStopRule(most))
+    return run(prepare(load_suite(suite_file(folder, **options))), store, Quiet(), RunStopRule(most))
 
 
 @pytest.mark.medium
@@ -195,7 +196,7 @@ def test_greedy_arms_run_once_and_cannot_hold_up_the_end(tmp_path, store):
     text = path.read_text().replace("temperature: 1", "temperature: 0")
     checks = "acceptance_theory: {margin: 0.1, alpha: 0.001}"
     path.write_text(text.replace(checks, "greedy_equality: {min_tokens: 10000}"))
-    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(100 * ROUND))
+    outcome = run(prepare(load_suite(path)), store, Quiet(), RunStopRule(100 * ROUND))
     last = ended(store, outcome)
     assert (outcome.exit_code, last.look) == (3, 1)
     assert "would only copy" in last.stopped
@@ -207,7 +208,7 @@ def test_decided_arms_rest_while_others_go_on(tmp_path, store):
     text = path.read_text()
     arm = text[text.index("  - name: chain") :].replace("name: chain", "name: easy").replace("0.05", "0.9")
     path.write_text(text + arm)
-    outcome = run(prepare(load_suite(path)), store, Silent(), RunStopRule(8 * ROUND))
+    outcome = run(prepare(load_suite(path)), store, Quiet(), RunStopRule(8 * ROUND))
     counts = {each.name: each.counts.requests for each in store.load_run(outcome.run).arms}
     assert counts["easy"] == 6
     assert counts["chain"] > 6
@@ -228,10 +229,10 @@ def test_companions_run_in_every_round(tmp_path, store):
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path, store, stop_after):
     suite, rule = load_suite(suite_file(tmp_path, margin=0.1)), RunStopRule(100 * ROUND)
-    whole = run(prepare(suite), store, Silent(), rule)
+    whole = run(prepare(suite), store, Quiet(), rule)
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(stop_after), rule)
-    outcome = resume(prepare(suite), store, stopped.value.run, Silent())
+    outcome = resume(prepare(suite), store, stopped.value.run, Quiet())
     assert outcome.exit_code == whole.exit_code
     one, other = (interim_results(store.load_run(each.run).events) for each in (whole, outcome))
     assert one == other

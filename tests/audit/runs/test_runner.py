@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.errors import UserError
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind
@@ -24,7 +25,7 @@ from audit.suite.spec import Suite
 from engine.backends.native.scripted import ScriptedBackend
 from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 from tests.support.tiers import fast_first
 
 
@@ -65,7 +66,7 @@ def anchored_suite(folder) -> Suite:
 
 @pytest.mark.medium
 def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
-    outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
+    outcome = run(prepare(anchored_suite(tmp_path)), store, Quiet())
     candidate, anchor = (store.load_arm(outcome.run, name) for name in ("chain", "chain/anchor"))
     assert anchor.kind is ArmKind.ANCHOR
     assert anchor.level == 2
@@ -79,14 +80,14 @@ def test_an_anchor_arm_reads_what_its_candidate_emitted(tmp_path, store):
 @pytest.mark.slow
 def test_an_interrupted_anchor_arm_goes_on(tmp_path, store):
     suite = anchored_suite(tmp_path)
-    whole = run(prepare(suite), store, Silent()).run
+    whole = run(prepare(suite), store, Quiet()).run
     before = 4 * 2 + 8 * 2 + 4 + 8
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(before + 3))
     done = {key.arm for key in store.finished(stopped.value.run)}
     assert "chain/anchor" in done
     assert "gumbel" not in done
-    resume(prepare(suite), store, stopped.value.run, Silent())
+    resume(prepare(suite), store, stopped.value.run, Quiet())
     traces = [
         [each.trace.logits.tobytes() for each in store.load_arm(name, "chain/anchor").requests]
         for name in (whole, stopped.value.run)
@@ -110,7 +111,7 @@ class Unanchored:
 def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, monkeypatch):
     whole = ScriptedBackend.arm
     monkeypatch.setattr(ScriptedBackend, "arm", lambda shop, plan: Unanchored(whole(shop, plan)))
-    outcome = run(prepare(anchored_suite(tmp_path)), store, Silent())
+    outcome = run(prepare(anchored_suite(tmp_path)), store, Quiet())
     assert "chain/anchor" not in {arm.name for arm in store.load_run(outcome.run).arms}
     found = next(each for each in store.checks(outcome.run) if each.check == "anchor")
     assert found.verdict is Verdict.NOT_RUN
@@ -118,7 +119,7 @@ def test_without_a_reference_pass_the_anchor_check_is_not_run(tmp_path, store, m
 
 @pytest.mark.medium
 def test_a_run_stores_every_request_and_its_verdicts(suite, store):
-    outcome = run(prepare(suite), store, Silent())
+    outcome = run(prepare(suite), store, Quiet())
     assert outcome.exit_code in (0, 3)
     record = store.load_run(outcome.run)
     assert record.status is RunStatus.FINISHED
@@ -139,13 +140,13 @@ def tokens_of(store, run_id, arm):
 @pytest.mark.medium
 @pytest.mark.parametrize("stop_after", fast_first([9, 1, 30]))
 def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
-    whole = run(prepare(suite), store, Silent())
+    whole = run(prepare(suite), store, Quiet())
     with pytest.raises(Interrupted) as stopped:
         run(prepare(suite), store, StopsAfter(stop_after))
     name = stopped.value.run
     assert store.run_status(name) is RunStatus.INTERRUPTED
     assert len(store.finished(name)) == stop_after
-    outcome = resume(prepare(suite), store, name, Silent())
+    outcome = resume(prepare(suite), store, name, Quiet())
     assert outcome.exit_code == whole.exit_code
     assert store.load_run(name).status is RunStatus.FINISHED
     for arm in ("baseline/T=1", "greedy", "chain", "gumbel"):
@@ -154,9 +155,9 @@ def test_an_interrupted_run_resumes_where_it_stopped(suite, store, stop_after):
 
 @pytest.mark.medium
 def test_a_finished_run_is_not_resumed(suite, store):
-    outcome = run(prepare(suite), store, Silent())
+    outcome = run(prepare(suite), store, Quiet())
     with pytest.raises(UserError, match="is finished"):
-        resume(prepare(suite), store, outcome.run, Silent())
+        resume(prepare(suite), store, outcome.run, Quiet())
 
 
 @pytest.mark.medium
@@ -165,7 +166,7 @@ def test_a_changed_suite_is_not_resumed(suite, store, tmp_path):
         run(prepare(suite), store, StopsAfter(2))
     changed = load_suite(suite_file(tmp_path, gumbel_checks="replay, law"))
     with pytest.raises(UserError, match=r"suite .* has changed"):
-        resume(prepare(changed), store, stopped.value.run, Silent())
+        resume(prepare(changed), store, stopped.value.run, Quiet())
 
 
 @pytest.mark.medium
@@ -178,7 +179,7 @@ def test_a_run_is_not_resumed_with_other_arithmetic(suite, store, monkeypatch):
     monkeypatch.setattr(type(arm.engine), "effective_config", lambda self: facts)
     message = r"arm baseline/greedy began with numerics scripted, here it would go on with fixed; resume where it began"
     with pytest.raises(UserError, match=message):
-        resume(elsewhere, store, stopped.value.run, Silent())
+        resume(elsewhere, store, stopped.value.run, Quiet())
 
 
 @pytest.mark.medium
@@ -194,10 +195,10 @@ def test_a_run_is_not_resumed_in_another_environment_unless_the_user_accepts_it(
     )
     moved = replace(prepared, environment=other)
     with pytest.raises(UserError, match=r"began in another environment: torch_threads was \d+, is 7; package"):
-        resume(moved, store, name, Silent())
+        resume(moved, store, name, Quiet())
     assert len(store.finished(name)) == 2
     assert store.run_status(name) is RunStatus.INTERRUPTED
-    resume(moved, store, name, Silent(), accept_changes=True)
+    resume(moved, store, name, Quiet(), accept_changes=True)
     details = [event.detail for event in store.load_run(name).events]
     elsewhere = next(detail for detail in details if detail.startswith("resumed elsewhere: "))
     for change in ("torch_threads was", "package torch was", f"is {'f' * 40}", "code dirty was"):
@@ -212,7 +213,7 @@ def test_a_run_that_began_without_an_arm_is_not_resumed(suite, store):
     name = stopped.value.run
     message = rf"run {name} began without arm {prepared.arms[-1].planned.name}, .*; start a new run, or resume with"
     with pytest.raises(UserError, match=message):
-        resume(prepared, store, name, Silent())
+        resume(prepared, store, name, Quiet())
     assert store.run_status(name) is RunStatus.INTERRUPTED
     assert len(store.finished(name)) == 2
 
@@ -271,7 +272,7 @@ def test_a_malformed_suite_is_one_line_and_leaves_no_store(tmp_path, before, aft
 
 @pytest.mark.slow
 def test_the_same_suite_gives_the_same_tokens(suite, store):
-    first, second = (run(prepare(suite), store, Silent()).run for _ in range(2))
+    first, second = (run(prepare(suite), store, Quiet()).run for _ in range(2))
     for arm in ("greedy", "chain", "gumbel"):
         assert tokens_of(store, first, arm) == tokens_of(store, second, arm)
 
@@ -312,7 +313,7 @@ def test_a_memory_of_finished_requests_is_in_the_record_where_it_begins_and_ends
     empty = remembering.engine.memory()
     # what an earlier use of the backend left must not reach the run
     list(remembering.engine.generate(list(remembering.requests.values())[:2]))
-    name = run(prepared, store, Silent()).run
+    name = run(prepared, store, Quiet()).run
     record = store.load_run(name)
     details = [event.detail for event in record.events if "memory" in event.detail]
     assert details == [f"arm gumbel: memory of finished requests from {empty} to {remembering.engine.memory()}"]

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from scipy.stats import norm
 
 import schemas
+from audit.api.running import Quiet
 from audit.checks import REGISTRY, load
 from audit.checks.base.interface import Design, PlanAssumptions
 from audit.checks.base.plans import plan_acceptance, plan_law
@@ -26,7 +27,6 @@ from audit.suite.loader import load_suite
 from engine.core.types import RecordLevel
 from tests.audit.agreement import misses
 from tests.audit.invoke import invoke
-from tests.support.observers import Silent
 from tests.support.tiers import slow_unless
 
 SUITE = """
@@ -106,7 +106,7 @@ def test_without_a_run_the_plan_rests_on_stated_defaults(tmp_path):
 def test_a_run_ends_as_its_plan_from_the_run_before_says(tmp_path, samples, margin):
     suite = load_suite(suite_of(tmp_path, samples, margin))
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        first = run(prepare(suite), store, Silent())
+        first = run(prepare(suite), store, Quiet())
         told = history(store, suite.name, hardware())
         verdicts = {each.check: each for each in store.checks(first.run)}
     found = plan(suite, told)
@@ -123,7 +123,7 @@ def test_another_proposers_counts_are_not_used(tmp_path):
     path = suite_of(tmp_path)
     suite = load_suite(path)
     with Store.open(str(tmp_path / "audit.db"), create=True) as store:
-        run(prepare(suite), store, Silent())
+        run(prepare(suite), store, Quiet())
         told = history(store, suite.name, hardware())
     path.write_text(path.read_text().replace("kind: draft_model, model: draft, gamma: 3", "kind: ngram, gamma: 3"))
     assert {each.basis for each in plan(load_suite(path), told).checks} == {"defaults"}

@@ -17,13 +17,14 @@ from unittest import mock
 
 from click.testing import CliRunner
 
+from audit.api.running import Quiet
 from audit.cli import main
 from audit.report.requests.pieces import pieces_of
 from audit.report.tables.results import results
 from audit.store import Store
 from audit.store.base.connection import default_url
 from audit.terminal import run_session
-from tests.support.observers import Silent, StopsAfter
+from tests.support.observers import StopsAfter
 
 HOME = Path(__file__).parent / "endings"
 WIDTHS = (80, 120)
@@ -67,8 +68,8 @@ def suite_file(folder: Path, *, prompts: int = 10, directed: str = "on", fault: 
 
 
 @contextlib.contextmanager
-def _watched(stops: bool) -> Iterator[Silent]:
-    yield StopsAfter(30) if stops else Silent()
+def _watched(stops: bool) -> Iterator[Quiet]:
+    yield StopsAfter(30) if stops else Quiet()
 
 
 def endings(name: str, folder: Path) -> dict[int, str]:

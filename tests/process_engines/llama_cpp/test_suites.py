@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.engine_suites import silent, uncertified, verdicts
+from tests.support.engine_suites import silent, surprises, uncertified, verdicts
 
 pytestmark = pytest.mark.llama
 WAYS = {"draft-model", "drawn-drafts", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"}
@@ -17,6 +17,7 @@ def test_tokens_are_certified_and_log_probabilities_of_drafts_are_zero(tmp_path)
         findings = judged[way, "logprob_closeness"]["findings"]
         assert all("log-probability 0, the baseline has" in finding["message"] for finding in findings)
     assert code == 1
+    assert surprises("suites/llama_cpp/greedy.yaml", judged) == uncertified(judged)
 
 
 def test_sampled_tokens_keep_the_law_and_matched_drafts_the_seeds(tmp_path):
@@ -30,6 +31,7 @@ def test_sampled_tokens_keep_the_law_and_matched_drafts_the_seeds(tmp_path):
         "drawn-top-p",
     }
     assert code == 0
+    assert surprises("suites/llama_cpp/sampling.yaml", judged) == {}
 
 
 def test_the_exact_law_is_kept(tmp_path):

@@ -11,6 +11,7 @@ from importlib.resources import files
 import pytest
 from click.testing import CliRunner
 
+from audit.api.running import Quiet
 from audit.cli import main
 from audit.report.requests.generation import REJECTED, UNREACHED, token_lines
 from audit.report.requests.pieces import pieces_of
@@ -22,7 +23,6 @@ from audit.text import printer
 from engine.core.types import Role
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import suite_file
-from tests.support.observers import Silent
 
 KEPT = {role.name.lower() for role in Role}
 BUNDLED = """
@@ -44,7 +44,7 @@ def scripted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripted")
     url = str(folder / "audit.db")
     with Store.open(url, create=True) as store:
-        name = run(prepare(load_suite(suite_file(folder, more=", replay: {}"))), store, Silent()).run
+        name = run(prepare(load_suite(suite_file(folder, more=", replay: {}"))), store, Quiet()).run
     return url, name
 
 
@@ -57,7 +57,7 @@ def bundled(tmp_path_factory):
     (folder / "prompts.jsonl").write_text('{"id": "a", "prompt": "Once upon a\\u001b[31m"}\n')
     url = str(folder / "audit.db")
     with Store.open(url, create=True) as store:
-        run(prepare(load_suite(folder / "suite.yaml")), store, Silent())
+        run(prepare(load_suite(folder / "suite.yaml")), store, Quiet())
     return url, folder / "target"
 
 

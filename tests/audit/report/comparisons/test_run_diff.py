@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
 from tests.audit.runs.round_suites import suite_file
-from tests.support.observers import Silent
 
 MORE = ", replay: {}"
 
@@ -27,7 +27,7 @@ def made(tmp_path_factory):
         def made_run(change=lambda text: text, **options):
             path = suite_file(folder, more=MORE, **options)
             path.write_text(change(path.read_text()))
-            return run(prepare(load_suite(path)), store, Silent()).run
+            return run(prepare(load_suite(path)), store, Quiet()).run
 
         names["first"], names["again"] = made_run(), made_run()
         names["seed"] = made_run(seed=6)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.api.running import Quiet
 from audit.errors import CannotDecide
 from audit.evidence.records import Level
 from audit.runs.prepare import prepare
@@ -19,7 +20,6 @@ from tests.audit.invoke import invoke
 from tests.audit.runs.scripted_suites import suite_file
 from tests.audit.store.build import RESULT, connected, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
-from tests.support.observers import Silent
 
 __all__ = ["any_url", "cluster", "postgres"]
 
@@ -92,7 +92,7 @@ def test_a_run_with_text_off_has_the_verdicts_of_one_with_text(tmp_path):
     names = {}
     for url, on in ((plain, True), (bare, False)):
         with Store.open(url, create=True) as store:
-            names[url] = run(prepare(replace(suite, withheld=not on)), store, Silent()).run
+            names[url] = run(prepare(replace(suite, withheld=not on)), store, Quiet()).run
     with Store.open(plain, create=False) as store, Store.open(bare, create=False) as other:
         assert verdicts(store, names[plain]) == verdicts(other, names[bare])
         secrets = [each for each in content_of(store, names[plain]) if len(each) >= 8]
