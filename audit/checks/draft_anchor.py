@@ -14,7 +14,6 @@ by declaration. A draft from a stale or foreign state keeps the law: this check,
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -341,7 +340,7 @@ def _summary(bounds: _Bounds, findings: list[Finding], worst: float, *, certifie
 def _plan(params: Params, design: Design) -> SampleSize | None:
     if not design.gamma:
         return None
-    return dataclasses.replace(zero_need(float(params["margin"]), 1.0 - float(params["confidence"])), unit="steps")
+    return zero_need(float(params["margin"]), "steps", 1.0 - float(params["confidence"]))
 
 
 CHECK = Check(

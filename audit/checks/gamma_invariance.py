@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks import load
-from audit.checks.base.interface import Check, Design, evaluate, needs_nothing
+from audit.checks.base.interface import Check, Design, evaluate
+from audit.checks.base.plans import plan_requests
 from audit.evidence.divergence.rerun import Rerun, compare
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level
@@ -26,6 +27,7 @@ from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import t_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
+from audit.stats.sample_size import SampleSize
 from engine.core.types import Protocol
 
 MAX_FINDINGS = 20
@@ -59,8 +61,15 @@ def _foresee(params: Params, design: Design) -> str | None:
     del params
     if not design.shown.lossless:
         return LOSSY
-    coupled = design.greedy or design.shown.protocol is Protocol.GUMBEL
-    return None if coupled or design.level >= Level.L3 else TOO_LITTLE
+    return None if _expects_tokens(design) or design.level >= Level.L3 else TOO_LITTLE
+
+
+def _expects_tokens(design: Design) -> bool:
+    return design.greedy or design.shown.protocol is Protocol.GUMBEL
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    return plan_requests(params, design) if _expects_tokens(design) else None
 
 
 def _coupled(evidence: Evidence) -> bool:
@@ -191,6 +200,6 @@ CHECK = Check(
     foresee=_foresee,
     null="tokens, or under rejection their law, do not depend on the draft length",
     effect="share of requests that differ; under rejection total variation per token",
-    plan=needs_nothing,
+    plan=_plan,
     companions=(ArmKind.OTHER_GAMMA,),
 )

@@ -10,15 +10,15 @@ arm's requests without an answer; bound: its 99 % Clopper-Pearson upper bound. C
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
+from audit.checks.base.plans import plan_requests
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect, zero_need
-from audit.stats.sample_size import SampleSize
+from audit.stats.power import replay_effect
 
 REFUSED = "refused"
 UNTRIED = "not_tried"
@@ -143,13 +143,6 @@ def _reason(request: RequestRecord) -> str:
     return str(_error(request).get("message", "no reason is recorded"))
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    del design
-    margin = float(params["margin"])
-    # every prompt makes at least one request
-    return replace(zero_need(margin), unit="prompts") if margin < 1.0 else None
-
-
 CHECK = Check(
     name="liveness",
     claim="liveness",
@@ -159,7 +152,7 @@ CHECK = Check(
     applies=_applies,
     null="the engine answers every request",
     effect="share of requests without an answer",
-    plan=_plan,
+    plan=plan_requests,
     failures=True,
     external=True,
 )

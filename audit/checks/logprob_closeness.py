@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, Design
+from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.logprob_changes import FLOOR_TIMES, OF_PROMPT, LogprobChanges, _of_prompt, changes
@@ -299,7 +300,7 @@ CHECK = Check(
     foresee=_foresee,
     null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
     effect="mean absolute difference in nats",
-    plan=needs_nothing,
+    plan=at_least("min_tokens", "compared tokens"),
     companions=(ArmKind.ANCHOR, ArmKind.NOISE),
     covers=frozenset({Group.DRAFTING}),
     examines=anchored_or_until_parted,

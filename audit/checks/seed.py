@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, needs_nothing
+from audit.checks.base.interface import Check
+from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
 from audit.evidence.records import ArmKind, Evidence, Level
@@ -154,7 +155,7 @@ CHECK = Check(
     applies=_applies,
     null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",
     effect="share of requests that differ",
-    plan=needs_nothing,
+    plan=plan_requests,
     companions=ARMS,
     accept=_accept,
 )

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, Design
+from audit.checks.base.plans import at_least
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
@@ -254,6 +255,6 @@ CHECK = Check(
     foresee=_foresee,
     null="given the prompt, answers of candidate and baseline have the same law",
     effect="largest difference in the mean of a stated feature",
-    plan=needs_nothing,
+    plan=at_least("min_prompts", "prompts"),
     covers=EVERY_GROUP,
 )

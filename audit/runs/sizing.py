@@ -44,6 +44,7 @@ PER_TOKEN: Final[Mapping[str, float]] = {
 """Default units per emitted token, on the low side: positions are 0.3 (ngram) to 0.9 (draft
 model) of a token with the bundled pair."""
 PROMPTS: Final = "prompts"
+REQUESTS: Final = "requests"
 ANSWERS: Final = "answers"
 """To requests that offer tools."""
 
@@ -279,6 +280,8 @@ def _given(check: Check, unit: str, design: Design, measured: StoredCheck | None
         return min(design.prompts, ANCHOR_REQUESTS) if ArmKind.ANCHOR in check.companions else design.prompts
     if unit == ANSWERS:
         return design.offers
+    if unit == REQUESTS:
+        return design.requests
     # exact checks judged directed requests too
     more = 0 if arm is None or check.statistical else arm.counts.directed_output
     ratio = PER_TOKEN[unit] if measured is None or arm is None else measured.n / (arm.counts.output + more)

@@ -76,10 +76,10 @@ def non_inferiority_need(
     return SampleSize(_whole(detectable_shift(alpha, power) ** 2 * variance / room**2), "prompts", margin, alpha, power)
 
 
-def zero_need(rate: float, alpha: float = ALPHA) -> SampleSize:
+def zero_need(rate: float, unit: str, alpha: float = ALPHA) -> SampleSize:
     """Units without a single event that bound an event's rate by `rate` with confidence 1 - alpha."""
     _require(0.0 < rate < 1.0, f"rate {rate} is not in (0, 1)")
-    return SampleSize(math.ceil(math.log(alpha) / math.log1p(-rate)), "units without event", rate, alpha, 1.0)
+    return SampleSize(math.ceil(math.log(alpha) / math.log1p(-rate)), unit, rate, alpha, 1.0)
 
 
 def bound_width(n: int, variance: float, alpha: float = ALPHA) -> float:

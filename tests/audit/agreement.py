@@ -1,6 +1,7 @@
 """A suite planned and run: which checks each of the two says will not, and did not, run."""
 
 import json
+from dataclasses import dataclass
 from datetime import datetime
 
 from audit.api.running import Quiet
@@ -11,6 +12,7 @@ from audit.runs.runner import run
 from audit.runs.sizing import RunHistory, plan
 from audit.store import Store
 from audit.suite.loader import load_suite
+from tests.audit.invoke import invoke
 
 EVERY = tuple(REGISTRY)
 
@@ -46,6 +48,24 @@ def misses(plan, results):
     return {
         key: (said.get(key), ended.get(key)) for key in said.keys() | ended.keys() if said.get(key) != ended.get(key)
     }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A suite planned with a trial, then run: both exit codes, and both documents."""
+
+    codes: tuple
+    plan: dict
+    results: dict
+
+
+def with_trial(suite, folder):
+    """Plan a suite from a trial, then run it."""
+    store, results = str(folder / "audit.db"), folder / "results.json"
+    tried = invoke("plan", str(suite), "--trial", "--json", "--store", store)
+    done = invoke("run", str(suite), "--store", store, "--results", str(results))
+    assert results.exists(), tried.stderr + done.stderr
+    return Ended((tried.exit_code, done.exit_code), json.loads(tried.stdout), json.loads(results.read_text()))
 
 
 def run_seconds(results):

@@ -1,13 +1,11 @@
 """The packaged suites of our own engine pass as they are and as planned, and ask for every situation of their arms."""
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.audit.agreement import misses, run_seconds
-from tests.audit.invoke import invoke
+from tests.audit.agreement import misses, run_seconds, with_trial
 
 SUITES = Path(__file__).parents[2] / "suites"
 OURS = ("quickstart", "structured", "safety", "tools", "long_context")
@@ -16,14 +14,9 @@ OURS = ("quickstart", "structured", "safety", "tools", "long_context")
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", OURS)
 def test_a_packaged_suite_passes_as_planned(tmp_path, suite):
-    store, results = str(tmp_path / "audit.db"), tmp_path / "results.json"
-    planned = invoke("plan", suite, "--trial", "--json", "--store", store)
-    plan = json.loads(planned.stdout)
-    done = invoke("run", suite, "--store", store, "--results", str(results))
-    assert done.exit_code == 0, done.stdout
-    document = json.loads(results.read_text())
-    assert (planned.exit_code, misses(plan, document)) == (0, {})
-    print(f"{suite}: planned {plan['seconds']:.0f} s, took {run_seconds(document):.0f} s")
+    ended = with_trial(suite, tmp_path)
+    assert (ended.codes, misses(ended.plan, ended.results)) == ((0, 0), {})
+    print(f"{suite}: planned {ended.plan['seconds']:.0f} s, took {run_seconds(ended.results):.0f} s")
 
 
 @pytest.mark.parametrize("suite", OURS)

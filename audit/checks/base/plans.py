@@ -10,7 +10,7 @@ from typing import Final
 
 from audit.checks.base.interface import Design
 from audit.evidence.verdicts import Params
-from audit.stats.power import MOST, POWER, replay_effect, replay_need, score_need
+from audit.stats.power import MOST, POWER, replay_effect, replay_need, score_need, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Protocol, RecordLevel
 
@@ -35,6 +35,13 @@ def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize
         return SampleSize(units, unit, replay_effect(units), 0.0, POWER) if units else None
 
     return plan
+
+
+def plan_requests(params: Params, design: Design) -> SampleSize | None:
+    """Requests without an event until the bound of its share is within the margin; a margin of 1 asks for none."""
+    del design
+    margin = float(params["margin"])
+    return zero_need(margin, "requests") if margin < 1.0 else None
 
 
 def plan_replay(params: Params, design: Design) -> SampleSize | None:

@@ -14,7 +14,7 @@ probability and decides by another (law, replay), rows of greedy requests
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ def _detail(kind: RowKind, reasons: dict[str, str]) -> dict[str, Any]:
 def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy:
         return None
-    return replace(zero_need(float(params["margin"])), unit="positions")
+    return zero_need(float(params["margin"]), "positions")
 
 
 CHECK = Check(

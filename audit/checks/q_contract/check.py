@@ -14,7 +14,6 @@ numbers are random (rng_streams). Ranks bound departures along their order only.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -291,8 +290,7 @@ def _details(
 def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
-    alpha = 1.0 - float(params["confidence"])
-    return dataclasses.replace(zero_need(float(params["margin"]), alpha), unit="drafted tokens")
+    return zero_need(float(params["margin"]), "drafted tokens", 1.0 - float(params["confidence"]))
 
 
 BY_REQUEST = ByRequest(_read, _Contract)

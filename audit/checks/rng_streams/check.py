@@ -9,7 +9,6 @@ used the recorded numbers. Cannot see: noise that is not recorded as numbers (th
 another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -230,9 +229,7 @@ def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin
 def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy:
         return None
-    return dataclasses.replace(
-        zero_need(float(params["margin"]), 1.0 - float(params["confidence"])), unit="random numbers"
-    )
+    return zero_need(float(params["margin"]), "random numbers", 1.0 - float(params["confidence"]))
 
 
 CHECK = Check(

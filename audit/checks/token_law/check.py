@@ -12,7 +12,6 @@ requests. Cannot see: shifts of mass that keep ranks, ids and log p, single plac
 numbers, and alternatives below the detectable difference.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, Final
@@ -157,7 +156,7 @@ def _details(
 def _plan(params: Params, design: Design) -> SampleSize | None:
     """Tokens until the bound of every event is within the margin."""
     if design.greedy:
-        return dataclasses.replace(zero_need(float(params["margin"])), unit="tokens")
+        return zero_need(float(params["margin"]), "tokens")
     error, margin = (1.0 - float(params["confidence"])) / len(EVENTS), float(params["margin"])
     units = int(params["min_tokens"])
     spread = design.assumed.spread or SPREAD

@@ -20,7 +20,7 @@ from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
-from audit.runs.sizing import ANSWERS, PER_TOKEN, PROMPTS, RATE, RunHistory, history, plan
+from audit.runs.sizing import ANSWERS, PER_TOKEN, PROMPTS, RATE, REQUESTS, RunHistory, history, plan
 from audit.stats.power import MOST
 from audit.store import Store
 from audit.suite.loader import load_suite
@@ -63,7 +63,7 @@ def suite_of(folder, samples=2, margin=0.1, record="full"):
 def test_every_check_plans_in_a_unit_that_the_suite_is_counted_in(name, greedy):
     check = load(name)
     need = check.plan(check.defaults, Design(4, 4, 400, 3, greedy, Level.L4))
-    assert need is None or (need.unit in {*PER_TOKEN, PROMPTS, ANSWERS} and 0 < need.units < MOST)
+    assert need is None or (need.unit in {*PER_TOKEN, PROMPTS, REQUESTS, ANSWERS} and 0 < need.units < MOST)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.3])

@@ -80,7 +80,7 @@ def test_non_inferiority_need_is_the_published_size_and_holds():
 
 
 def test_zero_events():
-    assert [zero_need(rate).units for rate in (0.01, 0.001, 0.0001)] == [459, 4603, 46050]
+    assert [zero_need(rate, "tokens").units for rate in (0.01, 0.001, 0.0001)] == [459, 4603, 46050]
 
 
 def test_bound_need_is_the_smallest_that_suffices():
@@ -96,7 +96,7 @@ def test_bound_need_is_the_smallest_that_suffices():
         lambda: score_need(0.0, 1.0, 1.0),
         lambda: bernoulli_need(0.9, 0.2),
         lambda: non_inferiority_need(0.1, 0.01, 0.02),
-        lambda: zero_need(1.0),
+        lambda: zero_need(1.0, "tokens"),
         lambda: bound_need(0.0, 0.1),
     ],
 )
