@@ -7,7 +7,7 @@ less evidence, and a spread measured once is an estimate.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from audit.checks import load
@@ -15,7 +15,7 @@ from audit.checks.base.interface import Check, Design, PlanAssumptions, foreseen
 from audit.errors import UserError
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level
-from audit.evidence.verdicts import NoEvidence
+from audit.evidence.verdicts import CheckResult, NoEvidence, Verdict
 from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
@@ -190,9 +190,24 @@ def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:
     for arm in arms:
-        for name, overrides in arm.spec.checks.items() if arm.spec else ():
-            check = load(name)
-            yield _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], past)
+        listed = [(load(name), overrides) for name, overrides in (arm.spec.checks if arm.spec else {}).items()]
+        planned = [
+            _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], past)
+            for check, overrides in listed
+        ]
+        yield from (_settled(each, planned, past) for each in planned)
+
+
+def _settled(planned: PlannedCheck, others: Sequence[PlannedCheck], past: RunHistory) -> PlannedCheck:
+    """A check that rests on the arm's other checks: by what its trial recorded, and which of them will run."""
+    settle, before = load(planned.check).settle, past.check(planned.arm, planned.check)
+    if settle is None or before is None or not past.trial:
+        return planned
+    verdicts = {each.check: Verdict.NOT_RUN if each.outcome == "not_run" else Verdict.CERTIFIED for each in others}
+    result = settle(CheckResult(before.verdict, "", details=before.details), verdicts)
+    if result.verdict is Verdict.CERTIFIED:
+        return planned
+    return replace(planned, outcome="too_little", mend=result.summary)
 
 
 def _check(

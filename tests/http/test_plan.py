@@ -1,8 +1,11 @@
-"""Plan and run of an endpoint agree on what will not run."""
+"""Plan and run of an endpoint agree on what will not run, and on what nobody will look at twice."""
+
+import json
+from pathlib import Path
 
 import pytest
 
-from tests.audit.agreement import differences, write_suite
+from tests.audit.agreement import differences, misses, with_trial, write_suite
 
 WORDS = ("Once upon a time", "The weather today")
 SERVED = {"kind": "served", "gamma": 3}
@@ -41,3 +44,20 @@ def test_one_that_is_asked_for_text_alone_too(serve, tmp_path):
     with serve(ids=False) as plain, serve(gamma=3, ids=False) as speculating:
         suite = suite_at(tmp_path, "bundled:target", plain, speculating, server="openai", logprobs=0)
         assert differences(suite, tmp_path) == {}
+
+
+@pytest.mark.parametrize(("source", "accounts"), [("served:bundled", "too_little"), ("bundled:target", "enough")])
+@pytest.mark.slow
+def test_a_trial_foresees_what_nobody_looks_at_twice(serve, tmp_path, source, accounts):
+    """With the default checks. Without the target's files no check judges a sampled arm's log-probabilities."""
+    with serve() as plain, serve(gamma=3) as speculating:
+        path = Path(suite_at(tmp_path, source, plain, speculating).path)
+        document = json.loads(path.read_text())
+        arms = [{key: arm[key] for key in arm if key != "checks"} for arm in document["arms"][:2]]
+        path.write_text(json.dumps(document | {"arms": arms, "samples": 4, "sampling": {"max_new_tokens": 32}}))
+        ended = with_trial(path, tmp_path)
+    outcomes = {(check["arm"], check["check"]): check["outcome"] for check in ended.plan["checks"]}
+    assert outcomes["sampled", "second_accounts"] == accounts
+    # two greedy requests are too few for a margin of 0.3
+    assert outcomes["greedy", "seed"] == "too_little"
+    assert not {check for _, check in misses(ended.plan, ended.results)} & {"second_accounts", "seed", "liveness"}
