@@ -200,11 +200,11 @@ def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: 
 
 def _settled(planned: PlannedCheck, others: Sequence[PlannedCheck], past: RunHistory) -> PlannedCheck:
     """A check that rests on the arm's other checks: by what its trial recorded, and which of them will run."""
-    settle, before = load(planned.check).settle, past.check(planned.arm, planned.check)
-    if settle is None or before is None or not past.trial:
+    check, before = load(planned.check), past.check(planned.arm, planned.check)
+    if check.settle is None or before is None or not past.trial:
         return planned
     verdicts = {each.check: Verdict.NOT_RUN if each.outcome == "not_run" else Verdict.CERTIFIED for each in others}
-    result = settle(CheckResult(before.verdict, "", details=before.details), verdicts)
+    result = check.settle(CheckResult(before.verdict, "", details=before.details), verdicts)
     if result.verdict is Verdict.CERTIFIED:
         return planned
     return replace(planned, outcome="too_little", mend=result.summary)
