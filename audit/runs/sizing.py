@@ -195,7 +195,7 @@ def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: 
             _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], past)
             for check, overrides in listed
         ]
-        yield from (_settled(each, planned, past) for each in planned)
+        yield from (_settled(check, planned, past) for check in planned)
 
 
 def _settled(planned: PlannedCheck, others: Sequence[PlannedCheck], past: RunHistory) -> PlannedCheck:
@@ -203,7 +203,7 @@ def _settled(planned: PlannedCheck, others: Sequence[PlannedCheck], past: RunHis
     check, before = load(planned.check), past.check(planned.arm, planned.check)
     if check.settle is None or before is None or not past.trial:
         return planned
-    verdicts = {each.check: Verdict.NOT_RUN if each.outcome == "not_run" else Verdict.CERTIFIED for each in others}
+    verdicts = {other.check: Verdict.NOT_RUN if other.outcome == "not_run" else Verdict.CERTIFIED for other in others}
     result = check.settle(CheckResult(before.verdict, "", details=before.details), verdicts)
     if result.verdict is Verdict.CERTIFIED:
         return planned
