@@ -190,11 +190,8 @@ def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:
     for arm in arms:
-        listed = [(load(name), overrides) for name, overrides in (arm.spec.checks if arm.spec else {}).items()]
-        planned = [
-            _check(suite, arm, check, {**check.defaults, **overrides}, tokens[arm.name], past)
-            for check, overrides in listed
-        ]
+        listed = arm.spec.checks if arm.spec else {}
+        planned = [_check(suite, arm, load(name), listed[name], tokens[arm.name], past) for name in listed]
         yield from (_settled(check, planned, past) for check in planned)
 
 
@@ -211,8 +208,9 @@ def _settled(planned: PlannedCheck, others: Sequence[PlannedCheck], past: RunHis
 
 
 def _check(
-    suite: Suite, arm: Arm, check: Check, params: Mapping[str, Any], tokens: int, past: RunHistory
+    suite: Suite, arm: Arm, check: Check, overrides: Mapping[str, Any], tokens: int, past: RunHistory
 ) -> PlannedCheck:
+    params = {**check.defaults, **overrides}
     before, arm_before = past.check(arm.name, check.name), past.arm(arm)
     measured = before if arm_before is not None and before is not None and before.n else None
     spread = measured_spread(measured)

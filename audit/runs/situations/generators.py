@@ -256,6 +256,11 @@ def crowd(brief: Brief) -> Iterator[ProposedCase]:
         yield ProposedCase(case, limit)
 
 
+def _turn(request: RequestRecord) -> tuple[int, ...]:
+    """A prompt and its answer."""
+    return (*request.trace.header.prompt, *request.tokens)
+
+
 def repeat(brief: Brief) -> Iterator[ProposedCase]:
     """A prompt, its answer, and the prompt again: models tend to repeat the answer, and so do drafts.
 
@@ -279,7 +284,7 @@ def repeat(brief: Brief) -> Iterator[ProposedCase]:
         chosen.insert(1, (chosen[0][0], min(limit, brief.gamma + 2)))
     for request, most in chosen:
         prompt = request.trace.header.prompt
-        turn = (*prompt, *request.tokens)
+        turn = _turn(request)
         times = max(1, -(-(longest - len(prompt)) // len(turn)))
         case = _case(brief, request, (*turn * times, *prompt), DirectedSampling(max_new_tokens=most))
         yield ProposedCase(case, most, min(most, brief.gamma + 2))
@@ -313,7 +318,7 @@ def _kept_prompts(brief: Brief) -> Iterator[tuple[RequestRecord, tuple[int, ...]
                 if prompt not in asked:
                     asked.add(prompt)
                     yield request, prompt
-        before += (*other.trace.header.prompt, *other.tokens)
+        before += _turn(other)
 
 
 def _kept(request: RequestRecord, facts: ArmFacts) -> list[int]:
@@ -330,7 +335,7 @@ def shuffle(brief: Brief) -> Iterator[ProposedCase]:
     """The tokens of a prompt and its answer in a random order: target and draft disagree about what follows."""
     count = 1 + max(brief.unmet.get(name, 0) for name in UNLIKE) // 5
     for request in islice(cycle(brief.requests), brief.number - 1, brief.number - 1 + count):
-        tokens = (*request.trace.header.prompt, *request.tokens)
+        tokens = _turn(request)
         random = np.random.default_rng([brief.seed, brief.number, stream_of(request.key) % 2**32])
         order = random.permutation(len(tokens)).tolist()
         most = min(brief.limit, max(len(request.tokens), 2 * (brief.gamma + 2)))
