@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser as Chrome
-from playwright.sync_api import ConsoleMessage, Dialog, Page, Request
+from playwright.sync_api import ConsoleMessage, Dialog, Locator, Page, Request
 
 from audit.commands.operate.view import listening
 from audit.store.browse.browser import Browser
@@ -88,6 +88,11 @@ class Watched:
         answer = self.page.goto(f"{self.origin}{path}")
         assert answer is not None
         return answer.status
+
+    def follow(self, link: Locator) -> None:
+        """Click a link or a button, and wait for the page to which it leads: a click alone returns before."""
+        with self.page.expect_navigation():
+            link.click()
 
     def grave(self, theme: str) -> list[str]:
         """The serious and critical violations that axe-core sees in a theme."""

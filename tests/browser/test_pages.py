@@ -87,21 +87,21 @@ def test_a_user_filters_pages_and_reads_with_links_and_forms_alone(shown, chrome
         page = tab.page
         page.get_by_label("Suite").fill("quick")
         page.get_by_label("Engine").select_option("native")
-        page.get_by_role("button", name="Show").click()
-        page.get_by_role("link", name=one.run).click()
+        tab.follow(page.get_by_role("button", name="Show"))
+        tab.follow(page.get_by_role("link", name=one.run))
         assert page.url.endswith(sections()[0].name)
-        page.get_by_role("link", name="All requests").click()
+        tab.follow(page.get_by_role("link", name="All requests"))
         first = page.locator("tbody th").first.inner_text()
-        page.get_by_role("link", name="Requests after").click()
+        tab.follow(page.get_by_role("link", name="Requests after"))
         assert page.locator("tbody th").first.inner_text() != first
-        page.get_by_role("link", name="Requests before").click()
+        tab.follow(page.get_by_role("link", name="Requests before"))
         assert page.locator("tbody th").first.inner_text() == first
         page.get_by_label("Arm").select_option("rejection")
-        page.get_by_role("button", name="Show").click()
+        tab.follow(page.get_by_role("button", name="Show"))
         names = page.locator("tbody th").all_inner_texts()
         assert names
         assert [name for name in names if not name.startswith("rejection/")] == []
-        page.locator("tbody th a").first.click()
+        tab.follow(page.locator("tbody th a").first)
         assert "request?" in page.url
         assert tab.troubles == []
 
