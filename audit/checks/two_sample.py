@@ -12,6 +12,7 @@ and bound: the largest of these differences and of their 99 % bounds. Cannot see
 unchanged, such as a small shift per token; see law, which needs a hundredth of the tokens.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,15 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design
-from audit.checks.base.plans import at_least
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
+from audit.stats.laws import normal_ppf, t_ppf
 from audit.stats.multiplicity import holm
-from audit.stats.power import detectable_shift
+from audit.stats.power import MOST as UNATTAINABLE
+from audit.stats.power import POWER, detectable_shift
+from audit.stats.sample_size import SampleSize
 from audit.stats.two_sample import (
     TwoSampleTest,
     bigram_test,
@@ -44,6 +47,10 @@ TESTS = {"hamming": hamming_test, "spectrum": spectrum_test, "bigrams": bigram_t
 FEATURES = ("length", "distinct tokens", "repeats", "ended by itself")
 MOST = 64
 """Answers per prompt and arm; kernels grow with the square."""
+SPREAD = 0.4
+"""Standard deviation of one answer's feature that a plan expects: at most 0.5, if half of them end by themselves."""
+ERROR = 0.01
+"""Of each one-sided test of a feature."""
 SAME = 0.005
 """Error probability of the guard against arms that share their numbers; eight prompts of two answers reach it."""
 
@@ -78,6 +85,19 @@ def _foresee(params: Params, design: Design) -> str | None:
     if design.greedy:
         return GREEDY
     return SHARED if design.shown.protocol is Protocol.GUMBEL else None
+
+
+def _plan(params: Params, design: Design) -> SampleSize | None:
+    """Requests until the intervals of a clean arm's features are within the margin: two a prompt at least."""
+    if design.greedy:
+        return None
+    margin, least = float(params["margin"]), int(params["min_prompts"])
+    answers = max(2, design.requests // max(1, design.prompts))
+    # a difference of two means over n answers in all has four times an answer's variance over n
+    spread = design.assumed.spread or 2.0 * SPREAD
+    errors = float(t_ppf(1.0 - ERROR, max(1, design.prompts - 1)) + normal_ppf((1.0 + POWER) / 2.0))
+    units = math.ceil(min(UNATTAINABLE, (errors * spread / margin) ** 2 / 2.0))
+    return SampleSize(max(units, 2 * design.prompts, least * answers), "requests", margin, ERROR, POWER)
 
 
 def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
@@ -138,7 +158,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=margin,
         detectable=detectable_shift(alpha / 2) * spread if finite else None,
         findings=tuple(_finding(name, tests[name], result[name]) for name in rejected),
-        details=_details(tests, result, features, samples),
+        details=_details(tests, result, features, samples) | {"standard_error": spread if finite else None},
     )
 
 
@@ -169,7 +189,7 @@ def differences(samples: ArmSamples) -> dict[str, ClusterInterval]:
         means.append(np.stack([values[owner == i].mean(axis=0) for i in range(len(place))]))
     clusters: NDArray[np.int64] = np.arange(len(place), dtype=np.int64)
     change = means[0] - means[1]
-    return {name: mean_interval(change[:, k], clusters, 0.98) for k, name in enumerate(FEATURES)}
+    return {name: mean_interval(change[:, k], clusters, 1.0 - 2.0 * ERROR) for k, name in enumerate(FEATURES)}
 
 
 def features(request: RequestRecord) -> Floats:
@@ -255,6 +275,6 @@ CHECK = Check(
     foresee=_foresee,
     null="given the prompt, answers of candidate and baseline have the same law",
     effect="largest difference in the mean of a stated feature",
-    plan=at_least("min_prompts", "prompts"),
+    plan=_plan,
     covers=EVERY_GROUP,
 )

@@ -79,6 +79,8 @@ class Policy:
     """Roles that the deployment must name if a candidate arm used such a model."""
     coverage: Mapping[str, int]
     """Smallest number of examinations by situation."""
+    own_coverage: bool
+    """Directed requests must not have met them."""
     require_lossless: bool
     allow_known_bad: bool
     sha256: str
@@ -111,6 +113,7 @@ def load_policy(name: str | Path) -> Policy:
         named=tuple(subjects.get("named", ())),
         named_if_used=tuple(subjects.get("named_if_used", ())),
         coverage=data.get("coverage", {}),
+        own_coverage=data.get("own_coverage", False),
         require_lossless=data.get("require_lossless", False),
         allow_known_bad=data.get("allow_known_bad", False),
         sha256=sha256,

@@ -21,11 +21,14 @@ FEWEST: Final = 4
 
 
 def shortened(suite: Suite) -> Suite:
-    """The suite with one batch of its cases or a few more, spread evenly over all of them, once each."""
+    """The suite with one batch of its cases or a few more, spread evenly over all of them.
+
+    Each runs once, or twice if the suite repeats it: what one prompt's answers differ by needs two.
+    """
     cases, count = suite.cases, min(max(suite.batch_size, FEWEST), len(suite.cases))
     arms = (replace(arm, coverage=replace(arm.coverage, directed=False)) for arm in suite.arms)
     chosen = tuple(cases[i * len(cases) // count] for i in range(count))
-    return replace(suite, cases=chosen, samples=1, arms=tuple(arms))
+    return replace(suite, cases=chosen, samples=min(2, suite.samples), arms=tuple(arms))
 
 
 def trial(suite: Suite, progress: Progress, allowed: Allowances) -> RunHistory:

@@ -56,6 +56,8 @@ class EventDeviation:
     trials: int
     difference: float
     bound: float
+    error: float
+    """The difference's standard deviation, which the probabilities give."""
 
 
 def event_deviation(happened: Floats, expected: Floats, n: int, error: float) -> EventDeviation:
@@ -70,10 +72,10 @@ def event_deviation(happened: Floats, expected: Floats, n: int, error: float) ->
     known = ~np.isnan(expected)
     happened, expected = happened[known], expected[known]
     if not n:
-        return EventDeviation(0, 0.0, 1.0)
-    total = float(np.sum(happened - expected))
-    width = radius(float(np.sum(expected * (1.0 - expected))), error)
-    return EventDeviation(len(happened), total / n, min(1.0, (abs(total) + width) / n))
+        return EventDeviation(0, 0.0, 1.0, 0.0)
+    total, variance = float(np.sum(happened - expected)), float(np.sum(expected * (1.0 - expected)))
+    bound = min(1.0, (abs(total) + radius(variance, error)) / n)
+    return EventDeviation(len(happened), total / n, bound, math.sqrt(variance) / n)
 
 
 def radius(variance: float, error: float) -> float:

@@ -20,6 +20,7 @@ from audit.report.tables import overview, verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines, next_steps
+from audit.report.tables.mechanisms import mechanism_lines
 from audit.report.tables.results import Results, results, write_results
 from audit.runs.interim_looks import interim_look_lines
 from audit.runs.interruptions import Interrupted
@@ -185,10 +186,10 @@ def print_summary(store: Store, result: Results, pieces: Pieces) -> None:
 
 
 def _stated(result: Results) -> list[str]:
-    """The conditions of the verdicts, in every form: known defects, lossy rules, other accounts, waivers."""
+    """Words on the verdicts, in every form: mechanisms, known defects, lossy rules, other accounts, waivers."""
     arms, checks = result.run.arms, result.checks
-    lines = [*defect_lines(arms, checks), *verdicts.lossy_lines(arms), *verdicts.account_lines(arms)]
-    return lines + verdicts.waived_lines(checks)
+    lines = [*mechanism_lines(checks), *defect_lines(arms, checks), *verdicts.lossy_lines(arms)]
+    return [*lines, *verdicts.account_lines(arms), *verdicts.waived_lines(checks)]
 
 
 def _place(store: Store, result: Results, pieces: Pieces) -> list[str]:

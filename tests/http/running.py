@@ -40,13 +40,19 @@ class Ran:
             return list(found.requests), list(found.failed), found.level
 
 
-def run_suite(name, baseline, candidate, folder, more=(), **changes):
-    """Some words of the suite replaced, options of `audit run` in `more`; what is written lies in `folder`."""
+def shortened(name, baseline, candidate, folder, **changes):
+    """The file of a packaged suite at two addresses, with some words replaced."""
     text = (SUITES / f"{name}.yaml").read_text(encoding="utf-8").replace("../prompts", "suites:prompts")
     addresses = {"http://127.0.0.1:8000/v1": baseline, "http://127.0.0.1:8001/v1": candidate}
     for old, new in {**SHORT, **addresses, **changes}.items():
         text = text.replace(old, new)
-    path, store = folder / "suite.yaml", folder / "audit.db"
+    path = folder / "suite.yaml"
     path.write_text(text + FEW, encoding="utf-8")
+    return path
+
+
+def run_suite(name, baseline, candidate, folder, more=(), **changes):
+    """Options of `audit run` in `more`; what is written lies in `folder`."""
+    path, store = shortened(name, baseline, candidate, folder, **changes), folder / "audit.db"
     done = invoke("run", str(path), "-v", "--store", str(store), "--results", str(folder / "results.json"), *more)
     return Ran(done.exit_code, done.stdout, done.stderr, store)

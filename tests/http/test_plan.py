@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.agreement import differences, misses, with_trial, write_suite
+from tests.audit.agreement import differences, misses, run_seconds, with_trial, write_suite
+
+from .running import shortened
 
 WORDS = ("Once upon a time", "The weather today")
 SERVED = {"kind": "served", "gamma": 3}
@@ -61,3 +63,13 @@ def test_a_trial_foresees_what_nobody_looks_at_twice(serve, tmp_path, source, ac
     # two greedy requests are too few for a margin of 0.3
     assert outcomes["greedy", "seed"] == "too_little"
     assert not {check for _, check in misses(ended.plan, ended.results)} & {"second_accounts", "seed", "liveness"}
+
+
+@pytest.mark.parametrize("name", ["greedy", "sampling", "structured", "tools"])
+@pytest.mark.slow
+def test_a_packaged_suite_ends_as_planned(serve, tmp_path, name):
+    with serve() as plain, serve(gamma=3) as speculating:
+        ended = with_trial(shortened(name, plain.url, speculating.url, tmp_path), tmp_path)
+    assert misses(ended.plan, ended.results) == {}
+    assert ended.codes[0] == ended.codes[1]
+    print(f"{name}: planned {ended.plan['seconds']:.0f} s, took {run_seconds(ended.results):.0f} s")

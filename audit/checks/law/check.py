@@ -11,7 +11,7 @@ printed detectable leak; the bound covers only departures in the direction of th
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -182,10 +182,7 @@ def _details(
         "standard_error": leak.error if math.isfinite(leak.error) else None,
         "tokens_with_known_q": law.known,
         "impossible_tokens": len(law.impossible),
-        "alternatives": [
-            {"name": alternative.name, "log_e": alternative.log_e, "share": alternative.share}
-            for alternative in ranking(law.process)
-        ],
+        "alternatives": [asdict(alternative) for alternative in ranking(law.process)],
         "components": [
             {
                 "name": item.name,

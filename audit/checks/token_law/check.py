@@ -14,6 +14,7 @@ numbers, and alternatives below the detectable difference.
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -91,9 +92,11 @@ def _tests(evidence: TokenEvidence, generator: np.random.Generator) -> Iterator[
 
 def _departures(process: MixtureResult, alpha: float) -> Iterator[Finding]:
     if process.test.log_max >= -math.log(alpha):
-        name, share = process.leaders[0]
+        leader = process.leaders[0]
         crossed = f"p {process.test.p:.2g} at any stopping time, crossed at token {process.test.crossing}"
-        yield Finding(POOLED, 0, f"{MIXTURE}, led by {name} (share {share:.2g}): {crossed} of {process.test.n}")
+        yield Finding(
+            POOLED, 0, f"{MIXTURE}, led by {leader.name} (share {leader.share:.2g}): {crossed} of {process.test.n}"
+        )
 
 
 def _failed(tests: tuple[ComponentTest, ...], adjusted: Any, alpha: float) -> Iterator[Finding]:
@@ -142,9 +145,10 @@ def _details(
             sequential,
             *({"name": test.name, "stratum": test.stratum, "n": test.n, "p": test.p} for test in tests),
         ],
-        "alternatives": [{"alternative": name, "share": share} for name, share in process.leaders],
+        "alternatives": [asdict(leader) for leader in process.leaders],
         "log_e": process.test.log_final,
         "crossed_at": process.test.crossing,
+        "standard_error": max(one.error for one in deviations),
         "edge": evidence.edge,
         "events": {
             name: {"trials": one.trials, "difference": one.difference, "bound": one.bound}

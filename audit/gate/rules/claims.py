@@ -20,6 +20,7 @@ def claim_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     yield from _uncovered(facts, policy)
     yield from _accounts(facts)
     yield from _coverage(facts, policy)
+    yield from _directed(facts, policy)
     yield from _parameters(facts, policy)
     for requirement in policy.require:
         yield from _requirement(facts, policy, requirement)
@@ -88,6 +89,13 @@ def _coverage(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
             if count < least:
                 text = f"arm {arm.name}: {situation} was examined {count} times, {least} are required"
                 yield undecided("coverage", text, arm.name, about=situation)
+
+
+def _directed(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    for arm in facts.candidates if policy.own_coverage else ():
+        if arm.counts.directed:
+            text = f"arm {arm.name}: {arm.counts.directed} directed requests stand in for the suite's own"
+            yield undecided("own_coverage", text, arm.name)
 
 
 def _parameters(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

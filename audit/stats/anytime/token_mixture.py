@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.stats.anytime.alternatives import AnytimeTest
+from audit.stats.anytime.alternatives import AnytimeTest, NamedAlternative
 from engine.core.types import Floats
 
 EXPONENTS: Final = (0.6, 0.8, 0.9, 1.1, 1.25, 1.6)
@@ -71,7 +71,7 @@ class MixtureResult:
     """The test, and the alternatives with the largest shares of the average, largest first."""
 
     test: AnytimeTest
-    leaders: tuple[tuple[str, float], ...]
+    leaders: tuple[NamedAlternative, ...]
 
 
 def log_ratios(rows: TokenRows) -> Floats:
@@ -82,19 +82,20 @@ def log_ratios(rows: TokenRows) -> Floats:
 def mixture(ratios: Floats, alpha: float) -> MixtureResult:
     """The average over all alternatives after `ratios` [E, K]; each kind has the same prior share."""
     names = [name for family in DIRECTIONS for name in family.names]
-    weights = np.concatenate([np.full(len(one.names), 1.0 / len(DIRECTIONS) / len(one.names)) for one in DIRECTIONS])
+    sizes = [len(family.names) for family in DIRECTIONS]
+    weights = np.log(np.concatenate([np.full(size, 1.0 / len(DIRECTIONS) / size) for size in sizes]))
     n = len(ratios)
     if not n:
         return MixtureResult(AnytimeTest(0, 0.0, 0.0, 1.0, None, ""), ())
-    paths = np.cumsum(ratios, axis=0) + np.log(weights)
+    paths = np.cumsum(ratios, axis=0) + weights
     average = scipy.special.logsumexp(paths, axis=1)
     crossed = np.flatnonzero(average >= -math.log(alpha))
     log_max = max(0.0, float(np.max(average)))
     shares = np.exp(paths[-1] - average[-1])
     order = np.argsort(-shares, kind="stable")[:5]
-    leaders = tuple((names[k], float(shares[k])) for k in order)
+    leaders = tuple(NamedAlternative(names[k], float(paths[-1, k] - weights[k]), float(shares[k])) for k in order)
     first = int(crossed[0]) + 1 if len(crossed) else None
-    test = AnytimeTest(n, float(average[-1]), log_max, math.exp(-log_max), first, leaders[0][0])
+    test = AnytimeTest(n, float(average[-1]), log_max, math.exp(-log_max), first, leaders[0].name)
     return MixtureResult(test, leaders)
 
 

@@ -287,6 +287,16 @@ class TestCoverage:
         )
         assert certified_coverage(checks, rows) == {"sampled": {"kept_whole": 3}}
 
+    def test_a_policy_may_demand_that_the_suites_own_requests_met_them(self, policy):
+        base, strict = facts(), replace(policy, own_coverage=True)
+        assert answer(base, strict).answer is Decision.ALLOW
+        added = replace(base.run.arms[2], counts=replace(base.run.arms[2].counts, directed=3))
+        base = replace(base, run=replace(base.run, arms=(*base.run.arms[:2], added)))
+        assert answer(base, policy).answer is Decision.ALLOW
+        outcome = answer(base, strict)
+        assert outcome.answer is Decision.CANNOT_DECIDE
+        assert only_reason(outcome) == "own_coverage: arm sampled: 3 directed requests stand in for the suite's own"
+
 
 class TestLossless:
     def lossy(self, verdict: Verdict = Verdict.CERTIFIED) -> RunFacts:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 import schemas
 from audit.api.running import Quiet
@@ -79,6 +79,19 @@ def test_nine_of_ten_clean_runs_of_the_planned_size_are_within_the_margin(spread
     errors = np.abs(generator.normal(size=runs)) * spread / np.sqrt(acceptance.units)
     certified = np.mean(errors + norm.ppf(0.995) * spread / np.sqrt(acceptance.units) <= 0.02)
     assert certified == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("prompts", [8, 40])
+def test_nine_of_ten_runs_of_the_answers_that_two_sample_plans_are_within_the_margin(prompts):
+    runs, generator, spread = 4000, np.random.default_rng(2), 0.3
+    design = Design(2 * prompts, prompts, 400, 3, greedy=False, level=Level.L0, assumed=PlanAssumptions(2 * spread))
+    need = load("two_sample").plan({"margin": 0.05, "min_prompts": 2}, design)
+    answers = need.units / prompts
+    changes = generator.normal(size=(runs, prompts)) * spread * np.sqrt(2 / answers)
+    error = changes.std(axis=1, ddof=1) / np.sqrt(prompts)
+    certified = np.mean(np.abs(changes.mean(axis=1)) + t.ppf(0.99, prompts - 1) * error <= 0.05)
+    # the error of few prompts varies itself
+    assert certified == pytest.approx(0.9, abs=0.02 if prompts == 40 else 0.1)
 
 
 def test_replay_never_decides_without_rows_and_decides_at_once_with_them():

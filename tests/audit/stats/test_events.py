@@ -19,6 +19,7 @@ def test_the_bound_fails_no_more_often_than_its_error():
 def test_trials_without_a_probability_do_not_count():
     found = event_deviation(np.array([1.0, np.nan, 0.0]), np.array([0.5, np.nan, 0.25]), 4, 0.01)
     assert (found.trials, found.difference) == (2, pytest.approx(0.25 / 4))
+    assert found.error == pytest.approx(np.sqrt(0.25 + 0.1875) / 4)
 
 
 def test_nothing_is_bounded_without_tokens():

@@ -72,7 +72,7 @@ def test_a_fault_is_found_and_named(name, faulty):
     laws = normalised(worlds(rng, 1500))
     found = mixture(log_ratios(rows_of(laws, drawn(rng, faulty(laws)))), 0.005)
     assert found.test.crossing is not None
-    assert found.leaders[0][0].startswith(name)
+    assert found.leaders[0].name.startswith(name)
 
 
 @pytest.mark.medium
