@@ -6,23 +6,30 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.audit.agreement import misses, run_seconds, with_trial
 from tests.audit.invoke import invoke
 
 pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[4] / "suites" / "transformers"
 
 
-def run(name, tmp_path, limit=3, samples=1, tokens=40, change=lambda suite: None):
-    """Run a copy of a packaged suite with fewer prompts."""
+def written(name, tmp_path, limit=3, samples=1, tokens=40, change=lambda suite: None):
+    """A copy of a packaged suite with fewer prompts."""
     suite = YAML(typ="safe").load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     for workload in suite["workloads"]:
         workload["limit"] = limit
         workload["prompts"] = str((FOLDER / f"{name}.yaml").parent / workload["prompts"])
     suite["samples"], suite["sampling"]["max_new_tokens"] = samples, tokens
     change(suite)
-    path, results = tmp_path / "suite.yaml", tmp_path / "results.json"
+    path = tmp_path / "suite.yaml"
     with path.open("w", encoding="utf-8") as stream:
         YAML(typ="safe").dump(suite, stream)
+    return path
+
+
+def run(name, tmp_path, **changes):
+    """Run such a copy."""
+    path, results = written(name, tmp_path, **changes), tmp_path / "results.json"
     done = invoke("run", str(path), "--store", str(tmp_path / "audit.db"), "--results", str(results))
     return done, json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
 
@@ -31,21 +38,36 @@ def verdicts(results):
     return {(each["arm"], each["check"]): each["verdict"] for each in results["checks"]}
 
 
-def test_greedy_passes(tmp_path):
-    # two prompts of each kind meet no more than the main situations
-    def small(suite):
-        for arm in suite["arms"]:
-            arm["coverage"] = {
-                "least": 5,
-                "waive": ["end_in_draft", "end_at_last_draft", "end_at_bonus", "shared_prefix", "near_tie"],
-            }
+def small(suite):
+    """Two prompts of each kind meet no more than the main situations."""
+    waived = ["end_in_draft", "end_at_last_draft", "end_at_bonus", "shared_prefix", "near_tie"]
+    for arm in suite["arms"]:
+        arm["coverage"] = {"least": 5, "waive": waived}
 
+
+def default_checks(suite):
+    """Small, and each arm judged by the default checks."""
+    small(suite)
+    for arm in suite["arms"]:
+        del arm["checks"]
+
+
+def test_greedy_passes(tmp_path):
     done, results = run("greedy", tmp_path, limit=2, change=small)
     assert done.exit_code == 0, done.output
     assert set(verdicts(results).values()) == {"certified"}
     assert {arm for arm, _ in verdicts(results)} == {"draft-model", "prompt-lookup", "early-exit"}
     arms = {each["name"]: each for each in results["run"]["arms"]}
     assert arms["draft-model"]["effective"]["rows"] == 1
+
+
+@pytest.mark.parametrize("name", ["greedy", "sampling"])
+@pytest.mark.parametrize("change", [small, default_checks])
+def test_a_suite_ends_as_a_trial_plans_it(tmp_path, name, change):
+    ended = with_trial(written(name, tmp_path, limit=2, change=change), tmp_path)
+    assert misses(ended.plan, ended.results) == {}
+    assert ended.codes[0] == ended.codes[1]
+    print(f"{name}: planned {ended.plan['seconds']:.0f} s, took {run_seconds(ended.results):.0f} s")
 
 
 def test_sampling_finds_no_fault(tmp_path):
