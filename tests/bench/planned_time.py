@@ -1,4 +1,4 @@
-"""`python -m tests.bench.planned_time MODEL...`: the time that a trial predicts for a first suite, and that its run takes.
+"""`python -m tests.bench.planned_time MODEL...`: the time that a trial predicts for a first suite, and that it takes.
 
 For each model `audit init` writes the suite, with the bundled chats, and `audit plan --trial` and `audit run` follow in
 processes of their own. Nothing is asserted.
@@ -37,13 +37,8 @@ def measured(model: str, prompts: Path) -> str:
         audit(folder, "run", "first.yaml", "--store", "first.db", "--results", "first.json")
         results = json.loads((folder / "first.json").read_text(encoding="utf-8"))
     took, differing = run_seconds(results), len(misses(plan, results))
-    row = (
-        Path(model).name,
-        f"{plan['seconds']:.0f} s",
-        f"{took:.0f} s",
-        f"{took / plan['seconds']:.2f}",
-        str(differing),
-    )
+    seconds = plan["seconds"]
+    row = (Path(model).name, f"{seconds:.0f} s", f"{took:.0f} s", f"{took / seconds:.2f}", str(differing))
     return f"| {' | '.join(row)} |"
 
 
