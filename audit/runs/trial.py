@@ -1,4 +1,4 @@
-"""A trial before a suite's first run: a batch of its cases through every arm, in a store that is thrown away.
+"""A trial before a suite's first run: some of its cases through every arm, in a store that is thrown away.
 
 It measures lengths, spreads, units per token and speed. It says nothing of situations, which need a whole run, and adds
 no directed requests, because a batch lacks more situations than a run.

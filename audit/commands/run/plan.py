@@ -23,7 +23,7 @@ CHECKS = ("arm", "check", "needs", "suite gives", "unit", "outcome", "from", "wh
 
 @click.command("plan")
 @click.argument("suite", shell_complete=complete_suites)
-@click.option("--trial", is_flag=True, help="First run one batch of the cases, and plan with its lengths and speed.")
+@click.option("--trial", is_flag=True, help="First run some of the cases, and plan with their lengths and speed.")
 @allow_options
 @json_option
 @wide_option
@@ -33,8 +33,8 @@ def command(ctx: click.Context, suite: str, trial: bool, as_json: bool, store: s
     """Estimate whether SUITE is large enough for its margins, and how long it takes.
 
     Spreads, lengths and speed come from the newest finished run in the store
-    if there is one, else from stated defaults. With --trial, one batch of
-    the suite's cases runs through every arm, in a store of its own that is
+    if there is one, else from stated defaults. With --trial, some of the
+    suite's cases run through every arm, in a store of its own that is
     removed afterwards; lengths and speed come from there.
     Exit code 0: every check can decide at its margin. 2: the suite is invalid.
     3: a check would end inconclusive.
