@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.evidence.verdicts import Verdict
-from audit.terminal.tables import VERDICT_COLOURS
+from audit.terminal.tables import COLOURS
 from audit.text.durations import duration
 from audit.text.unsafe import visible
 
@@ -170,7 +170,7 @@ def _middle_cut(name: str) -> str:
 
 def _verdicts(counts: Mapping[Verdict, int], *, checking: bool) -> Text:
     given = [verdict for verdict in WORST_FIRST if counts[verdict]]
-    words = [Text(f"{counts[verdict]} {verdict}", VERDICT_COLOURS.get(verdict, "")) for verdict in given]
+    words = [Text(f"{counts[verdict]} {verdict}", COLOURS.get(verdict, "")) for verdict in given]
     return Text(", ").join([*words, *([Text("checking")] if checking else [])])
 
 

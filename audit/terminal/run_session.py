@@ -19,7 +19,7 @@ from audit.report.requests.pieces import Pieces, pieces_of
 from audit.report.tables import overview, verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
-from audit.report.tables.looks import look_lines, next_steps
+from audit.report.tables.looks import UNDECIDED, look_lines, next_steps
 from audit.report.tables.mechanisms import mechanism_lines
 from audit.report.tables.results import Results, results, write_results
 from audit.runs.interim_looks import interim_look_lines
@@ -36,7 +36,6 @@ from engine.core.errors import EngineError
 if TYPE_CHECKING:
     from audit.gate.policy import Policy
 
-CANNOT_DECIDE = 3
 OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})
 
 
@@ -111,7 +110,7 @@ def finish(store: Store, go: Callable[[Progress], RunOutcome], ending: RunEnding
             outcome = go(shown)
     except Interrupted as stopped:
         note(f"audit: {stopped}")
-        return CANNOT_DECIDE
+        return UNDECIDED
     result = results(store, outcome.run)
     shard = shard_of(result.run)
     if ending.form == "json":
@@ -180,7 +179,7 @@ def print_summary(store: Store, result: Results, pieces: Pieces) -> None:
     if lines:
         echo("", *lines)
     _conclude(result)
-    echo(*(overview.missing_lines(result) if result.run.exit_code == CANNOT_DECIDE else []))
+    echo(*(overview.missing_lines(result) if result.run.exit_code == UNDECIDED else []))
     echo(*interim_look_lines(result.run.events), f"run {result.run.ulid}")
     _follow(store, result)
 

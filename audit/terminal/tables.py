@@ -12,6 +12,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,11 @@ RAW_CSV: Final = "csv --raw"
 """CSV whose cells are the stored text, formulas and control characters too."""
 LONGEST_CELL: Final = 2000
 """Characters of a cell on a terminal."""
-VERDICT_COLOURS: Final = MappingProxyType({"certified": "green", "fault": "red", "inconclusive": "yellow"})
+COLOURS: Final = MappingProxyType(
+    {"certified": "green", "fault": "red", "inconclusive": "yellow", "+": "green", "!": "red", "?": "yellow"}
+)
+"""Of verdicts, and of the marks before claims."""
+MARKED: Final = re.compile(r"certified|fault|inconclusive|[+!?][a-z]+( [+!?][a-z]+)*")
 
 
 def echo_json(value: Any) -> None:
@@ -104,13 +109,13 @@ def _short(text: str, width: int | None) -> str:
 
 
 def _coloured(line: TableLine) -> Iterator[Painted]:
-    """The pieces of a line, with the cells that are a verdict's word coloured."""
+    """The pieces of a line; the cells that are a verdict's word or marked claims are coloured."""
     done = 0
     for start, text in line.cells:
-        if text in VERDICT_COLOURS:
-            yield Painted(line.text[done:start])
-            yield Painted(text, VERDICT_COLOURS[text])
-            done = start + len(text)
+        for word in re.finditer(r"\S+", text) if MARKED.fullmatch(text) else ():
+            yield Painted(line.text[done : start + word.start()])
+            yield Painted(word[0], COLOURS.get(word[0]) or COLOURS[word[0][0]])
+            done = start + word.end()
     yield Painted(line.text[done:])
 
 
@@ -173,7 +178,7 @@ LEAST_TEXT: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
-    """One line of a table, with the first column and the text of each cell that stands in it whole."""
+    """One line of a table, with the first column and the text of each cell, or part of one, that stands in it."""
 
     text: str
     cells: tuple[tuple[int, str], ...] = ()
@@ -223,9 +228,9 @@ def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | N
         return
     room = max(end - len(head), LEAST_TEXT)
     first, *rest = textwrap.wrap(texts[-1], room, break_on_hyphens=False)
-    yield TableLine(head + first, tuple(cells))
+    yield TableLine(head + first, (*cells, (len(head), first)))
     for text in rest:
-        yield TableLine(" " * len(head) + text)
+        yield TableLine(" " * len(head) + text, ((len(head), text),))
 
 
 def _jsonable(value: Any) -> Any:

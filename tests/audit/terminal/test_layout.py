@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.terminal.tables import INDENT, lines
+from audit.terminal.tables import INDENT, _coloured, lines, placed
 from tests.audit.invoke import invoke
 from tests.audit.store.build import made_store
 
@@ -49,6 +49,22 @@ def test_a_last_column_without_room_beside_the_others_has_lines_of_its_own():
     assert found[1] == INDENT + "what was found"
     assert joined(found[3:], 0) == FOUND
     assert max(map(len, found)) <= 80
+
+
+@pytest.mark.parametrize("width", [None, 40])
+def test_verdicts_and_marked_claims_are_coloured_and_nothing_else(width):
+    rows = [("greedy", "fault", "!law +equality +bitwise ?replay +accounts"), ("a fault", "law!", "+law, in words")]
+    pieces = [piece for line in placed(("arm", "", "claims"), rows, width) for piece in _coloured(line)]
+    assert {piece.text: piece.colour for piece in pieces if piece.colour} == {
+        "fault": "red",
+        "!law": "red",
+        "+equality": "green",
+        "+bitwise": "green",
+        "?replay": "yellow",
+        "+accounts": "green",
+    }
+    text = "".join(piece.text for piece in pieces)
+    assert text == "".join(lines(("arm", "", "claims"), rows, width))
 
 
 def test_a_word_longer_than_the_line_is_broken_and_not_lost():
