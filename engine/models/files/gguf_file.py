@@ -1,8 +1,8 @@
 """A GGUF file as a model folder in float32, written once to the user's cache under the SHA-256 of the file.
 
-Reads llama, qwen2 and qwen3 with a byte-level BPE tokenizer. transformers reads more of them, but fills up what a file
-lacks and skips what it does not know: the frequencies of Llama 3.1, the way to split digits, whole words before merges,
-the token that begins a text. Here an unknown tensor or field is an error.
+Reads llama, qwen2 and qwen3. transformers reads more of them, but fills up what a file lacks and skips what it does not
+know: the frequencies of Llama 3.1, the way to split digits, whole words before merges, the token that begins a text.
+Here an unknown tensor or field is an error.
 """
 
 import json
@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from engine.core.errors import ModelError
 from engine.models.files.folder import SINGLE, changed, digest_file, is_gguf
-from engine.models.files.gguf_format import CONTROL, NO_MERGE, SPLITS, UNUSED, USER_DEFINED, halves, published_name
+from engine.models.files.gguf_format import halves, published_name
+from engine.models.files.gguf_tokenizer import write_tokenizer
 
 VERSION: Final = 1
 """Of the conversion; another one does not take the folders of this one."""
@@ -39,7 +39,6 @@ OPTIONAL: Final = {
 SLOWED: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Llama 3.1 and later; a file holds what follows from it and from a factor, `ROPE` [head_dim / 2]."""
 ROPE: Final = "rope_freqs.weight"
-ALIASES: Final = {"llama3": "llama-bpe", "llama-v3": "llama-bpe", "deepseek-r1-qwen": "qwen2"}
 ENDS: Final = frozenset(
     "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> "
     "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] "
@@ -121,7 +120,7 @@ def _write_model(fields: Mapping[str, Any], stored: dict[str, Any], folder: Path
         config["rope_parameters"] = _slowed(_plain(slowed), config)
     _require_whole(stored, config)
     if fields.get("tokenizer.ggml.model") != "no_vocab":
-        _write_tokenizer(fields, folder)
+        write_tokenizer(fields, folder)
     tokens = fields.get("tokenizer.ggml.tokens", [])
     stated = [fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     ends = [*(at for at in stated if at is not None), *(at for at, token in enumerate(tokens) if token in ENDS)]
@@ -196,50 +195,3 @@ def _require_whole(stored: Mapping[str, Any], config: Mapping[str, Any]) -> None
     if odd:
         shapes = (list(known.get(odd[0], ())) or "none" for known in (actual, expected))
         raise ModelError("tensor {} has shape {}, where the model has {}".format(odd[0], *shapes))
-
-
-def _write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    kind, stated = (fields.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
-    if kind != "gpt2":
-        raise ModelError(f"a tokenizer of kind {kind}, where only byte-level BPE (gpt2) is read")
-    split = ALIASES.get(str(stated), str(stated))
-    tokens, kinds = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
-    vocabulary = {token: at for at, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != UNUSED}
-    merges = [tuple(merge.split(" ")) for merge in fields.get("tokenizer.ggml.merges", ()) if merge != NO_MERGE]
-    # a vocabulary of Llama 3 has words that no merges make
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split == "llama-bpe"))
-    if split == "qwen2":
-        # llama.cpp leaves it out, the published tokenizers with this split have it
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = _splitter(split)
-    tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, kinds, strict=True):
-        if kind in (CONTROL, USER_DEFINED):
-            tokenizer.add_tokens([AddedToken(token, normalized=False, special=kind == CONTROL)])
-    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    ids = {ours: fields.get(f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in names.items()}
-    special = {f"{name}_token": tokens[at] for name, at in ids.items() if at is not None}
-    # as llama.cpp decides where the file does not say it
-    begins = fields.get("tokenizer.ggml.add_bos_token", split == "llama-bpe")
-    if begins and ids["bos"] is not None:
-        first = special["bos_token"]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1", special_tokens=[(first, ids["bos"])]
-        )
-    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
-    whole.chat_template = fields.get("tokenizer.chat_template")
-    whole.save_pretrained(folder)
-
-
-def _splitter(split: str) -> pre_tokenizers.PreTokenizer:
-    first: dict[str, list[pre_tokenizers.PreTokenizer]] = {
-        **{name: [pre_tokenizers.Split(Regex(text), "isolated")] for text, name in SPLITS.items()},
-        "smollm": [pre_tokenizers.Digits(individual_digits=True)],
-        "gpt-2": [],
-    }
-    if split not in first:
-        raise ModelError(f"the way to split a text {split} is not known")
-    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split not in SPLITS.values())
-    return pre_tokenizers.Sequence([*first[split], last])

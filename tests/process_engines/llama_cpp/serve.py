@@ -5,11 +5,40 @@ Prints its address. With a draft, it drafts four tokens at a time.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import xllamacpp
 
 from engine.backends.llama_cpp.driver import parameters
+from tests.support.engine_suites import ROOT
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *files: Path) -> Iterator[str]:
+    """The address of a server of a target and a draft in a process of its own; it ends with the block."""
+    command = [sys.executable, "-m", "tests.process_engines.llama_cpp.serve", *map(str, files)]
+    log = folder / f"{len(files)}.log"
+    with log.open("wb") as told:
+        server = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    try:
+        address = server.stdout.readline().decode().strip()
+        assert address.startswith("http://127.0.0.1:"), log.read_text()[-2000:]
+        yield address
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def main(target: str, draft: str | None = None) -> None:

@@ -1,10 +1,6 @@
 """llama.cpp audited over HTTP without a suite of its own: `audit probe` writes it."""
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -12,44 +8,18 @@ import yaml
 from engine.backends.llama_cpp.convert import MODEL
 from tests.audit.invoke import invoke
 from tests.process_engines.engines import LLAMA, only
-from tests.support.engine_suites import ROOT
+from tests.process_engines.llama_cpp.serve import serving
 
 pytestmark = only(LLAMA)
 PROMPTS = 12
 
 
-@contextlib.contextmanager
-def serving(folder, *models):
-    """The address of a server; it ends with the block."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.process_engines.llama_cpp.serve",
-        *(str(model.folder / MODEL) for model in models),
-    ]
-    with (folder / f"{len(models)}.log").open("wb") as log:
-        server = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-    try:
-        address = server.stdout.readline().decode().strip()
-        assert address.startswith("http://127.0.0.1:"), (folder / f"{len(models)}.log").read_text()[-2000:]
-        yield f"{address}/v1"
-    finally:
-        server.kill()
-        server.communicate()
-
-
 @pytest.fixture(scope="session")
 def servers(converted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
-    with serving(folder, converted["target"]) as plain, serving(folder, *converted.values()) as drafting:
-        yield plain, drafting
+    files = [model.folder / MODEL for model in converted.values()]
+    with serving(folder, converted["target"].folder / MODEL) as plain, serving(folder, *files) as drafting:
+        yield f"{plain}/v1", f"{drafting}/v1"
 
 
 def probed(url, *more):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,40 @@ from tests.engine.models.conftest import network
 
 SPECIAL = ("<|im_end|>", "<|begin|>", "<|endoftext|>", "<|im_start|>")
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+
+
+SPACE = "\u2581"
+JOINED = ("th", "er", "he", f"{SPACE}t", f"{SPACE}th", "the", f"{SPACE}the", "ther", "there", f"{SPACE}there", "re")
+"""In the order in which SentencePiece learned them: a longer piece may have a higher score than a part of it."""
+FIRST = ("<unk>", "<s>", "</s>", "<tool>", *(f"<0x{byte:02X}>" for byte in range(256)))
+TOKENS = [*FIRST, *JOINED, SPACE, *"ther", *(f"[{at}]" for at in range(320 - len(FIRST) - len(JOINED) - 5))]
+SCORES = {piece: -float(rank) for rank, piece in enumerate(JOINED)}
+PIECES = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.scores": [SCORES.get(token, -1000.0) for token in TOKENS],
+    "tokenizer.ggml.token_type": [2, 3, 3, 4, *[6] * 256, *[1] * (len(TOKENS) - 260)],
+    "tokenizer.ggml.merges": None,
+    "tokenizer.ggml.unknown_token_id": 0,
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.add_bos_token": None,
+}
+"""Fields of a tokenizer of SentencePiece with 320 tokens."""
+
+
+def joined(text: str, prefix: str = SPACE) -> list[int]:
+    """The tokens of a text by the definition: of all neighbours that make a piece, the best score joins, leftmost."""
+    symbols = list(prefix + text.replace(" ", SPACE)) if text else []
+    while True:
+        made = [left + right for left, right in pairwise(symbols)]
+        pairs = [(SCORES[piece], -at) for at, piece in enumerate(made) if piece in SCORES]
+        if not pairs:
+            break
+        at = -max(pairs)[1]
+        symbols[at : at + 2] = [made[at]]
+    spelled = [[piece] if piece in TOKENS else [f"<0x{byte:02X}>" for byte in piece.encode()] for piece in symbols]
+    return [TOKENS.index(token) for tokens in spelled for token in tokens]
 
 
 def write_folder(folder: Path, kind: str, split: str, *, tied: bool, begins: bool = False) -> None:
@@ -67,7 +102,9 @@ def copy_with(file: Path, out: Path, fields=(), tensors=(), kind=None) -> Path:
         writer.add_key_value(name, field.contents(), field.types[0], sub_type)
     for name, value in fields.items():
         if name != "general.architecture" and value is not None:
-            writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
+            # llama.cpp takes no signed number
+            stored = gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
+            writer.add_key_value(name, value, stored)
     wanted = {item.name: item.data for item in reader.tensors} | tensors
     for name, data in wanted.items():
         if data is not None and kind is not None and data.ndim == 2 and data.shape[1] % 32 == 0:

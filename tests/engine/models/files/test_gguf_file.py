@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +21,7 @@ from engine.models.files.gguf_file import folder_of
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model, load_parts, open_source
 from engine.models.numerics.rotations import frequencies
-from tests.engine.models.files.gguf_files import copy_with, write_folder
+from tests.engine.models.files.gguf_files import PIECES, copy_with, joined, write_folder
 
 gguf = pytest.importorskip("gguf")
 
@@ -184,6 +185,30 @@ def test_a_text_begins_as_the_file_says_or_as_its_split_does(folders, tmp_path):
         assert (tokens[0] == 1) == begins
 
 
+def test_pieces_join_by_their_scores(file, tmp_path):
+    changed = copy_with(file, tmp_path / "pieces.gguf", PIECES)
+    folder = open_source(str(changed)).folder
+    tokenizer = AutoTokenizer.from_pretrained(folder.path)
+    generator = random.Random(4)
+    texts = ["".join(generator.choices("the r\u2581aé\U0001f642\n", k=generator.randrange(30))) for _ in range(300)]
+    for text in ["there the", " the  the ", "ththere", *texts]:
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        assert tokens == joined(text), text
+        assert tokenizer.decode(tokens) == text.replace("\u2581", " ")
+    between = tokenizer.encode("the</s>the<tool>the", add_special_tokens=False)
+    assert between == [*joined("the"), 2, *joined("the"), 3, *joined("the")]
+    assert tokenizer.encode("the") == [1, *joined("the")]
+    assert folder.eos_ids[0] == 2
+
+
+def test_a_file_says_whether_a_space_stands_before_a_text(file, tmp_path):
+    changed = copy_with(file, tmp_path / "bare.gguf", {**PIECES, "tokenizer.ggml.add_space_prefix": False})
+    tokenizer = AutoTokenizer.from_pretrained(folder_of(changed, "it").path)
+    tokens = tokenizer.encode("the", add_special_tokens=False)
+    assert tokens == joined("the", prefix="")
+    assert tokenizer.decode(tokens) == "the"
+
+
 REFUSED = {
     "architecture": ({"general.architecture": "gemma2"}, {}, "architecture gemma2, where only llama, qwen2, qwen3"),
     "field": ({"llama.rope.scaling.factor": 4.0}, {}, "the field llama.rope.scaling.factor is not known"),
@@ -193,7 +218,8 @@ REFUSED = {
     "unknown": ({}, {"blk.0.odd.weight": np.ones(3, np.float32)}, "tensor model.layers.0.odd.weight has shape [3]"),
     "shape": ({}, {"output_norm.weight": np.ones(5, np.float32)}, "model.norm.weight has shape [5], where"),
     "split": ({"tokenizer.ggml.pre": "tekken"}, {}, "the way to split a text tekken is not known"),
-    "tokenizer": ({"tokenizer.ggml.model": "llama"}, {}, "a tokenizer of kind llama, where only byte-level BPE"),
+    "tokenizer": ({"tokenizer.ggml.model": "t5"}, {}, "a tokenizer of kind t5, where only gpt2 and llama are read"),
+    "bytes": ({**PIECES, "tokenizer.ggml.tokens": ["<0x00>"] * 320}, {}, "without all bytes, are not read"),
     "lacking": ({"llama.block_count": None}, {}, "not a readable GGUF file (KeyError: 'block_count')"),
 }
 
