@@ -29,8 +29,8 @@ def write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}
-    if own["model"] not in KINDS:
-        raise ModelError(f"a tokenizer of kind {own['model']}, where only {' and '.join(KINDS)} are read")
+    if own.get("model") not in KINDS:
+        raise ModelError(f"a tokenizer of kind {own.get('model')}, where only {' and '.join(KINDS)} are read")
     tokenizer = KINDS[own["model"]](own)
     tokens, kinds = own["tokens"], own["token_type"]
     for token, kind in zip(tokens, kinds, strict=True):
