@@ -87,6 +87,7 @@ class ArmLoad:
     """Tokens if no request ends early."""
     directed: int
     """Tokens of directed requests beside them; 0 without an earlier run."""
+    drafted: int
     seconds: float
     fault: str | None
     """How the arm is broken on purpose, if it is."""
@@ -107,6 +108,8 @@ class RunPlan:
     """Tokens per second of a whole run, checks included."""
     rate_from: str
     exit_code: int
+    lacks: tuple[str, ...] = ()
+    """Counts that a policy requires and the suite would not give, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +184,12 @@ def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
     most = requests * arm.sampling.max_new_tokens
     before = past.arm(arm)
     if before is None:
-        return ArmLoad(arm.name, arm.kind, requests, most, most, 0, most / rate, fault)
+        drafted = round(most * PER_TOKEN["drafted tokens"]) if arm.plan.proposer else 0
+        return ArmLoad(arm.name, arm.kind, requests, most, most, 0, drafted, most / rate, fault)
     # a longer run meets more situations by itself, so this is the most of them
-    directed = before.counts.directed_output
-    tokens = min(most, round(requests * before.counts.output / before.counts.requests))
-    return ArmLoad(arm.name, arm.kind, requests, tokens, most, directed, (tokens + directed) / rate, fault)
+    directed, ratio = before.counts.directed_output, requests / before.counts.requests
+    tokens, drafted = min(most, round(ratio * before.counts.output)), round(ratio * (before.counts.drafted or 0))
+    return ArmLoad(arm.name, arm.kind, requests, tokens, most, directed, drafted, (tokens + directed) / rate, fault)
 
 
 def _checks(suite: Suite, arms: Sequence[Arm], tokens: Mapping[str, int], past: RunHistory) -> Iterable[PlannedCheck]:

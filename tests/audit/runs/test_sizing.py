@@ -157,6 +157,26 @@ def test_the_command_says_it_in_json_and_by_its_exit_code(tmp_path, margin, reco
     assert not (tmp_path / "none.db").exists()
 
 
+def test_a_policys_counts_are_foreseen(tmp_path):
+    path, store = suite_of(tmp_path, samples=4, margin=0.5), str(tmp_path / "none.db")
+    policy = tmp_path / "policy.yaml"
+    for drafts, tokens, lacking in ((384, 1280, []), (385, 1281, ["arm chain: about 384 drafted tokens verified", ""])):
+        least = {
+            "workload": {"prompts": 8, "verified_drafts": drafts},
+            "evidence": {"min_tokens": tokens, "max_age": "1d"},
+        }
+        require = [{"claim": "replay", "checks": ["replay"]}]
+        policy.write_text(json.dumps({"version": 1, "name": "least", "require": require, **least}))
+        done = invoke("plan", str(path), "--policy", str(policy), "--store", store, "--json")
+        document = json.loads(done.stdout)
+        Draft202012Validator(schemas.load("plan")).validate(document)
+        assert done.exit_code == (3 if lacking else 0)
+        assert all(told.startswith(known) for told, known in zip(document["lacks"], lacking, strict=True))
+    told = invoke("plan", str(path), "--policy", str(policy), "--store", store).stdout
+    assert "the policy could not decide: about 1280 emitted tokens of all candidates, 1281 are required" in told
+    assert told.endswith("TOO LITTLE: the policy requires more\n")
+
+
 def test_an_arm_of_which_nothing_runs_is_no_plan_for_a_pass(tmp_path):
     found = plan(load_suite(suite_of(tmp_path, record="tokens")), RunHistory())
     assert {each.outcome for each in found.checks} == {"not_run"}
