@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import xllamacpp
-
 from engine.backends.llama_cpp.driver import parameters
 from tests.support.engine_suites import ROOT
 
@@ -43,6 +41,9 @@ def serving(folder: Path, *files: Path) -> Iterator[str]:
 
 def main(target: str, draft: str | None = None) -> None:
     """Serve two slots."""
+    # imported here, because only the environment of the engine has it
+    import xllamacpp
+
     job = {"target": target, "draft": draft, "rows": 2, "context": 1024, "threads": 1, "cache_prompt": True}
     way = {"way": "none", "speculative": {}} if draft is None else {"way": "draft-simple", "speculative": {"n_max": 4}}
     server = xllamacpp.Server(parameters(xllamacpp, {**job, **way}))
