@@ -86,14 +86,13 @@ def test_the_first_run_decides_as_planned(copied):
     assert misses(copied.plan, copied.results) == {}
 
 
-def test_a_draft_of_minutes_raises_no_alarm(drafted):
-    """Its drafts are so seldom kept whole that eight chats may not decide; the run says that, and nothing else."""
+def test_a_draft_of_minutes_decides_in_its_first_run_too(drafted):
+    """Its drafts are seldom kept whole; directed requests go on from where one was."""
     print(drafted.done.stdout)
-    assert drafted.done.returncode in (0, 3), drafted.done.stdout + drafted.done.stderr
-    floors = [row for row in drafted.results["coverage"] if row["least"]]
-    lacking = [row["situation"] for row in floors if row["examined"] < row["least"]]
-    assert set(lacking) <= {"after_kept_whole", "kept_whole", "bonus_token"}
-    assert not [check for check in drafted.results["checks"] if check["verdict"] == "fault"]
+    assert drafted.done.returncode == 0, drafted.done.stdout + drafted.done.stderr
+    own, directed = drafted.spent()
+    assert 0 < directed <= own / 2
+    assert "waive" not in drafted.suite.read_text()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
