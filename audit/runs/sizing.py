@@ -218,7 +218,8 @@ def _check(
     before, arm_before = past.check(arm.name, check.name), past.arm(arm)
     measured = before if arm_before is not None and before is not None and before.n else None
     spread = measured_spread(measured)
-    design = _design(suite, arm, tokens, PlanAssumptions(spread))
+    scarcest = measured.details.get("scarcest") if measured else None
+    design = _design(suite, arm, tokens, PlanAssumptions(spread, scarcest))
     need = check.plan(params, design)
     basis = "defaults" if measured is None or past.same is None else past.named(past.same)
     given = None if need is None else _given(check, need.unit, design, measured, arm_before)

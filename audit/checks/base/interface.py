@@ -35,6 +35,8 @@ class PlanAssumptions:
 
     spread: float | None = None
     """Standard deviation of the estimate behind the bound, per unit, in the margin's unit."""
+    scarcest: float | None = None
+    """Share of the units that are of the scarcest kind, where the margin holds for each kind."""
 
 
 NOTHING_ASSUMED = PlanAssumptions()

@@ -13,8 +13,9 @@ probability and decides by another (law, replay), rows of greedy requests
 (greedy_equality), or anything that the engine does not report.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from engine.core.types import RecordLevel
 
 MAX_FINDINGS = 20
 KINDS = ("drafted", "other")
+SCARCEST = 0.2
+"""Share of the scarcer kind that a plan expects; the bundled pair gives 0.08 (draft model) to 0.35 (n-gram)."""
 """Rows of drafted places, and bonus or plain rows."""
 
 
@@ -90,7 +93,10 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=margin,
         detectable=replay_effect(min(kind.n for kind in kinds if kind.n)),
         findings=_findings(kinds, verdict),
-        details={"kinds": [_detail(kind, reasons) for kind in kinds]},
+        details={
+            "kinds": [_detail(kind, reasons) for kind in kinds],
+            "scarcest": min(kind.n for kind in kinds if kind.n) / n,
+        },
     )
 
 
@@ -137,7 +143,8 @@ def _detail(kind: RowKind, reasons: dict[str, str]) -> dict[str, Any]:
 def _plan(params: Params, design: Design) -> SampleSize | None:
     if design.greedy:
         return None
-    return zero_need(float(params["margin"]), "positions")
+    need = zero_need(float(params["margin"]), "positions")
+    return replace(need, units=math.ceil(need.units / (design.assumed.scarcest or SCARCEST)))
 
 
 CHECK = Check(

@@ -64,7 +64,7 @@ def test_greedy_passes(tmp_path):
 @pytest.mark.parametrize("name", ["greedy", "sampling"])
 @pytest.mark.parametrize("change", [small, default_checks])
 def test_a_suite_ends_as_a_trial_plans_it(tmp_path, name, change):
-    ended = with_trial(written(name, tmp_path, limit=2, change=change), tmp_path)
+    ended = with_trial(written(name, tmp_path, limit=3, change=change), tmp_path)
     assert misses(ended.plan, ended.results) == {}
     assert ended.codes[0] == ended.codes[1]
     print(f"{name}: planned {ended.plan['seconds']:.0f} s, took {run_seconds(ended.results):.0f} s")
