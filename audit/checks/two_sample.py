@@ -158,7 +158,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         margin=margin,
         detectable=detectable_shift(alpha / 2) * spread if finite else None,
         findings=tuple(_finding(name, tests[name], result[name]) for name in rejected),
-        details=_details(tests, result, features, samples) | {"standard_error": spread if finite else None},
+        details=_details(tests, result, features, samples),
     )
 
 
@@ -254,6 +254,7 @@ def _details(
 
     return {
         "prompts": len(samples.prompts),
+        "standard_error": finite(max(item.se for item in mapping.values())),
         "tests": {
             name: {"statistic": test.statistic, "p": test.p, "p_adjusted": float(adjusted[name])}
             for name, test in tests.items()

@@ -33,9 +33,9 @@ from engine.core.types import RecordLevel
 
 MAX_FINDINGS = 20
 KINDS = ("drafted", "other")
+"""Rows of drafted places, and bonus or plain rows."""
 SCARCEST = 0.2
 """Share of the scarcer kind that a plan expects; the bundled pair gives 0.08 (draft model) to 0.35 (n-gram)."""
-"""Rows of drafted places, and bonus or plain rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     n = sum(kind.n for kind in kinds)
     if not n:
         return CheckResult(Verdict.INCONCLUSIVE, "the engine reported no probability of its own")
-    worst = max(kinds, key=lambda kind: kind.share)
+    worst, scarcest = max(kinds, key=lambda kind: kind.share), min(kind.n for kind in kinds if kind.n)
     low = lower_bound(len(worst.wrong), worst.n, 1.0 - float(params["alpha"]) / len(KINDS)) if worst.n else 0.0
     bound = max(upper_bound(len(kind.wrong), kind.n) for kind in kinds if kind.n)
     margin = float(params["margin"])
@@ -91,12 +91,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         effect=worst.share,
         bound=bound,
         margin=margin,
-        detectable=replay_effect(min(kind.n for kind in kinds if kind.n)),
+        detectable=replay_effect(scarcest),
         findings=_findings(kinds, verdict),
-        details={
-            "kinds": [_detail(kind, reasons) for kind in kinds],
-            "scarcest": min(kind.n for kind in kinds if kind.n) / n,
-        },
+        details={"kinds": [_detail(kind, reasons) for kind in kinds], "scarcest": scarcest / n},
     )
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from audit.gate.policy import Policy, load_policy
-from audit.report.tables.looks import UNDECIDED
 from audit.suite.loader import load_suite
 from audit.terminal.completion import complete_suites
 from audit.terminal.options import allow_options, allowed, json_option, store_option, wide_option
@@ -18,6 +16,7 @@ from audit.text.durations import duration
 from audit.text.printer import echo
 
 if TYPE_CHECKING:
+    from audit.gate.policy import Policy
     from audit.runs.sizing import PlannedCheck, RunHistory, RunPlan
     from audit.suite.spec import Suite
 
@@ -45,6 +44,8 @@ def command(ctx: click.Context, suite: str, trial: bool, policy: str | None, as_
     3: a check would end inconclusive, or the policy could not decide.
     """
     loaded = load_suite(suite)
+    from audit.gate.policy import load_policy
+    from audit.report.tables.looks import UNDECIDED
     from audit.runs.sizing import plan
 
     decides = None if policy is None else load_policy(policy)

@@ -30,12 +30,12 @@ def mechanism_lines(checks: Iterable[StoredCheck]) -> Iterator[str]:
     """One line for each check of a law that is broken in a way that one alternative explains."""
     for check in checks:
         leaders = check.details.get("alternatives") if check.verdict is Verdict.FAULT else None
-        if leaders and leaders[0]["share"] >= LEADS and leaders[0]["log_e"] >= SURE:
+        if leaders and leaders[0]["share"] >= LEADS and leaders[0].get("log_e", 0.0) >= SURE:
             yield f"{check.arm}: {check.check}: as if {mechanism_of(leaders[0]['name'])}"
 
 
 def mechanism_of(alternative: str) -> str:
     """The alternative of that name in words, with its places."""
     place, _, kind = alternative.rpartition(": ")
-    words = next(text for name, text in MECHANISMS.items() if name in kind)
+    words = next((text for name, text in MECHANISMS.items() if name in kind), kind)
     return f"{words} ({place})" if place else words
