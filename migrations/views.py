@@ -59,6 +59,22 @@ JOIN (
   GROUP BY run.id, run.ulid, run.suite_name, arm.id, arm.name, check_result.name
 ) AS v ON v.latest = check_result.id
 """
+V_IDENTITY: Final = """
+SELECT run.ulid AS run, run.suite_name AS suite, arm.name AS arm, check_result.verdict,
+       {model} AS model, {system_fingerprint} AS system_fingerprint, {provider} AS provider,
+       {service_tier} AS service_tier, {instance} AS instance, CAST({answers} AS INTEGER) AS answers, {first} AS first
+FROM check_result
+JOIN arm ON arm.id = check_result.arm_id
+JOIN run ON run.id = check_result.run_id
+{unnest}
+WHERE check_result.name = 'identity'
+  AND check_result.id IN (SELECT MAX(id) FROM check_result GROUP BY arm_id, name)
+"""
+NAMES: Final = ("model", "system_fingerprint", "provider", "service_tier", "instance", "answers", "first")
+UNNEST: Final = {
+    "sqlite": "JOIN json_each(check_result.details, '$.identities') AS seen",
+    "postgresql": "CROSS JOIN LATERAL json_array_elements(check_result.details -> 'identities') AS seen(value)",
+}
 V_DRAFT_VERSION: Final = """
 SELECT run, arm, arm_kind, draft_version, draft_sha256, n_requests, n_steps, n_drafted, n_accepted,
        CAST(n_accepted AS DOUBLE PRECISION) / NULLIF(n_drafted, 0) AS draft_acceptance_rate
@@ -115,6 +131,7 @@ def views(dialect: str) -> Mapping[str, str]:
         "v_acceptance": V_ACCEPTANCE,
         "v_check": V_CHECK,
         "v_coverage": V_COVERAGE,
+        "v_identity": V_IDENTITY.format(**{name: f"seen.value ->> '{name}'" for name in NAMES}, unnest=UNNEST[dialect]),
         **unnested.views(dialect),
         "v_draft_version": V_DRAFT_VERSION,
         **{name: governance.listed(query, dialect) for name, query in governance.VIEWS.items()},

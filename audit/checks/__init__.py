@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 REGISTRY: Final[Mapping[str, str]] = {
     "liveness": "audit.checks.liveness:CHECK",
     "configuration": "audit.checks.configuration:CHECK",
+    "identity": "audit.checks.service.identity:CHECK",
+    "surface_parity": "audit.checks.service.surface_parity:CHECK",
     "reconciliation": "audit.checks.reconciliation:CHECK",
     "text": "audit.checks.text:CHECK",
     "constraint_replay": "audit.checks.constraint_replay:CHECK",

@@ -11,7 +11,7 @@ from audit.checks import REGISTRY
 from audit.evidence.accounts import ArmOutline, accounts_of
 from engine.backends import declared
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.evidence import ArmEvidence, ArmSettings
+from engine.backends.evidence import ArmEvidence, ArmSettings, Part
 from engine.core.errors import InvalidRequest
 from engine.core.types import SamplingParams
 
@@ -30,6 +30,8 @@ FOREIGN: Final = ("configuration",)
 """Of an engine that decodes by itself."""
 SERVED: Final = ("same_seed", "seed")
 """Of such an engine without p and q on record."""
+ANSWERED: Final = ("surface_parity",)
+"""Of a service, whose answers have a form."""
 
 
 def default_checks(
@@ -59,7 +61,7 @@ def default_checks(
 def standard_checks(arm: ArmOutline) -> tuple[str, ...]:
     """The default checks of an arm, in the order in which they are reported."""
     wanted = {name for _, accounts in accounts_of(arm) for account in accounts[:1] for name in account.checks}
-    wanted |= set(_claims(arm)) | {"second_accounts"}
+    wanted |= set(_claims(arm)) | {"second_accounts"} | set(ANSWERED if arm.shown.gives(Part.IDENTITY) else ())
     return tuple(name for name in REGISTRY if name in wanted)
 
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
-from audit.evidence.grammar_masks import NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -31,6 +30,12 @@ MAX_FINDINGS: Final = 20
 ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one account only"
 
 
+def account_of(trace: Trace) -> Mapping[str, Any] | None:
+    """The second account of a request's masks; None if the backend made none."""
+    result = trace.header.facts.get(CONSTRAINT)
+    return result if isinstance(result, Mapping) and isinstance(result.get("masks"), list) else None
+
+
 def unread_of(trace: Trace) -> str | None:
     """Why the backend made no second account of a request's masks; None if it does not say."""
     result = trace.header.facts.get(CONSTRAINT)
@@ -39,7 +44,7 @@ def unread_of(trace: Trace) -> str | None:
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if not constrained(evidence):
+    if not evidence.constrained:
         return NO_GRAMMAR
     requests = evidence.candidate.requests
     if any(account_of(request.trace) is not None for request in requests):

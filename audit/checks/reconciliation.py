@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.evidence.identity import STREAMED
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
+from engine.backends.openai.server_counters import DRAFTED, DRAFTS, POSITIONS
 
 WHOLE_ARM = "the arm"
 MAX_FINDINGS = 20
@@ -50,7 +52,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     # an engine that is not the one the hooks were written for may draw elsewhere
     faults = [] if problems else _findings(requests, accounts, "faults")
     mismatches = _findings(requests, accounts, "mismatches")
-    rest = [Finding(WHOLE_ARM, 0, problem) for problem in problems] + [
+    rest = [Finding(WHOLE_ARM, 0, problem) for problem in [*problems, *_counters(requests)]] + [
         mismatche for mismatche in mismatches if mismatche not in faults
     ]
     sources = sorted({str(name) for account in accounts for name in account.get("sources", ())})
@@ -71,6 +73,42 @@ def _findings(requests: Sequence[RequestRecord], accounts: Sequence[Mapping[str,
         for item, account in zip(requests, accounts, strict=True)
         for message in account.get(kind, ())
     ]
+
+
+def _counters(requests: Sequence[RequestRecord]) -> list[str]:
+    """Where the growth of the server's counters contradicts the answers, or itself."""
+    facts = [request.trace.header.facts for request in requests]
+    windows = [fact["server_counters"] for fact in facts if "server_counters" in fact]
+    sums = _sums(facts, windows) if windows and not any(window.get("restarted") for window in windows) else []
+    return sums + [line for window in windows for line in _longer_drafts(window)]
+
+
+def _sums(facts: Sequence[Mapping[str, Any]], windows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Counters include what other clients did, so they may grow by more than the answers count; with as many finished
+    requests as were sent, each in one attempt, they may not.
+    """
+    told = [fact.get("speculation") or {} for fact in facts]
+    sent = sum(int(window["requests"]) for window in windows)
+    once = sent == len(facts) and all(fact.get("attempts") == 1 and STREAMED not in fact for fact in facts)
+    alone = once and sum(int(window.get("finished", -1)) for window in windows) == sent
+    problems = []
+    for name in ("drafted", "accepted"):
+        if not all(name in part for part in (*windows, *told)):
+            continue
+        total, grown = sum(int(part[name]) for part in told), sum(int(window[name]) for window in windows)
+        if grown < total or (alone and grown > total):
+            problems.append(f"the answers count {total} {name} tokens, the server's counter grew by {grown}")
+    return problems
+
+
+def _longer_drafts(window: Mapping[str, Any]) -> list[str]:
+    """Steps that drafted more tokens on average than there are places in a draft, by the server's own counters."""
+    samples = window.get("samples", {})
+    places = sum(str(name).startswith(f"{POSITIONS}[") for name in samples)
+    drafts, drafted = samples.get(DRAFTS), samples.get(DRAFTED)
+    if not places or drafts is None or drafted is None or drafted <= drafts * places:
+        return []
+    return [f"the server counts {drafted:.0f} drafted tokens in {drafts:.0f} drafts of at most {places}"]
 
 
 def _verdict(faults: list[Finding], rest: list[Finding], silent: int) -> Verdict:

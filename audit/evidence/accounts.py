@@ -40,6 +40,8 @@ class Quantity(StrEnum):
     """Numbers of steps, drafted and accepted tokens."""
     PARAMETERS = "parameters"
     """The settings and the model in effect."""
+    IDENTITY = "identity"
+    """Who answered: model, configuration and instance."""
     MASKS = "masks"
     STRUCTURE = "structure"
     """The answer's conformity with the grammar of its request."""
@@ -168,6 +170,9 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
             Account("tokens that speak for the parameters", ("honoured_by_tokens",), _all(_drawn, _named)),
             Account("settings that the engine reports", ("configuration",), _always),
         ),
+    ),
+    Quantity.IDENTITY: KnownAccounts(
+        _gives(Part.IDENTITY), (Account("the requested model, and the other answers", ("identity",), _always),)
     ),
     Quantity.COUNTS: KnownAccounts(
         _always,

@@ -210,6 +210,11 @@ class Evidence:
         """Every repeated run of the baseline."""
         return self.noise if self.control is None else (self.control, *self.noise)
 
+    @property
+    def constrained(self) -> bool:
+        """True if a request of the candidate has a grammar."""
+        return any(request.trace.header.sampling.structured is not None for request in self.candidate.requests)
+
     def of_workload(self) -> Evidence:
         """The evidence of the suite's own requests, without those that the auditor added."""
         return Evidence(

@@ -126,6 +126,7 @@ STEPS: Final[Mapping[str, str]] = {
     "require": "add a requirement to the policy that selects the arm",
     "accounts": "list a check that judges the quantity, or waive it in the suite: checks: {{second_accounts: ...}}",
     "coverage": "audit coverage {run} shows the situations; the page of each says how a suite meets it",
+    "one_identity": "list the check identity in the suite; audit show {run} names who answered",
     "own_coverage": "add prompts that meet the floors, write coverage: {{directed: off}}, and run the suite again",
     "parameters": "set the parameter in the suite to what the policy accepts, and run it again",
     "reviews": "ask for a review: audit review {run} --outcome approve --role ROLE --comment TEXT --key KEY",

@@ -19,12 +19,12 @@ from audit.text.schema_errors import check_document, suggestion
 from audit.text.unsafe import quoted
 
 PACKAGED: Final[Mapping[str, str]] = {
-    "standard": "29c39024fbb17ecd751e8d2d198ece0fa739d1fe9e046f929b275ef3d2633c1d",
-    "strict": "b6349974fc520150dbca1d17309ba1daf3e16dc6b947ac8fe431ce9a41a3fbad",
-    "throughput": "df390126c6b39c11b57f5a1f192ccb6fe3daed146d0133e959199635598c0744",
-    "vllm": "6b1849238067fb7aaa171b58a7755f46bbae9b5891843577021f5454e2427fe8",
-    "transformers": "0674b92f5d81a02dc001fb247c339fb6d6672497359771e6356a54f01eccafd4",
-    "endpoint": "d8a4c01e95f1b79b7733225a75ec77cfd82eab444307fd7b3517e9e62a1d4ec2",
+    "standard": "5fbbda07b5c28d9f5edbdd59e19e2eb728adf3963999710b3c207082368187db",
+    "strict": "228830553f2809a383d5fedffe7186ede2aa8876570a7c29e06f3bbcc193b206",
+    "throughput": "73719874e9eca49da14e5ab50b96a3f34edd50b40da30c0db054ec71ce6a0949",
+    "vllm": "f26527062d375787ba314467754a9fb50972a053e3d4f44733054abe6e39a4c7",
+    "transformers": "a2f29679f78c7237d6eec004c633ba2dc7df051ac6c7a0fe71488e053fd1ef2e",
+    "endpoint": "1da61e2f584fa8a58c51b6354752a7613a56ffb78a216f0a028dc212da7da796",
 }
 """The packaged policies: one per kind of engine, by the evidence that it reveals, and two more for the built-in one.
 
@@ -81,6 +81,8 @@ class Policy:
     """Smallest number of examinations by situation."""
     own_coverage: bool
     """Directed requests must not have met them."""
+    one_identity: bool
+    """Of arms that a service answered: the check `identity` must certify them."""
     require_lossless: bool
     allow_known_bad: bool
     sha256: str
@@ -114,6 +116,7 @@ def load_policy(name: str | Path) -> Policy:
         named_if_used=tuple(subjects.get("named_if_used", ())),
         coverage=data.get("coverage", {}),
         own_coverage=data.get("own_coverage", False),
+        one_identity=data.get("one_identity", False),
         require_lossless=data.get("require_lossless", False),
         allow_known_bad=data.get("allow_known_bad", False),
         sha256=sha256,

@@ -90,13 +90,13 @@ def _arm(name: str, rule: str, probe: EndpointProbe, wishes: SuiteWishes) -> dic
 
 
 def _greedy(probe: EndpointProbe, wishes: SuiteWishes) -> dict[str, Any]:
-    checks = ["liveness", "configuration", "greedy_equality", "reconciliation", "text"]
+    checks = ["liveness", "configuration", "identity", "surface_parity", "greedy_equality", "reconciliation", "text"]
     scored = ["logprob_closeness"] if probe.level else []
     anchor = ["anchor", "accounting"] if wishes.target and probe.level else []
     return {**_arm("greedy", "greedy", probe, wishes), "checks": [*checks, *scored, *anchor]}
 
 
 def _sampled(probe: EndpointProbe, wishes: SuiteWishes) -> dict[str, Any]:
-    checks = ["liveness", "configuration", "two_sample", "seed", "reconciliation"]
+    checks = ["liveness", "configuration", "identity", "surface_parity", "two_sample", "seed", "reconciliation"]
     sampling: Mapping[str, Any] = {"temperature": 1, "max_new_tokens": 64}
     return {**_arm("sampled", "chain", probe, wishes), "sampling": dict(sampling), "checks": checks}

@@ -25,7 +25,7 @@ from audit.suite.spec import Case
 from audit.watch.growth import reading
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.response import Completion, read
-from engine.backends.openai.server_counters import ServerCounters
+from engine.backends.openai.server_counters import SETTLE, ServerCounters
 
 CANARY: Final = "canary"
 """Label of the series; a row with a domain of its own adds it: `canary chat`."""
@@ -35,8 +35,6 @@ COUNTED: Final = ("steps", "drafted", "accepted")
 NO_GAUGES: Final = "the server reports no requests in progress, so other traffic may be mixed in"
 NOT_ALONE: Final = "other requests were in progress, so their drafts are mixed in"
 LOST: Final = "the server restarted during the canary"
-SETTLE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before each further look at counters that do not have the last answer yet."""
 
 
 @dataclass(frozen=True, slots=True)

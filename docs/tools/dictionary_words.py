@@ -50,6 +50,7 @@ TITLES: Final[Mapping[str, str]] = {
     "v_check": "The valid result of one arm and check.",
     "v_constraint_event": "The account of a grammar with its run, arm and request.",
     "v_coverage": "One situation of an arm, as the valid result of one check examined it.",
+    "v_identity": "One identity of an arm's answers, from the valid result of the check identity.",
     "v_draft_version": "Acceptance by run, arm and version of a draft that learns.",
     "v_gate": "One gate's decision with its run.",
     "v_prompt": "The prompt of one request; empty once erased.",
@@ -244,6 +245,10 @@ COLUMNS: Final[Mapping[str, str]] = {
     "interval_s": "planned seconds between readings",
     "watch": "the watch",
     "watch_id": "the watch",
+    "system_fingerprint": "the server's name of its configuration, in the answers",
+    "provider": "the provider that a gateway names in the answers",
+    "service_tier": "the tier that the answers name",
+    "instance": "headers of the answers that name an instance or a route",
     "model": "the server's name of the model; empty if no counters were read",
     "seconds": "time since the reading before; NULL in a first one",
     "gap": "why the interval is no evidence; NULL if it is",
@@ -270,6 +275,9 @@ COLUMNS: Final[Mapping[str, str]] = {
 }
 """By name of the column, in every table and view."""
 OF_TABLE: Final[Mapping[str, str]] = {
+    "v_identity.model": "the model that the answers name",
+    "v_identity.answers": "number of answers with these names",
+    "v_identity.first": "the request whose answer was the first with these names",
     "artifact.kind": "target, draft, gguf, tokenizer, suite or policy",
     "arm.kind": "baseline, control, reread or candidate",
     "check_result.name": "name of the check",

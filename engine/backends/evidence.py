@@ -52,6 +52,8 @@ class Part(StrEnum):
     """Of requests under a grammar: the mask of every row that decided a token, and the same computed a second time."""
     ACCOUNTS = "accounts"
     """Independent accounts of each request, compared with one another."""
+    IDENTITY = "identity"
+    """The names of model, configuration and instance in each answer of a service."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 class Misdeed:
     """Nothing by default: the request is answered.
 
-    status: answer with this status, `headers` and `text` instead.
+    status: answer with this status and `text` instead.
+    headers: further headers of the answer.
     cut: send so many bytes of the answer as if they were all of it.
     reset: send so many bytes of the answer, then reset the connection.
     pause_s: wait so long before the answer.
     drip_s: wait so long between any two pieces of `piece` bytes.
-    swap: replace the first text in the answer's bytes by the second.
+    swap: replace the first text in the answer's bytes by the second, so many `times`.
     """
 
     status: int = 200
@@ -25,6 +26,7 @@ class Misdeed:
     drip_s: float = 0.0
     piece: int = 16
     swap: tuple = ()
+    times: int = 1
 
 
 FINE = Misdeed()

@@ -76,6 +76,7 @@ class Settings:
     loose: it ignores grammars.
     heard: the request as it reaches the engine.
     told: the log-probabilities of the answer's tokens, as it gives them.
+    versions: its version at each look; the last one stays.
     calls: how it reads calls out of answers to requests with tools (`tests.http.calls`); empty leaves them in the text.
     """
 
@@ -88,6 +89,7 @@ class Settings:
     heard: Callable = dict
     told: Callable = list
     calls: str = ""
+    versions: list = field(default_factory=lambda: ["0.0.test"])
     metrics: bool = True
     models: tuple = (MODEL,)
     fail: Script = field(default_factory=Script)
@@ -186,7 +188,7 @@ class Reply:
                     for name, value, row, top in zip(names, values, rows, tops, strict=True)
                 ]
             }
-        listed = [{f"{int(t)}": float(row[t]) for t in top} for row, top in zip(rows, tops, strict=True)]
+        listed = [{self.spelled(int(t)): float(row[t]) for t in top} for row, top in zip(rows, tops, strict=True)]
         return {"tokens": names, "token_logprobs": values, "top_logprobs": listed}
 
     def spelled(self, token):
@@ -249,7 +251,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/metrics" and settings.metrics:
             self.answer(200, self.counters().encode(), "text/plain")
         elif self.path == "/version":
-            self.answer(200, b'{"version": "0.0.test"}')
+            told = settings.versions.pop(0) if len(settings.versions) > 1 else settings.versions[0]
+            self.answer(200, json.dumps({"version": told}).encode())
         elif not self.allowed():
             return
         elif self.path == "/v1/models":
@@ -301,7 +304,7 @@ class Handler(BaseHTTPRequestHandler):
             reply = self.reply(body)
             content = reply.events() if body.get("stream") else reply.whole()
             if misdeed.swap:
-                content = content.replace(*(each.encode() for each in misdeed.swap), 1)
+                content = content.replace(*(each.encode() for each in misdeed.swap), misdeed.times)
             kind = "text/event-stream" if body.get("stream") else "application/json"
             self.misdo(content, kind, misdeed)
 
@@ -327,6 +330,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
+        for name, value in misdeed.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         with contextlib.suppress(ConnectionError):
             if misdeed.reset is not None:

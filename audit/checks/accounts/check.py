@@ -18,6 +18,7 @@ import numpy as np
 from audit.checks.base.interface import ByRequest, Check, needs_nothing, never_excused
 from audit.errors import UserError
 from audit.evidence.accounts import TABLE, Quantity
+from audit.evidence.identity import ANSWER
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.streams import STREAM, declared_filters
@@ -43,6 +44,7 @@ def recorded(reading: RequestReading) -> frozenset[Quantity]:
         Quantity.LATENCIES: True,
         Quantity.ANSWERS: not arm.ours,
         Quantity.PARAMETERS: not arm.ours,
+        Quantity.IDENTITY: ANSWER in trace.header.facts,
         Quantity.ROWS: arm.level >= Level.L2 or len(trace.logits_digest) > 0,
         Quantity.LOGPROBS: bool(np.isfinite(trace.logprob).any()),
         Quantity.STRUCTURE: trace.header.sampling.structured is not None,

@@ -43,6 +43,7 @@ NOTHING_ASSUMED = PlanAssumptions()
 NO_KEY = "another engine drew the random numbers: no key gives them; law, honoured and q_contract judge without"
 """Reason why an engine's random numbers cannot be recomputed."""
 LOSSY = "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
+NO_GRAMMAR = "no request has a grammar"
 NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
 EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
 """Declared evidence of a sampled arm on the native engine: every part is recorded."""

@@ -15,10 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
-from audit.evidence.grammar_masks import NO_GRAMMAR, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -40,7 +39,7 @@ DOORS: Final = {
 
 
 def _applies(evidence: Evidence) -> str | None:
-    return None if constrained(evidence) else NO_GRAMMAR
+    return None if evidence.constrained else NO_GRAMMAR
 
 
 def _foresee(params: Params, design: Design) -> str | None:

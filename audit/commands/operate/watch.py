@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -68,6 +68,10 @@ class WatchedServer:
     def page(self) -> str:
         """The page of counters; raises `AttemptError`."""
         return self.endpoint.get(self.address, self.timeout)
+
+    def answer(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The answer to one request; raises `AttemptError`."""
+        return self.endpoint.ask(path, body).document
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +271,7 @@ def _watch(
     from engine.backends.openai.server_counters import by_model
 
     watch = store.watches.begin(settings, environment.actor(), datetime.now(UTC))
-    canary = Canary(parts.canary, server.endpoint.ask, lambda: by_model(server.page())) if parts.canary else None
+    canary = Canary(parts.canary, server.answer, lambda: by_model(server.page())) if parts.canary else None
     follower = Follower(store, watch, server.page, canary, parts.by)
     note(f"watch {watch.id}: {settings.url}, {_tested(settings)}")
     alarms = read = 0

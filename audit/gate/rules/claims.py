@@ -1,7 +1,9 @@
 """Rules on claims: the verdicts that requirements rest on, the parameters behind them, and what checks examined."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from audit.evidence.identity import answered_by_service
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Decision, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
@@ -11,6 +13,7 @@ from audit.gate.rules.workload import short_of
 from audit.report.tables.verdicts import waived_lines
 from audit.store import StoredArm, StoredCheck
 
+IDENTITY: Final = "identity"
 Results = Mapping[tuple[str, str], StoredCheck]
 
 
@@ -21,6 +24,7 @@ def claim_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     yield from _accounts(facts)
     yield from _coverage(facts, policy)
     yield from _directed(facts, policy)
+    yield from _identity(facts, policy)
     yield from _parameters(facts, policy)
     for requirement in policy.require:
         yield from _requirement(facts, policy, requirement)
@@ -96,6 +100,16 @@ def _directed(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
         if arm.counts.directed:
             text = f"arm {arm.name}: {arm.counts.directed} directed requests stand in for the suite's own"
             yield undecided("own_coverage", text, arm.name)
+
+
+def _identity(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    """A reason for each arm whose answers are not shown to be one service's."""
+    results = {check.arm: check for check in facts.checks if check.check == IDENTITY}
+    for arm in facts.candidates if policy.one_identity else ():
+        check = results.get(arm.name)
+        if answered_by_service(arm.effective) and (check is None or check.verdict is not Verdict.CERTIFIED):
+            text = f"{IDENTITY} is missing" if check is None else f"{IDENTITY} is {check.verdict}: {check.summary}"
+            yield undecided("one_identity", f"arm {arm.name}: {text}", arm.name, IDENTITY)
 
 
 def _parameters(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

@@ -50,7 +50,8 @@ ASPECTS: Final[Mapping[Aspect, tuple[str, ...]]] = {
     Aspect.LOGPROBS: ("anchor", "bitwise", "logprob_closeness", "row_closeness"),
     Aspect.REPRODUCIBILITY: ("replay", "rng_streams", "seed"),
     Aspect.OBSERVABILITY: (
-        *("accounting", "configuration", "liveness", "reconciliation", "second_accounts", "text", "transcript"),
+        *("accounting", "configuration", "identity", "liveness", "reconciliation", "second_accounts"),
+        *("surface_parity", "text", "transcript"),
     ),
     Aspect.CONTENT: ("constraint_replay", "filter_equality", "no_leak", "schema_conformance", "tool_call_equality"),
     Aspect.SPEED: ("acceptance_drift", "acceptance_outliers", "acceptance_theory", "draft_anchor", "performance"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
-from engine.backends.openai.server_counters import change, counters
+from engine.backends.openai.server_counters import SETTLE, change, counters, finished
 from engine.backends.openai.settings import Api, OpenAISettings, Streaming, level_of, rule_of
 from engine.backends.openai.structured import judged_facts
 from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
@@ -79,6 +80,8 @@ def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int)
 
 
 NAME: Final = "openai"
+VERSION_AFTER: Final = "version_after"
+"""Key of the server's version behind the arm's last request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +159,33 @@ class OpenAIEngine:
         endpoint = Endpoint(self._parts.settings)
         asking = RetryingClient(self._parts.settings, endpoint, rate_limiter)
         try:
-            before = self._counters(endpoint)
+            before, drafted = self._page(endpoint), 0
             last: _PendingRecord | None = None
-            for finished in results(partial(self._one, asking), requests, self._plan.rows):
+            for done in results(partial(self._one, asking), requests, self._plan.rows):
                 if last is not None:
                     yield last.generation({})
-                last = finished
+                last, drafted = done, drafted + done.drafted
             assert last is not None
-            after = self._counters(endpoint)
-            yield last.generation(
-                {"server_counters": {**change(before, after), "requests": len(requests)}} if after else {}
-            )
+            yield last.generation(self._afterwards(endpoint, before, len(requests), drafted))
         finally:
             rate_limiter.stop()
             endpoint.close()
 
-    def _counters(self, endpoint: Endpoint) -> Mapping[str, float]:
-        """The server's counters of speculation; empty if it has none."""
-        page = endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None
-        return {} if page is None else counters(page)
+    def _afterwards(self, endpoint: Endpoint, before: str, sent: int, drafted: int) -> dict[str, Any]:
+        """The server's pages once every request is answered; its counters may lag behind its answers."""
+        after = self._page(endpoint)
+        for seconds in SETTLE:
+            if change(counters(before), counters(after)).get("drafted", drafted) >= drafted:
+                break
+            time.sleep(seconds)
+            after = self._page(endpoint)
+        grown = {**change(counters(before), counters(after)), "requests": sent, **finished(before, after)}
+        counted = {"server_counters": grown} if counters(after) else {}
+        return counted | ({} if self._parts.served.version is None else {VERSION_AFTER: endpoint.version()})
+
+    def _page(self, endpoint: Endpoint) -> str:
+        """The server's page of counters; empty if it has none of speculation."""
+        return (endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None) or ""
 
     def _one(self, asking: RetryingClient, request: Request) -> _PendingRecord:
         settings, served = self._parts.settings, self._parts.served
@@ -214,7 +225,9 @@ class OpenAIEngine:
                 request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
             )
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
-        facts = request_facts(self._parts.settings, asked, answer, read, request.prompt if local else None)
+        facts = request_facts(
+            self._parts.settings, request.sampling, asked, answer, read, request.prompt if local else None
+        )
         facts |= tool_facts(self._parts.settings, request, asked, answer)
         facts |= judged_facts(request.sampling.structured, answer)
         rules = rules_of(self._parts.settings)
@@ -245,6 +258,11 @@ class _PendingRecord:
     facts: Mapping[str, Any]
     text: _AnswerText | None
     latency_us: int
+
+    @property
+    def drafted(self) -> int:
+        """Drafted tokens by the answer's own account."""
+        return int(self.facts.get("speculation", {}).get("drafted", 0))
 
     def generation(self, more: Mapping[str, Any]) -> Generation:
         facts = {**self.facts, **more}

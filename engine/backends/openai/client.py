@@ -15,11 +15,12 @@ import json
 import os
 import queue
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx2
 
-from engine.backends.openai.documents import parse
+from engine.backends.openai.documents import brief, parse
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed, of_status, said
 from engine.backends.openai.network import Lane
 from engine.backends.openai.rate_limit import retry_after
@@ -44,6 +45,19 @@ BYTES_PER_RIVAL: Final = 512
 CHARACTERS_PER_TOKEN: Final = 256
 SPARE: Final = 4096
 """Characters and tokens beyond those that a request asks for."""
+ROUTE: Final = (
+    *("server", "via", "x-served-by", "x-backend", "x-backend-server", "x-instance-id", "x-pod-name"),
+    *("x-litellm-model-id", "x-litellm-model-api-base", "x-portkey-provider", "x-ms-deployment-name", "x-ms-region"),
+)
+"""Headers in which servers, proxies and gateways name the instance behind an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A JSON document, and what the headers of its response say about who sent it."""
+
+    document: Any
+    route: Mapping[str, str]
 
 
 class Endpoint:
@@ -101,16 +115,29 @@ class Endpoint:
         """
         return self._parsed(self.get(url, seconds))
 
-    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+    def aside_json(self, url: str) -> Any:
+        """An optional page of JSON."""
+        try:
+            return self.secret.cleaned(parse(self.aside(url) or "null"))
+        except (ValueError, RecursionError):
+            return None
+
+    def version(self) -> str | None:
+        """The server's version, where it has a page that states it."""
+        document = self.aside_json(f"{self._settings.root}/version")
+        result = document.get("version") if isinstance(document, Mapping) else None
+        return str(result)[:200] if result is not None else None
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Received:
         """The whole answer to a request.
 
         Raises:
             AttemptError: the request failed.
         """
         with self._sent("POST", self._settings.url + path, body, self._settings.timeout_s) as response:
-            return self._parsed(response.text)
+            return Received(self._parsed(response.text), self._route(response))
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Received]:
         """The parts of a streamed answer, up to its end mark.
 
         Raises:
@@ -118,12 +145,17 @@ class Endpoint:
         """
         url, seconds = self._settings.url + path, self._settings.timeout_s
         with self._sent("POST", url, body, seconds, whole=False) as response:
+            route = self._route(response)
             for event in httpx2.EventSource(response, max_event_size=answer_bytes(body)):
                 if event.data == DONE:
                     return
                 if event.data:
-                    yield self._part(event.data)
+                    yield Received(self._part(event.data), route)
         raise malformed("the stream ended before the answer did")
+
+    def _route(self, response: httpx2.Response) -> dict[str, str]:
+        named = {*ROUTE, *(name.lower() for name in self._settings.instance_headers)}
+        return {key: brief(self.secret.clean(response.headers[key])) for key in sorted(named & set(response.headers))}
 
     @contextlib.contextmanager
     def _lane(self) -> Iterator[Lane]:

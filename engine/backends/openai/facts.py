@@ -13,9 +13,10 @@ from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import OpenAISettings, level_of
+from engine.backends.openai.surface import surface_facts
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.backends.openai.tool_calls import parsed
-from engine.core.types import Protocol
+from engine.core.types import Protocol, SamplingParams
 from engine.record.effective import Effective, LoopOwner, stated
 
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
@@ -61,6 +62,7 @@ def arm_facts(
         "tool_choice": settings.tool_choice,
         "parallel_tool_calls": settings.parallel_tool_calls,
         "body": dict(settings.body),
+        "answers_as": settings.answers_as,
         "proposer": plan.proposer or "plain",
         "protocol": protocol.value,
         "lossless": True,
@@ -77,7 +79,12 @@ def arm_facts(
 
 
 def request_facts(
-    settings: OpenAISettings, asked: RequestResult, answer: Completion, read: AnswerTokens, prompt: Sequence[int] | None
+    settings: OpenAISettings,
+    sampling: SamplingParams,
+    asked: RequestResult,
+    answer: Completion,
+    read: AnswerTokens,
+    prompt: Sequence[int] | None,
 ) -> dict[str, Any]:
     """The facts of one answered request; `prompt` holds the tokens of our template, None if the server received ids."""
     facts: dict[str, Any] = {
@@ -87,6 +94,7 @@ def request_facts(
         "usage": {key[:BRIEF]: brief(value) for key, value in answer.usage.items() if isinstance(value, int)},
         "attempts": asked.attempts,
         "reconciliation": reconciled(asked, answer, read, prompt),
+        **surface_facts(answer, asked.streamed, sampling, settings.logprobs),
     }
     if settings.logprobs and not read.logprob:
         facts |= {"level": 0, "why": read.less}
@@ -94,6 +102,8 @@ def request_facts(
         facts["lost"] = list(asked.lost)
     if asked.first_us is not None:
         facts["first_us"] = asked.first_us
+    if asked.streamed is not None:
+        facts["streamed_answer"] = dict(asked.streamed.meta)
     if answer.speculation is not None:
         facts["speculation"] = dict(answer.speculation)
     if answer.tool_calls:

@@ -14,7 +14,7 @@ from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.backend import AnchoredEngine, ArmParts, OpenAIEngine
 from engine.backends.openai.client import Endpoint
-from engine.backends.openai.documents import BRIEF, brief, parse
+from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts
 from engine.backends.openai.server_counters import counters, speculates
@@ -103,7 +103,7 @@ def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFact
     return EndpointFacts(
         model=settings.model or str(listed["id"]),
         listed={str(key)[:BRIEF]: brief(value) for key, value in list(listed.items())[:BRIEF]},
-        version=_version(endpoint, settings),
+        version=endpoint.version(),
         context=context if isinstance(context, int) else None,
         speculates=_slots_speculate(endpoint, settings) if llama else speculates(page),
         counters=bool(counters(page)),
@@ -117,7 +117,7 @@ def _context_of_llama(listed: Mapping[str, Any]) -> Any:
 
 def _slots_speculate(endpoint: Endpoint, settings: OpenAISettings) -> bool | None:
     """Whether llama.cpp's slots speculate; None if the server hides them or they differ."""
-    slots = _page(endpoint, f"{settings.root}/slots")
+    slots = endpoint.aside_json(f"{settings.root}/slots")
     result = {slot.get("speculative") for slot in slots if isinstance(slot, Mapping)} if isinstance(slots, list) else ()
     return next(iter(result)) is True if len(result) == 1 and None not in result else None
 
@@ -152,17 +152,3 @@ def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
 
 def _told(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-
-
-def _version(endpoint: Endpoint, settings: OpenAISettings) -> str | None:
-    document = _page(endpoint, f"{settings.root}/version")
-    result = document.get("version") if isinstance(document, Mapping) else None
-    return str(result)[:200] if result is not None else None
-
-
-def _page(endpoint: Endpoint, url: str) -> Any:
-    """A page of JSON beside the answers; None if there is none."""
-    try:
-        return endpoint.secret.cleaned(parse(endpoint.aside(url) or "null"))
-    except (ValueError, RecursionError):
-        return None

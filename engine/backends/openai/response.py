@@ -17,7 +17,9 @@ from engine.backends.openai.secret import Secret
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 """The form in which some servers give a token's id instead of its text."""
-META: Final = ("id", "model", "system_fingerprint", "created")
+SAME: Final = 1e-4
+"""Difference between two statements of one log-probability, as servers round what they print."""
+META: Final = ("id", "model", "system_fingerprint", "provider", "service_tier", "created")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,9 @@ class Piece:
 
     lead: its reported rivals' largest log-probability minus the second largest; NaN if fewer than two are reported.
     raw: its bytes, if the server gives them: one token may hold a part of a character.
+    rivals: number of entries in its list of likely tokens.
+    behind: the largest log-probability of the list minus its own; NaN without a list.
+    flaw: how the token and its list contradict each other; empty if they do not.
     """
 
     text: str
@@ -33,6 +38,9 @@ class Piece:
     lead: float = math.nan
     id: int | None = None
     raw: bytes | None = None
+    rivals: int = field(default=0, compare=False)
+    behind: float = field(default=math.nan, compare=False)
+    flaw: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,24 +244,53 @@ def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
         raise malformed(f"logprobs has {len(texts)} tokens, {len(values)} numbers and {len(tops)} lists")
     result = []
     for text, value, top in zip(texts, values, tops, strict=True):
-        rivals = [_number(item) for item in _mapping(top or {}, "top_logprobs").values()]
-        result.append(_named(_text(text, "tokens"), _number(value), lead_of(rivals), None))
+        rivals = [Rival(str(key), _number(item)) for key, item in _mapping(top or {}, "top_logprobs").items()]
+        result.append(_named(_text(text, "tokens"), _number(value), rivals, None))
     return result
 
 
 def _piece(entry: Mapping[str, Any]) -> Piece:
     tops = _list(entry.get("top_logprobs") or (), "top_logprobs")
-    rivals = [_number(_mapping(top, "top_logprobs").get("logprob")) for top in tops]
+    listed = [_mapping(top, "top_logprobs") for top in tops]
+    rivals = [Rival(str(top.get("token")), _number(top.get("logprob"))) for top in listed]
     own = entry.get("id")
     piece = _named(
-        _text(entry.get("token"), "token"), _number(entry.get("logprob")), lead_of(rivals), own if _whole(own) else None
+        _text(entry.get("token"), "token"), _number(entry.get("logprob")), rivals, own if _whole(own) else None
     )
     return replace(piece, raw=_bytes(entry.get("bytes")))
 
 
-def _named(text: str, logprob: float, lead: float, own: int | None) -> Piece:
-    named = NAMED.fullmatch(text)
-    return Piece(text, logprob, lead, int(named[1]) if named else own)
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One entry of a token's list of likely tokens."""
+
+    text: str
+    logprob: float
+
+
+def _named(text: str, logprob: float, rivals: Sequence[Rival], own: int | None) -> Piece:
+    named, values = NAMED.fullmatch(text), [rival.logprob for rival in rivals]
+    return Piece(
+        text,
+        logprob,
+        lead_of(values),
+        int(named[1]) if named else own,
+        rivals=len(rivals),
+        behind=max(values, default=math.nan) - logprob,
+        flaw=_flaw(text, logprob, rivals),
+    )
+
+
+def _flaw(text: str, logprob: float, rivals: Sequence[Rival]) -> str:
+    """How a token contradicts its own list: a log-probability is at most 0, and a list holds its likeliest tokens."""
+    if logprob > SAME:
+        return f"log-probability {logprob:.6g} of {text[:40]!r} is above 0"
+    own = [rival.logprob for rival in rivals if rival.text == text]
+    if own and min(abs(value - logprob) for value in own) > SAME:
+        return f"{text[:40]!r} has log-probability {logprob:.6g}, in its own list {own[0]:.6g}"
+    if rivals and not own and logprob > min(rival.logprob for rival in rivals) + SAME:
+        return f"{text[:40]!r} is likelier than a token of its own list, which does not hold it"
+    return ""
 
 
 def lead_of(rivals: Sequence[float]) -> float:

@@ -102,15 +102,22 @@ class RetryingClient:
         return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
-        answer = read(self.endpoint.ask(path(self.settings), body))
-        return without_key(require_size(answer, body), self.endpoint.secret)
+        received = self.endpoint.ask(path(self.settings), body)
+        return self._cleared(read(received.document), received.route, body)
 
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
+        route: Mapping[str, str] = {}
         for part in self.endpoint.stream(path(self.settings), streamed(body)):
-            if collector.add(part) and first is None:
+            route = part.route
+            if collector.add(part.document) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
-        return _TimedAnswer(without_key(require_size(collector.answer(), body), self.endpoint.secret), first)
+        return _TimedAnswer(self._cleared(collector.answer(), route, body), first)
+
+    def _cleared(self, answer: Completion, route: Mapping[str, str], body: Mapping[str, Any]) -> Completion:
+        """The answer in its bounds and without the key, with what its headers say about who sent it."""
+        whole = without_key(require_size(answer, body), self.endpoint.secret)
+        return replace(whole, meta={**whole.meta, "route": dict(route)}) if route else whole
 
 
 def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:

@@ -35,6 +35,8 @@ ACTIVE: Final = frozenset(
     ("vllm:num_requests_running", "vllm:num_requests_waiting", "sglang:num_running_reqs", "sglang:num_queue_reqs")
 )
 LENGTH: Final = "sglang:spec_accept_length"
+SETTLE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before each further look at counters that do not have the last answer yet."""
 STARTED: Final = "process_start_time_seconds"
 FAILED: Final = frozenset(("abort", "error"))
 """Reasons of vLLM's finished requests that are failures."""
@@ -212,6 +214,15 @@ def counters(text: str) -> dict[str, float]:
 def speculates(page: str) -> bool | None:
     """True if the server drafts: vLLM has these counters exactly if it does; None for other servers' pages."""
     return DRAFTS in counters(page) if "vllm:" in page else None
+
+
+def finished(before: str, after: str) -> dict[str, int]:
+    """The growth of finished requests between two pages, over all models; empty where they count none."""
+    ends = [[item.requests for item in by_model(page).values()] for page in (before, after)]
+    if not all(ends) or any(count is None for counts in ends for count in counts):
+        return {}
+    old, new = (sum(count or 0.0 for count in counts) for counts in ends)
+    return {"finished": round(new - old)}
 
 
 def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ A server may omit requested token ids or log-probabilities; the request then rep
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -144,6 +144,8 @@ class OpenAISettings:
     parallel_tool_calls: bool | None = None
     response_format: Mapping[str, Any] | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
+    answers_as: str | None = None
+    instance_headers: Sequence[str] = ()
 
     @property
     def dialect(self) -> ServerDialect:
@@ -233,9 +235,10 @@ def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[Out
     return tuple(result)
 
 
+_ANSWERED: Final = (Part.TEXT, Part.DECODED, Part.CALLS, Part.ACCOUNTS, Part.IDENTITY, Part.LOGPROBS)
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (1, frozenset((Part.TEXT, Part.DECODED, Part.CALLS, Part.ACCOUNTS, Part.LOGPROBS))),
+        RecordLevel.TOKENS: (1, frozenset(_ANSWERED)),
         **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
     }
 )

@@ -52,3 +52,38 @@ def test_a_hook_that_found_the_engine_changed_is_told():
 
 def test_one_account_is_nothing_to_reconcile():
     assert evaluate(CHECK, evidence([answered(0)]), {}).verdict is Verdict.NOT_RUN
+
+
+def served(drafted, counted, sent=None, finished=None, **more):
+    """Answers that count drafts each, and behind the last one the growth of the server's counters."""
+    facts = [{**account(), "attempts": 1, "speculation": {"drafted": n, "accepted": n // 2}, **more} for n in drafted]
+    window = {"requests": len(drafted) if sent is None else sent, "drafted": counted, "samples": {}}
+    facts[-1]["server_counters"] = window | ({} if finished is None else {"finished": finished})
+    return evaluate(CHECK, evidence([answered(i, fact) for i, fact in enumerate(facts)]), {})
+
+
+def test_counters_that_grew_by_less_than_the_answers_count_contradict_them():
+    found = served([500, 465], 757)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "the answers count 965 drafted tokens, the server's counter grew by 757" in found.summary
+
+
+def test_counters_that_grew_by_more_contradict_only_where_the_arm_was_alone():
+    assert served([5, 6], 20).verdict is Verdict.CERTIFIED
+    assert served([5, 6], 20, finished=3).verdict is Verdict.CERTIFIED
+    assert served([5, 6], 20, finished=2).verdict is Verdict.INCONCLUSIVE
+    assert served([5, 6], 11, finished=2).verdict is Verdict.CERTIFIED
+    # a lost attempt and a streamed twin draft too
+    assert served([5, 6], 20, finished=2, attempts=2).verdict is Verdict.CERTIFIED
+    assert served([5, 6], 20, finished=2, streamed_answer={}).verdict is Verdict.CERTIFIED
+    assert served([5, 6], 20, finished=2, sent=3).verdict is Verdict.CERTIFIED
+
+
+def test_more_drafted_tokens_than_places_are_a_contradiction_of_the_counters_alone():
+    name = "vllm:spec_decode_num_{}_total"
+    samples = {f"{name.format('accepted_tokens_per_pos')}[{place}]": 1.0 for place in range(3)}
+    samples |= {name.format("drafts"): 10.0, name.format("draft_tokens"): 31.0}
+    window = {"server_counters": {"requests": 1, "samples": samples}}
+    found = evaluate(CHECK, evidence([answered(0, account() | window)]), {})
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.summary.endswith("the server counts 31 drafted tokens in 10 drafts of at most 3")

@@ -17,6 +17,8 @@ from tests.support.cases import every_case
 CLAIMS = {
     "accounts",
     "accounting",
+    "identity",
+    "surface",
     "filters",
     "leak",
     "replay",

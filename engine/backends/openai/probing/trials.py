@@ -64,13 +64,13 @@ class Prober:
         Raises:
             AttemptError: none came.
         """
-        return read(self.endpoint.ask(_path(api), self._body(api, tokens, keys)))
+        return read(self.endpoint.ask(_path(api), self._body(api, tokens, keys)).document)
 
     def ask_streamed(self, api: Api) -> Completion:
         """The answer to the same request in parts; raises as `ask`."""
         collector = Collector()
         for part in self.endpoint.stream(_path(api), {**self._body(api, SHORT, {}), "stream": True}):
-            collector.add(part)
+            collector.add(part.document)
         return collector.answer()
 
     def fingerprint(self) -> str:
@@ -79,7 +79,7 @@ class Prober:
             body = {**self._body(api, 1, {}), "max_tokens": 1}
             body.pop("max_completion_tokens", None)
             try:
-                return str(read(self.endpoint.ask(_path(api), body)).meta.get("system_fingerprint") or "")
+                return str(read(self.endpoint.ask(_path(api), body).document).meta.get("system_fingerprint") or "")
             except AttemptError:
                 continue
         return ""

@@ -84,6 +84,28 @@ def test_the_older_route_has_its_own_form():
     assert answer.pieces[1] == Piece("token_id:5", -1.0, 2.0, 5)
 
 
+@pytest.mark.parametrize(
+    ("logprob", "listed", "flaw"),
+    [
+        (-0.5, {"x": -0.5, "y": -1.0}, ""),
+        (-1.0, {"x": -1.0, "y": -1.0}, ""),
+        (-3.0, {"y": -0.5, "z": -1.0}, ""),
+        (-0.5, {}, ""),
+        (0.25, {}, "log-probability 0.25 of 'x' is above 0"),
+        (-0.5, {"x": -0.7, "y": -1.0}, "'x' has log-probability -0.5, in its own list -0.7"),
+        (-0.5, {"y": -0.6, "z": -0.7}, "'x' is likelier than a token of its own list, which does not hold it"),
+    ],
+)
+def test_a_token_is_held_against_its_own_list(logprob, listed, flaw):
+    older = {"tokens": ["x"], "token_logprobs": [logprob], "top_logprobs": [listed]}
+    tops = [{"token": text, "logprob": value} for text, value in listed.items()]
+    entry = {"token": "x", "logprob": logprob, "top_logprobs": tops}
+    for logprobs in (older, {"content": [entry]}):
+        (piece,) = read({"choices": [{"text": "x", "finish_reason": "length", "logprobs": logprobs}]}).pieces
+        assert (piece.flaw, piece.rivals) == (flaw, len(listed))
+        assert not listed or piece.behind == max(listed.values()) - logprob
+
+
 def test_tool_calls_come_in_parts_and_leave_their_ids_behind():
     parts = [
         {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "go"}}]}}]},

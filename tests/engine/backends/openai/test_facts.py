@@ -82,7 +82,7 @@ def test_counts_are_compared_with_the_servers_own_tokens_only():
 
 def facts(answer, read=READ, **engine):
     settings = settings_of({"url": "http://a/v1", **engine})
-    return request_facts(settings, RequestResult(2, answer, lost=("http: 500",)), answer, read, None)
+    return request_facts(settings, SamplingParams(), RequestResult(2, answer, lost=("http: 500",)), answer, read, None)
 
 
 def test_what_is_told_of_an_answer_is_json():

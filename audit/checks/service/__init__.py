@@ -1,0 +1,1 @@
+"""Checks of a service: who gave the answers, and their form."""
