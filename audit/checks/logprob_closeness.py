@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
+from audit.evidence.anchor.reference_laws import other_request
 from audit.evidence.coverage.examined import anchored_or_until_parted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.logprob_changes import FLOOR_TIMES, OF_PROMPT, LogprobChanges, _of_prompt, changes
@@ -127,9 +128,12 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     result = []
     if evidence.baseline is not None and _equal_tokens(evidence):
         result.append(changes(evidence.candidate, evidence.baseline, "baseline"))
-    if ArmKind.ANCHOR in evidence.companions:
+    other = other_request(evidence)
+    if ArmKind.ANCHOR in evidence.companions and other is None:
         result.append(changes(evidence.candidate, evidence.companions[ArmKind.ANCHOR], "anchor"))
-    result += _prompt_changes(evidence)
+    result += _prompt_changes(evidence) if other is None else []
+    if not result:
+        return CheckResult(Verdict.INCONCLUSIVE, str(other))
     empty = next((item.reference for item in result if not len(item.value)), None)
     if empty is not None:
         return CheckResult(Verdict.INCONCLUSIVE, f"no log-probability is recorded at a prefix shared with the {empty}")

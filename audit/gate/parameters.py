@@ -34,7 +34,7 @@ ALPHA: Final = Limit(1e-4, 0.05)
 LARGER: Final = (
     "bias_margin distance_factor half_noise half_tolerance lead_factor lead_margin leak_margin least_distance "
     "least_lead least_single margin max_numerical max_numerical_per_1000 max_single max_untriaged noise_bound "
-    "most_noise position_margin rank_margin slack times_floor tolerance maximum"
+    "most_noise position_margin rank_margin slack tie times_floor tolerance maximum"
 )
 SMALLER: Final = (
     "confidence max_tokens min_answers min_bits min_decisions min_noise min_positions min_prompts min_speedup "

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.shrink import DEFAULTS
+from audit.suite.prompts import TEMPLATE
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from engine.backends import REGISTRY
 from engine.core.structured import ConstraintSpec
@@ -64,7 +65,7 @@ def _rows(suite: Suite, workload: str) -> str:
 def _row(case: Case) -> dict[str, Any]:
     form: dict[str, Any] = {"tokens": list(case.tokens)} if case.tokens else {"prompt": case.prompt}
     if case.messages:
-        form = {"messages": list(case.messages)}
+        form = {"messages": list(case.messages)} | ({TEMPLATE: dict(case.template)} if case.template else {})
     if case.tools:
         form |= {"tools": list(case.tools), "tool_choice": case.tool_choice}
     if case.structured is not None:

@@ -197,7 +197,7 @@ def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
 
 
 def _prompt(case: Case) -> Prompt:
-    return Prompt(case.messages, case.tools, case.prompt, case.tool_choice)
+    return Prompt(case.messages, case.tools, case.prompt, case.tool_choice, case.template)
 
 
 def offer_of(case: Case) -> ToolOffer | None:

@@ -72,7 +72,8 @@ def read_chat(body: Any, model: str, limits: ServeLimits) -> AskedCompletion:
     """A body of `/v1/chat/completions`; raises ApiRefusal."""
     fields = BodyFields(body)
     messages, offer = messages_of(fields.raw("messages")), offer_of_body(fields)
-    prompt = Prompt(messages, offer.tools if offer else (), None, offer.choice if offer else "auto")
+    template = fields.mapping("chat_template_kwargs") or {}
+    prompt = Prompt(messages, offer.tools if offer else (), None, offer.choice if offer else "auto", template)
     limited = fields.whole("max_tokens", 1, limits.tokens)
     length = fields.whole("max_completion_tokens", 1, limits.tokens) or limited
     asked = fields.flag("logprobs")

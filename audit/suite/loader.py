@@ -20,7 +20,7 @@ from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import MOST_CELLS, cell_count, cells
 from audit.suite.models import ModelsParser
-from audit.suite.prompts import Workload, WorkloadCases, read_prompts, require_streams
+from audit.suite.prompts import TEMPLATE, Workload, WorkloadCases, read_prompts, require_streams
 from audit.suite.record_level import AUTO, effective_level
 from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.suite.structured import (
@@ -176,7 +176,8 @@ class _Loader:
             problem = f"the name {DIRECTED} is that of the requests that a run adds; write another one"
             raise self._document.error(("workloads", index, "name"), problem)
         choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
-        return Workload(name, path, entry.get("domain", name), None if limit is None else int(limit), choice)
+        template = {**self._document.data.get(TEMPLATE, {}), **entry.get(TEMPLATE, {})}
+        return Workload(name, path, entry.get("domain", name), None if limit is None else int(limit), choice, template)
 
     def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
         if not workload.path.is_file():

@@ -5,7 +5,7 @@ The requests of a suite and their random streams; no two may share one.
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,9 @@ FORMS: Final = ("messages", "prompt", "tokens")
 """Keys of a prompt; each row has exactly one."""
 
 
+TEMPLATE: Final = "chat_template_kwargs"
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One entry of a suite's `workloads`, its path resolved."""
@@ -35,6 +38,8 @@ class Workload:
     limit: int | None = None
     tool_choice: str | Mapping[str, str] = "auto"
     """Of the rows with tools that have none of their own."""
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Arguments of the chat template, which rows may add to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,9 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
     if len(given) != 1:
         count = f"both {' and '.join(given)}" if given else "neither messages nor prompt nor tokens"
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
-    if "tools" in row and given == ["prompt"]:
-        raise mistake(path, number, "tools need the chat template, which prompt does not use; write messages")
+    unused = next((key for key in ("tools", TEMPLATE) if key in row and given == ["prompt"]), None)
+    if unused is not None:
+        raise mistake(path, number, f"{unused} need the chat template, which prompt does not use; write messages")
     problem = _choice_problem(row.get("tools", ()), _choice(workload, row))
     if problem is not None and (row.get("tools") or "tool_choice" in row):
         raise mistake(path, number, problem)
@@ -126,6 +132,7 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         messages=tuple(row.get("messages", ())),
         tools=tuple(row.get("tools", ())),
         tool_choice=_choice(workload, row),
+        template={**workload.template, **row.get(TEMPLATE, {})} if "messages" in row else {},
         prompt=row.get("prompt"),
         tokens=tuple(map(int, row.get("tokens", ()))),
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,

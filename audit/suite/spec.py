@@ -76,6 +76,8 @@ class Case:
     """Token ids, used instead of any text."""
     tool_choice: str | Mapping[str, str] = "auto"
     """As in `engine.core.types.ToolOffer`; it says nothing without tools."""
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further arguments of the chat template."""
     samples: tuple[int, ...] | None = None
     """The sample numbers that run; None runs the suite's number of samples, from 0."""
 

@@ -7,7 +7,7 @@ difference and never downgrades silently.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from engine.core.types import Generation, Request
@@ -43,6 +43,8 @@ class Prompt:
     text: str | None = None
     tool_choice: str | Mapping[str, str] = "auto"
     """As in `engine.core.types.ToolOffer`."""
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Further arguments of the chat template, such as `enable_thinking`."""
 
 
 @dataclass(frozen=True, slots=True)

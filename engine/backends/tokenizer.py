@@ -38,6 +38,10 @@ FAILURES: Final = (
 )
 """Exceptions of templates: their own, or of operations on values that they did not expect."""
 FIX: Final = "correct its chat template, or use prompts with raw text (key prompt)"
+OWNED: Final = frozenset(
+    ("messages", "conversation", "tools", "tool_choice", "tokenize", "add_generation_prompt", "chat_template")
+)
+"""Arguments of a template that come from elsewhere."""
 BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 BLANK: Final = "\u2581"
 
@@ -50,7 +54,10 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
             return list(tokenizer(prompt.text)["input_ids"])
         if not tokenizer.chat_template:
             raise ModelError(f"{source}: no chat template; use prompts with raw text (key prompt)")
-        template: dict[str, Any] = {"tools": list(prompt.tools)} if prompt.tools else {}
+        owned = sorted(OWNED & set(prompt.template))
+        if owned:
+            raise InvalidRequest(f"chat_template_kwargs may not set {owned[0]}; the prompt's other keys do")
+        template = {**prompt.template, **({"tools": list(prompt.tools)} if prompt.tools else {})}
         if prompt.tools and prompt.tool_choice != "auto":
             template["tool_choice"] = prompt.tool_choice
         text = chat_text(tokenizer, prompt.messages, source, add_generation_prompt=True, **template)

@@ -76,6 +76,8 @@ class Settings:
     loose: it ignores grammars.
     heard: the request as it reaches the engine.
     told: the log-probabilities of the answer's tokens, as it gives them.
+    counts: it counts the prompt's tokens.
+    template: arguments of the chat template that it sets by itself.
     versions: its version at each look; the last one stays.
     calls: how it reads calls out of answers to requests with tools (`tests.http.calls`); empty leaves them in the text.
     """
@@ -89,6 +91,8 @@ class Settings:
     heard: Callable = dict
     told: Callable = list
     calls: str = ""
+    counts: bool = True
+    template: dict = field(default_factory=dict)
     versions: list = field(default_factory=lambda: ["0.0.test"])
     metrics: bool = True
     models: tuple = (MODEL,)
@@ -195,7 +199,8 @@ class Reply:
         return self.decode([token])
 
     def rest(self):
-        counts = {"prompt_tokens": len(self.prompt), "completion_tokens": len(self.found.tokens)}
+        counts = {"completion_tokens": len(self.found.tokens)}
+        counts |= {"prompt_tokens": len(self.prompt)} if self.settings.counts else {}
         return {"usage": counts, "metrics": self.metrics()}
 
     def metrics(self):
@@ -310,7 +315,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, body):
         chat = self.path.endswith("/chat/completions")
-        asked = Prompt(read_messages(body["messages"]), tuple(body.get("tools", ()))) if chat else body["prompt"]
+        settings = self.server.settings
+        template = {**body.get("chat_template_kwargs", {}), **settings.template}
+        asked = body.get("prompt")
+        if chat:
+            asked = Prompt(read_messages(body["messages"]), tuple(body.get("tools", ())), template=template)
         asked = Prompt(text=asked) if isinstance(asked, str) else asked
         sampling = sampling_of(self.server.settings.heard(body))
         if self.server.settings.loose:

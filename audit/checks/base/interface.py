@@ -45,8 +45,10 @@ NO_KEY = "another engine drew the random numbers: no key gives them; law, honour
 LOSSY = "the verifier declares itself lossy; what it emits is not meant to follow the target's law"
 NO_GRAMMAR = "no request has a grammar"
 NO_ANCHOR = NoEvidence("there is no anchor arm: the backend has no reference pass over given tokens")
-EVERYTHING = ArmEvidence(LoopOwner.OWN, 4, frozenset(Part), types.Protocol.CHAIN, drawn=True, promises="everywhere")
-"""Declared evidence of a sampled arm on the native engine: every part is recorded."""
+EVERYTHING = ArmEvidence(
+    LoopOwner.OWN, 4, frozenset(Part) - {Part.IDENTITY}, types.Protocol.CHAIN, drawn=True, promises="everywhere"
+)
+"""Declared evidence of a sampled arm on the native engine: every part but a service's is recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ RANGES: Final[Mapping[str, Range]] = {
     **dict.fromkeys("bias_margin leak_margin margin most_noise position_margin rank_margin".split(), SHARE),
     **dict.fromkeys("half_noise half_tolerance max_numerical max_untriaged tolerance".split(), Range(0.0, 1.0)),
     **dict.fromkeys(
-        "distance_factor lead_factor lead_margin least_distance least_lead least_single times_floor".split(), SIZE
+        "distance_factor lead_factor lead_margin least_distance least_lead least_single tie times_floor".split(), SIZE
     ),
     **dict.fromkeys("max_numerical_per_1000 max_p99_ratio max_single min_speedup min_tokens_per_forward".split(), SIZE),
     **dict.fromkeys("max_findings maximum min_answers min_bits min_decisions min_noise min_positions".split(), COUNT),

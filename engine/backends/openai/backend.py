@@ -26,7 +26,7 @@ from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
 from engine.backends.openai.rate_limit import RateLimiter
-from engine.backends.openai.request import SHARED, body_of, require_known
+from engine.backends.openai.request import SHARED, TEMPLATE, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
 from engine.backends.openai.server_counters import SETTLE, change, counters, finished
@@ -112,6 +112,8 @@ class OpenAIEngine:
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's ids; the method stores the prompt by its ids, because the server receives the prompt itself."""
+        shared = self._parts.settings.body.get(TEMPLATE, {})
+        prompt = replace(prompt, template={**shared, **prompt.template}) if shared else prompt
         ids = self._parts.codec.encode(prompt)
         other = self._parts.prompts.setdefault(ids, prompt)
         if other != prompt:
@@ -228,6 +230,9 @@ class OpenAIEngine:
         facts = request_facts(
             self._parts.settings, request.sampling, asked, answer, read, request.prompt if local else None
         )
+        ours = self._ids(request)
+        if ours is not None and _other_prompt(ours, answer):
+            facts["other_prompt"] = True
         facts |= tool_facts(self._parts.settings, request, asked, answer)
         facts |= judged_facts(request.sampling.structured, answer)
         rules = rules_of(self._parts.settings)
@@ -240,6 +245,14 @@ class OpenAIEngine:
     def _ids(self, request: Request) -> tuple[int, ...] | None:
         """The prompt's tokens if they are the target's own."""
         return None if self._parts.codec.origin is TokenOrigin.CHARACTERS else request.prompt
+
+
+def _other_prompt(ours: Sequence[int], answer: Completion) -> bool:
+    """True if the server names other ids for the prompt, or else another number of them."""
+    if answer.prompt_ids is not None:
+        return tuple(answer.prompt_ids) != tuple(ours)
+    count = answer.usage.get("prompt_tokens")
+    return isinstance(count, int) and count not in (0, len(ours))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams
 
 OFF = SamplingParams()
+TEMPLATE: Final = "chat_template_kwargs"
+"""Key of the arguments of the chat template."""
 SHARED = "shared"
 """The salt of arms that must draw the same numbers as their baseline."""
 
@@ -39,7 +41,9 @@ def body_of(
     form = keys_of(settings, request.sampling.structured)
     sampling = _sampling(settings, request.sampling)
     fixed = settings.dialect.fixed
-    return {"model": model, **asked, **form, **sampling, **fixed, "seed": seed, **special, **settings.body}
+    # the prompt holds those of the body too
+    more = {key: value for key, value in settings.body.items() if key != TEMPLATE or settings.api is not Api.CHAT}
+    return {"model": model, **asked, **form, **sampling, **fixed, "seed": seed, **special, **more}
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +59,8 @@ def seed_of(request: Request, salt: str, bits: int) -> int:
 
 def _chat(settings: OpenAISettings, prompt: Prompt) -> dict[str, Any]:
     told: dict[str, Any] = {"messages": _messages(prompt.messages), **_logprobs(settings)}
+    if prompt.template:
+        told[TEMPLATE] = dict(prompt.template)
     if prompt.tools:
         told["tools"] = [_tool(tool) for tool in prompt.tools]
     if prompt.tools and (choice := choice_of(settings, prompt)) is not None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from engine.backends.interface import Prompt
 from engine.backends.local_target import LocalTarget
@@ -118,7 +118,11 @@ class CharacterCodec:
         """The prompt as it stands in the suite; chats as a JSON document."""
         if prompt.text is not None:
             return self.ids(prompt.text)
-        document = {"messages": list(prompt.messages), **({"tools": list(prompt.tools)} if prompt.tools else {})}
+        document: dict[str, Any] = {
+            "messages": list(prompt.messages),
+            **({"tools": list(prompt.tools)} if prompt.tools else {}),
+        }
+        document |= {"template": dict(prompt.template)} if prompt.template else {}
         return self.ids(json.dumps(document, sort_keys=True, ensure_ascii=False))
 
     def ids(self, text: str) -> tuple[int, ...]:

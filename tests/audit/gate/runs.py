@@ -25,6 +25,8 @@ CLAIMS = {
     "acceptance_theory": "acceptance",
     "liveness": "liveness",
     "configuration": "configuration",
+    "identity": "identity",
+    "surface_parity": "surface",
     "reconciliation": "evidence",
     "accounting": "accounting",
     "honoured": "parameters",

@@ -49,8 +49,8 @@ ASKED = {
         ("configuration", "reconciliation", "accounting", "law", "honoured", "acceptance_theory"),
     ),
     "endpoint": (
-        ("liveness", "configuration", "reconciliation", "greedy_equality"),
-        ("liveness", "configuration", "reconciliation", "two_sample", "seed"),
+        ("liveness", "configuration", "surface_parity", "reconciliation", "greedy_equality"),
+        ("liveness", "configuration", "surface_parity", "reconciliation", "two_sample", "seed"),
     ),
 }
 """The checks of a greedy and of a sampled arm, by policy."""
@@ -162,3 +162,20 @@ def test_a_policy_does_not_allow_the_run_of_an_engine_that_shows_less():
     """Each policy asks for what the others' engines do not show or their suites do not check."""
     for name, other in (("standard", "vllm"), ("vllm", "endpoint"), ("transformers", "vllm"), ("endpoint", "standard")):
         assert judged(name, clean(other)).answer is Decision.CANNOT_DECIDE
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_arms_of_a_service_need_one_certified_identity(name):
+    base = clean(name)
+    arms = tuple(replace(item, effective=item.effective.with_fact("url", "http://a/v1")) for item in base.run.arms)
+    answered = replace(base, run=replace(base.run, arms=arms))
+    found = judged(name, answered)
+    assert found.answer is Decision.CANNOT_DECIDE
+    assert {reason.requirement for reason in found.reasons} == {"one_identity"}
+    for verdict, answer in (
+        (Verdict.CERTIFIED, judged(name, base).answer),
+        (Verdict.INCONCLUSIVE, Decision.CANNOT_DECIDE),
+        (Verdict.FAULT, Decision.BLOCK),
+    ):
+        seen = [check(item.name, "identity", verdict) for item in answered.candidates]
+        assert judged(name, replace(answered, checks=[*answered.checks, *seen])).answer is answer

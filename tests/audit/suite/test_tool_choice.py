@@ -130,3 +130,19 @@ def test_a_demanded_call_beside_what_contradicts_it_is_one_line(tmp_path, rows, 
 def test_calls_are_judged_by_default_where_tools_are_offered(tmp_path, rows, arm, judged):
     (made,) = suite_of(tmp_path, rows, arm=arm).arms
     assert ("tool_call_equality" in made.checks) is judged
+
+
+def test_arguments_of_the_template_add_up_and_belong_to_messages(tmp_path):
+    rows = [{"chat_template_kwargs": {"b": 3, "c": 4}}, {}]
+    suite = suite_of(
+        tmp_path, rows, workload={"chat_template_kwargs": {"b": 2}}, chat_template_kwargs={"a": 1, "b": 1}, **SERVED
+    )
+    assert [case.template for case in suite.cases] == [{"a": 1, "b": 3, "c": 4}, {"a": 1, "b": 2}]
+    (tmp_path / "rows.jsonl").write_text('{"id": "r", "prompt": "x"}')
+    path = tmp_path / "suite.yaml"
+    assert load_suite(path).cases[0].template == {}
+    (tmp_path / "rows.jsonl").write_text('{"id": "r", "prompt": "x", "chat_template_kwargs": {}}')
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: chat_template_kwargs need the chat template"):
+        load_suite(path)
+    with pytest.raises(UserError, match="add_generation_prompt"):
+        suite_of(tmp_path, rows, chat_template_kwargs={"add_generation_prompt": False}, **SERVED)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.backends.interface import Prompt
 from engine.backends.tokenizer import chat_text, tokens_by
-from engine.core.errors import ModelError
+from engine.core.errors import InvalidRequest, ModelError
 from engine.models.files.folder import bundled_folder
 
 MESSAGES = ({"role": "user", "content": "Hello"},)
@@ -60,3 +60,15 @@ def test_a_template_that_loops_is_ended(tokenizer):
         tokenizer.chat_template = kept
     assert time.monotonic() - began < 60
     assert sys.gettrace() is before
+
+
+def test_arguments_reach_the_template_and_its_own_are_refused(tokenizer):
+    read = tokens_by(tokenizer, "./theirs")
+    kept, tokenizer.chat_template = tokenizer.chat_template, "{% if loud %}A{% else %}B{% endif %}"
+    try:
+        loud, quiet = (read.decode(read.encode(Prompt(MESSAGES, template={"loud": way}))) for way in (True, False))
+        assert (loud, quiet) == ("A", "B")
+        with pytest.raises(InvalidRequest, match="chat_template_kwargs may not set add_generation_prompt"):
+            read.encode(Prompt(MESSAGES, template={"add_generation_prompt": False}))
+    finally:
+        tokenizer.chat_template = kept
