@@ -117,7 +117,7 @@ class Detectors:
             return None
         if unit is None:
             return NO_LENGTH
-        return TOO_LONG if (reading.drafted or 0) > unit * (reading.drafts or 0) else None
+        return TOO_LONG if reading.drafts is not None and (reading.drafted or 0) > unit * reading.drafts else None
 
     def _extend(
         self, detectors: _ModelDetectors, readings: Sequence[WatchReading], unit: float

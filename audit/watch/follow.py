@@ -14,7 +14,7 @@ from audit.watch.growth import reading
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.server_counters import ServerCounters, by_label, by_model, counters_of
 
-UNKNOWN_PAGE: Final = "the page has none of the counters of vLLM, SGLang or audit serve"
+UNKNOWN_PAGE: Final = "the page has none of the counters of vLLM, llama.cpp, TensorRT-LLM, SGLang or audit serve"
 ABSENT: Final = "the page does not name the model any more"
 
 
@@ -31,6 +31,11 @@ class Look:
         """True if the page counts drafts, or has gauges of them, for some model."""
         counted = (json.loads(other.counters) for other in self.readings if other.counters is not None)
         return any(item["drafted"] is not None or item["length"] is not None for item in counted)
+
+    @property
+    def tested(self) -> bool:
+        """True if the detectors of some model took a reading."""
+        return any(item.gap is None and item.label is None and item.drafted is not None for item in self.readings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +82,15 @@ class Follower:
             page = self._fetch()
         except AttemptError as error:
             return self._stored(clock(), [WatchReading("", clock(), gap=str(error))], known)
-        at, models = clock(), by_model(page)
+        draft = self._watch.settings.unit
+        at, models = clock(), by_model(page, draft)
         if not models:
             return self._stored(at, [WatchReading("", at, gap=UNKNOWN_PAGE)], known)
         readings = [self.detectors.judged(self._read(model, None, at, now)) for model, now in models.items()]
         gone = {model for model, label in self._before if label is None} - models.keys()
         readings += [WatchReading(model, at, gap=ABSENT) for model in sorted(gone)]
         for name in self._by:
-            parts = by_label(page, name).items()
+            parts = by_label(page, name, draft).items()
             readings += [self._read(model, f"{name}={value}", at, now) for (model, value), now in parts]
         look = self._stored(at, readings, known)
         return look if self._canary is None else self._replayed(self._canary, look, models, clock)

@@ -11,7 +11,9 @@ from engine.backends.openai.server_counters import ServerCounters, latency
 K = TypeVar("K", int, str)
 PLAIN: Final = ("drafts", "drafted", "accepted", "requests", "errors")
 FIRST: Final = "the first reading: nothing to compare with"
-GAUGES: Final = "the server counts no drafted and accepted tokens, it has gauges only (SGLang)"
+GAUGES: Final = (
+    "the server counts no drafted and accepted tokens and does not tell how long a draft is; add --unit TOKENS"
+)
 OFF: Final = "the server reports no speculation counters, or speculation is off"
 TORN: Final = "more tokens accepted than drafted: the page is not of one moment"
 NO_CLOCK: Final = "no time passed since the reading before"

@@ -67,7 +67,11 @@ class WatchedServer:
 
     def page(self) -> str:
         """The page of counters; raises `AttemptError`."""
-        return self.endpoint.get(self.address, self.timeout)
+        text = self.endpoint.get(self.address, self.timeout)
+        if text.lstrip()[:1] not in ("[", "{"):
+            return text
+        # TensorRT-LLM has JSON at the usual address
+        return self.endpoint.get(f"{self.address.removesuffix('/metrics')}/prometheus/metrics", self.timeout)
 
     def answer(self, path: str, body: Mapping[str, Any]) -> Any:
         """The answer to one request; raises `AttemptError`."""
@@ -141,12 +145,12 @@ def command(
 ) -> None:
     """Follow the /metrics of the live server at URL, and alarm when acceptance fell.
 
-    Reads the counters of vLLM and of `audit serve`, and the gauges of SGLang, by model. Every reading is stored. With
-    --canary the same requests are sent after every reading, and changed answers are reported. Without --run and
+    Reads the counters of vLLM, llama.cpp, TensorRT-LLM, SGLang and `audit serve`, by model. Every reading is stored.
+    With --canary the same requests are sent after every reading, and changed answers are reported. Without --run and
     --reference nothing is tested. The test is valid at any time: on traffic whose acceptance keeps the reference, at
     most --false-alarms alarms are expected in 30 days. An alarm says that acceptance fell, not why.
 
-    Exit codes: 0 no alarm, 1 an alarm, 2 invalid input, 3 nothing could be read.
+    Exit codes: 0 no alarm, 1 an alarm, 2 invalid input, 3 nothing could be read, or nothing compared with a reference.
     """
     # imported late: the help needs neither numpy nor an HTTP library
     from audit.store import Store
@@ -274,13 +278,13 @@ def _watch(
     canary = Canary(parts.canary, server.answer, lambda: by_model(server.page())) if parts.canary else None
     follower = Follower(store, watch, server.page, canary, parts.by)
     note(f"watch {watch.id}: {settings.url}, {_tested(settings)}")
-    alarms = read = 0
+    alarms = read = tested = 0
     with _stopped() as stop:
         end, planned = time.monotonic() + until, time.monotonic()
         while True:
             look = follower.look(lambda: datetime.now(UTC))
             _report(watch, follower, look, outputs)
-            alarms, read = alarms + len(look.alarms), read + look.read
+            alarms, read, tested = alarms + len(look.alarms), read + look.read, tested + look.tested
             # from a fixed plan, so that slow answers do not stretch the interval
             planned = max(planned + settings.interval_s, time.monotonic())
             if planned > end or stop.wait(planned - time.monotonic()):
@@ -289,6 +293,8 @@ def _watch(
         return 1
     if not read:
         raise CannotDecide(f"{settings.url}: nothing could be read: {look.readings[-1].gap}")
+    if not tested and (settings.reference is not None or settings.rise_reference is not None):
+        raise CannotDecide(f"{settings.url}: nothing was tested: {look.readings[0].gap}")
     return 0
 
 

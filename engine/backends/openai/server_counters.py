@@ -1,7 +1,8 @@
 """A server's counters from its page in Prometheus' text format, before and after: speculation, requests, latencies.
 
-`by_model` reads the names of vLLM and SGLang; `audit serve` uses vLLM's. Samples of one model, over engines and ranks,
-are added. SGLang counts no drafted and accepted tokens: it has gauges of its last report, which are kept as such.
+`by_model` reads the names of vLLM, llama.cpp, TensorRT-LLM and SGLang; `audit serve` uses vLLM's. Samples of one model,
+over engines and ranks, are added. SGLang counts generated tokens and calls of its target instead of drafted and
+accepted tokens: a call emits what it accepts and one more, and a request's first token comes without a call.
 
 `counters` reads every sample of speculation of the whole server, including other clients' requests.
 """
@@ -21,20 +22,28 @@ DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 SPELLED: Final[Mapping[str, str]] = {
-    DRAFTS: "drafts",
+    **{
+        name.replace("vllm:", prefix): key
+        for prefix in ("vllm:", "llamacpp:", "trtllm_")
+        for name, key in ((DRAFTS, "drafts"), (DRAFTED, "drafted"), (ACCEPTED, "accepted"))
+    },
     "sglang:spec_verify_calls_total": "drafts",
-    DRAFTED: "drafted",
-    ACCEPTED: "accepted",
+    "sglang:generation_tokens_total": "generated",
     "vllm:request_success_total": "requests",
+    "trtllm_request_success_total": "requests",
     "sglang:num_requests_total": "requests",
     "sglang:num_aborted_requests_total": "errors",
 }
 """The counter of each name."""
 LATENCIES: Final = frozenset(("vllm:e2e_request_latency_seconds_bucket", "sglang:e2e_request_latency_seconds_bucket"))
 ACTIVE: Final = frozenset(
-    ("vllm:num_requests_running", "vllm:num_requests_waiting", "sglang:num_running_reqs", "sglang:num_queue_reqs")
+    (
+        *("vllm:num_requests_running", "vllm:num_requests_waiting", "sglang:num_running_reqs", "sglang:num_queue_reqs"),
+        *("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    )
 )
-LENGTH: Final = "sglang:spec_accept_length"
+OF_SGLANG: Final = {"sglang:spec_accept_length": "length", "sglang:spec_num_draft_tokens": "verified"}
+"""Its gauges: tokens that a call emits, and tokens that it verifies."""
 SETTLE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further look at counters that do not have the last answer yet."""
 STARTED: Final = "process_start_time_seconds"
@@ -60,6 +69,7 @@ class ServerCounters:
         positions: accepted tokens by place in the draft, from 0.
         latencies: requests that took at most that many seconds, by the bucket's end as the page writes it.
         length: SGLang's own acceptance length.
+        unit: the length of its drafts.
         active: requests in progress at the moment of the page, those that wait included.
         started: when the process started, in seconds of its clock.
     """
@@ -72,18 +82,19 @@ class ServerCounters:
     errors: float | None = None
     latencies: Mapping[str, float] = field(default_factory=dict)
     length: float | None = None
+    unit: int | None = None
     active: float | None = None
     started: float | None = None
 
     @property
     def counts_drafts(self) -> bool:
         """True if drafted and accepted tokens are counted."""
-        return self.drafts is not None and self.drafted is not None and self.accepted is not None
+        return self.drafted is not None and self.accepted is not None
 
     @property
     def draft_length(self) -> int | None:
         """The most tokens of a draft: the number of positions that the server counts."""
-        return max(self.positions) + 1 if self.positions else None
+        return max(self.positions) + 1 if self.positions else self.unit
 
     def to_json(self) -> str:
         """The counters as JSON text."""
@@ -96,20 +107,23 @@ def counters_of(document: Any) -> ServerCounters:
     return ServerCounters(**{**document, "positions": positions})
 
 
-def by_model(page: str) -> dict[str, ServerCounters]:
+def by_model(page: str, draft: float | None = None) -> dict[str, ServerCounters]:
     """The counters of each model that the page names; empty if it has none of the known names.
 
+    `draft` is the length of SGLang's drafts where the page does not tell it.
     Lines that are not samples, and values that are no finite count, are skipped.
     """
-    return _grouped(page, lambda labels: labels.get("model_name", ""))
+    return _grouped(page, lambda labels: labels.get("model_name", ""), draft)
 
 
-def by_label(page: str, name: str) -> dict[tuple[str, str], ServerCounters]:
+def by_label(page: str, name: str, draft: float | None = None) -> dict[tuple[str, str], ServerCounters]:
     """As `by_model`, by model and value of another label; samples without the label are left out."""
-    return _grouped(page, lambda labels: (labels.get("model_name", ""), labels[name]) if name in labels else None)
+    return _grouped(
+        page, lambda labels: (labels.get("model_name", ""), labels[name]) if name in labels else None, draft
+    )
 
 
-def _grouped(page: str, key: Callable[[Mapping[str, str]], K | None]) -> dict[K, ServerCounters]:
+def _grouped(page: str, key: Callable[[Mapping[str, str]], K | None], draft: float | None) -> dict[K, ServerCounters]:
     made: dict[K, dict[str, Any]] = {}
     started = None
     for name, labels, value in _samples(page):
@@ -119,8 +133,22 @@ def _grouped(page: str, key: Callable[[Mapping[str, str]], K | None]) -> dict[K,
         elif group is not None and (group in made or len(made) < MOST_MODELS):
             _take(made, group, name, labels, value)
     # a gauge alone counts nothing
-    counted = {group: values for group, values in made.items() if values.keys() - {"active"}}
-    return {group: ServerCounters(**values, started=started) for group, values in counted.items()}
+    counted = {group: values for group, values in made.items() if values.keys() - {"active", "generated"}}
+    return {group: ServerCounters(**_counted(values, draft), started=started) for group, values in counted.items()}
+
+
+def _counted(values: dict[str, Any], draft: float | None) -> dict[str, Any]:
+    """The counters with SGLang's drafted and accepted tokens, if its page or `draft` tells the length of its drafts."""
+    generated, verified = values.pop("generated", None), values.pop("verified", None)
+    calls = values.get("drafts")
+    if generated is None or calls is None or "drafted" in values:
+        return values
+    # one of the tokens that a call verifies is no draft
+    told = verified - 1 if verified else draft
+    accepted = generated - calls - values.get("requests", 0.0)
+    if told and accepted >= 0:
+        values |= {"drafted": calls * told, "accepted": accepted, "unit": int(told)}
+    return values
 
 
 def _take(made: dict[K, dict[str, Any]], group: K, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -130,14 +158,14 @@ def _take(made: dict[K, dict[str, Any]], group: K, name: str, labels: Mapping[st
             _add(made[group], "errors", value)
         elif "finished_reason" in labels:
             _add(made[group], "errors", 0.0)
-    elif name == POSITIONS and re.fullmatch(r"[0-9]{1,3}", labels.get("position", "")):
+    elif name in (POSITIONS, of_llama(POSITIONS)) and re.fullmatch(r"[0-9]{1,3}", labels.get("position", "")):
         _add(made.setdefault(group, {}).setdefault("positions", {}), int(labels["position"]), value)
     elif name in LATENCIES and "le" in labels:
         _add(made.setdefault(group, {}).setdefault("latencies", {}), labels["le"], value)
     elif name in ACTIVE:
         _add(made.setdefault(group, {}), "active", value)
-    elif name == LENGTH:
-        made.setdefault(group, {})["length"] = value
+    elif name in OF_SGLANG:
+        made.setdefault(group, {})[OF_SGLANG[name]] = value
 
 
 def _add(values: dict[Any, float], key: Any, value: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +98,35 @@ def vllm_page(drafts, accepted, model="m", gamma=4, requests=0, aborted=0, start
         f"process_start_time_seconds {started}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def llama_page(drafts, accepted):
+    """A page of llama.cpp's server, whose names have no label of the model."""
+    return re.sub(
+        r'engine="0",model_name="m",?|\\{engine="0",model_name="m"\\}', "", vllm_page(drafts, accepted)
+    ).replace("vllm:", "llamacpp:")
+
+
+def tensorrt_page(drafts, accepted):
+    """The page of TensorRT-LLM, which counts no drafts, only their tokens."""
+    name, label = "trtllm_spec_decode_num", 'engine_type="pytorch",model_name="m"'
+    return (
+        f"{name}_draft_tokens_total{{{label}}} {4.0 * drafts}\n"
+        f"{name}_accepted_tokens_total{{{label}}} {float(accepted)}\n"
+        f'trtllm_request_success_total{{{label},finished_reason="length"}} {drafts / 10}\n'
+    )
+
+
+def sglang_page(calls, accepted, *, gauge=False):
+    """A page of SGLang after `calls` of the target, in requests of ten calls; `gauge` tells how long a draft is."""
+    label, requests = 'model_name="s",engine_type="unified"', calls // 10
+    lines = [
+        f"sglang:spec_verify_calls_total{{{label}}} {float(calls)}",
+        f"sglang:generation_tokens_total{{{label}}} {float(calls + accepted + requests)}",
+        f'sglang:num_requests_total{{model_name="s"}} {float(requests)}',
+        f"sglang:spec_accept_length{{{label}}} 1.0",
+    ]
+    return "\n".join(lines + [f"sglang:spec_num_draft_tokens{{{label}}} 5.0"] * gauge) + "\n"
 
 
 SGLANG = """\

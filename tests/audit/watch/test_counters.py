@@ -104,3 +104,16 @@ def test_a_page_of_sglang_has_gauges_and_no_counts():
     found = only(SGLANG)
     assert (found.drafts, found.length, found.requests, found.counts_drafts) == (400, 3.25, 12, False)
     assert found == ServerCounters(drafts=400.0, requests=12.0, length=3.25)
+
+
+def test_sglang_counts_by_generated_tokens_where_a_draft_has_a_known_length():
+    counted = SGLANG + 'sglang:generation_tokens_total{model_name="s"} 1312.0\n'
+    assert not only(counted).counts_drafts
+    (found,) = by_model(counted, 4).values()
+    assert (found.drafts, found.drafted, found.accepted, found.draft_length) == (400, 1600, 900, 4)
+    # the page's own length comes first, and one of the tokens that a call verifies is no draft
+    told = counted + 'sglang:spec_num_draft_tokens{model_name="s"} 4.0\n'
+    (found,) = by_model(told, 7).values()
+    assert (found.drafted, found.draft_length) == (1200, 3)
+    torn = counted.replace("1312.0", "300.0")
+    assert not next(iter(by_model(torn, 4).values())).counts_drafts

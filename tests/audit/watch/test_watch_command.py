@@ -19,7 +19,15 @@ from audit.stats.clusters import ratio_interval
 from audit.store import RunStatus, Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill_finished, generation, start
-from tests.audit.watch.metrics_server import SGLANG, Answer, metrics_server, vllm_page
+from tests.audit.watch.metrics_server import (
+    SGLANG,
+    Answer,
+    llama_page,
+    metrics_server,
+    sglang_page,
+    tensorrt_page,
+    vllm_page,
+)
 
 OFF = "\n".join(line for line in vllm_page(1, 1).splitlines() if "spec" not in line)
 
@@ -53,7 +61,7 @@ def test_each_reading_goes_on_with_the_series_and_a_fall_is_an_alarm(store):
     with metrics_server(*growing(0.7, 6), *growing(0.5, 6, begin=(3000, 8400))) as server:
         results = [once(server, store, "--reference", "0.65") for _ in range(12)]
     codes = [result.exit_code for result in results]
-    assert codes[:6] == [0] * 6
+    assert codes[:6] == [3, *[0] * 5]
     assert 1 in codes[6:9]
     first = codes.index(1)
     assert "ALARM m: acceptance fell below 0.650" in results[first].stderr
@@ -89,8 +97,8 @@ def test_a_restart_is_marked_and_its_growth_counted(store):
         Answer(vllm_page(200, 560, started=1.8e9)),
     ]
     with metrics_server(*pages) as server:
-        for _ in pages:
-            assert once(server, store, "--reference", "0.6").exit_code == 0
+        codes = [once(server, store, "--reference", "0.6").exit_code for _ in pages]
+    assert codes == [3, 0, 0]
     assert rows(store, "drafted, restarted, gap IS NULL")[1:] == [(400, 1, 1), (400, 0, 1)]
 
 
@@ -123,16 +131,49 @@ def test_a_gap_between_readings_loses_no_counts(store):
     before, after = growing(0.7, 2)
     with metrics_server(before, Answer("down", status=503), after) as server:
         codes = [once(server, store, "--reference", "0.6").exit_code for _ in range(3)]
-    assert codes == [0, 3, 0]
+    assert codes == [3, 3, 0]
     assert [row[0] for row in rows(store, "drafted")] == [None, None, 2000]
 
 
 @pytest.mark.medium
-def test_sglang_has_a_series_and_no_test(store):
+def test_sglang_without_the_length_of_its_drafts_has_a_series_and_no_test(store):
     with metrics_server(Answer(SGLANG)) as server:
         assert [once(server, store).exit_code for _ in range(2)] == [0, 0]
+        found = once(server, store, "--reference", "0.6")
     assert rows(store, "acceptance_length, drafted")[1] == (3.25, None)
-    assert "gauges only" in rows(store, "gap")[1][0]
+    assert "add --unit" in rows(store, "gap")[1][0]
+    assert found.exit_code == 3
+    assert "nothing was tested" in found.stderr
+
+
+OTHERS = {
+    "llama.cpp": (llama_page, ()),
+    "TensorRT-LLM": (tensorrt_page, ("--unit", "4")),
+    "SGLang": (lambda calls, kept: sglang_page(calls, kept, gauge=True), ()),
+    "SGLang with a unit": (sglang_page, ("--unit", "4")),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("server", OTHERS)
+def test_a_fall_is_an_alarm_on_every_server_that_counts(store, server):
+    page, options = OTHERS[server]
+    rng, calls, kept, pages = np.random.default_rng(3), 0, 0, []
+    for rate in [0.73] * 4 + [0.0] * 3:
+        calls, kept = calls + 500, kept + int(rng.binomial(2000, rate))
+        pages.append(Answer(page(calls, kept)))
+    with metrics_server(*pages) as running:
+        codes = [once(running, store, "--reference", "0.6", *options).exit_code for _ in pages]
+    assert codes[:4] == [3, 0, 0, 0]
+    assert 1 in codes[4:]
+    assert rows(store, "drafted, gap")[1] == (2000, None)
+
+
+def test_the_prometheus_page_of_tensorrt_llm_is_found_behind_its_json(store):
+    with metrics_server(Answer("[]"), Answer(tensorrt_page(10, 20))) as running:
+        found = once(running, store)
+    assert found.exit_code == 0
+    assert "the first reading" in rows(store, "gap")[0][0]
 
 
 def of_domains(chat, code, started=1.7e9):
@@ -156,7 +197,7 @@ def test_each_value_of_a_label_has_a_series_and_only_the_whole_is_tested(store):
     with metrics_server(*pages) as server:
         codes = [once(server, store, "--reference", "0.001", "--by", "domain").exit_code for _ in pages]
         shown = invoke("watch", server.url, "--show", "--store", store)
-    assert codes == [0] * 4
+    assert codes == [3, 0, 0, 0]
 
     def series(label):
         found = rows(store, "drafted, accepted, restarted, fall IS NULL, label", "watch_reading")
@@ -181,7 +222,7 @@ def test_a_label_that_no_sample_has_gives_no_series(store):
 def test_drafts_longer_than_the_unit_are_no_evidence(store):
     with metrics_server(*growing(0.2, 3)) as server:
         codes = [once(server, store, "--reference", "0.6", "--unit", "3").exit_code for _ in range(3)]
-    assert codes == [0, 0, 0]
+    assert codes == [3, 3, 3]
     assert {row[0] for row in rows(store, "gap")[1:]} == {
         "drafts are longer than the unit; begin another watch with a larger --unit"
     }
@@ -199,7 +240,9 @@ def test_the_reference_is_the_lower_bound_of_a_run(store):
     expected = ratio_interval(kept, drafted, np.arange(12), 0.98).low
     with metrics_server(Answer(vllm_page(1, 1))) as server:
         for tolerance in ("0", "0.5"):
-            assert once(server, store, "--run", many, "--tolerance", tolerance).exit_code == 0
+            found = once(server, store, "--run", many, "--tolerance", tolerance)
+            assert found.exit_code == 3
+            assert "nothing was tested: the first reading" in found.stderr
         refused = [once(server, store, "--run", few), once(server, store, "--run", many, "--arm", "base")]
     (whole, half) = rows(store, "reference, reference_from", "watch")
     assert whole[0] == pytest.approx(expected)
@@ -321,7 +364,7 @@ def alarmed(store, receiver, key_file, *more):
 @pytest.mark.medium
 def test_an_alarm_is_posted_signed(store, receiver, key_file):
     results = alarmed(store, receiver, key_file)
-    assert max(result.exit_code for result in results) == 1
+    assert 1 in {result.exit_code for result in results}
     headers, body = receiver.got[0]
     stamp = headers["X-Specaudit-Timestamp"]
     wanted = hmac.new(b"0123456789abcdef0123", stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
@@ -337,7 +380,7 @@ def test_a_webhook_that_fails_does_not_lose_the_alarm(store, receiver, key_file,
     monkeypatch.setattr(time, "sleep", lambda _: None)
     receiver.status = 500
     results = alarmed(store, receiver, key_file)
-    assert max(result.exit_code for result in results) == 1
+    assert 1 in {result.exit_code for result in results}
     assert "the alarm was not delivered: status 500" in "".join(result.stderr for result in results)
     assert len(receiver.got) % 3 == 0
     assert "fall" in {row[0] for row in rows(store, "alarm")}
