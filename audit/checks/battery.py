@@ -69,7 +69,7 @@ def _claims(arm: ArmOutline) -> tuple[str, ...]:
     """The claims that the arm's evidence level can judge."""
     if arm.level < DECISIONS:
         own = ("coupled_equality", "bitwise") if arm.level else ()
-        return (*TOKENS, *own) if arm.ours else (*TOKENS, *FOREIGN, *SERVED)
+        return (*TOKENS, *own) if arm.ours else (*TOKENS, *FOREIGN, *(SERVED if arm.shown.seeded else ()))
     if not arm.ours:
         return (*CLAIMS, *FOREIGN)
     return (*CLAIMS, *(OURS if arm.level > DECISIONS else OURS[1:]))

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check
+from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
@@ -49,10 +49,20 @@ class CompanionComparison:
         return upper_bound(self.real, self.n)
 
 
+UNSEEDED = "the requests carry no seed (engine.seeds: none)"
+
+
 def _applies(evidence: Evidence) -> str | None:
+    if evidence.candidate.effective.facts.get("seeds") == "none":
+        return UNSEEDED
     if not any(kind in evidence.companions for kind in ARMS):
         return NoEvidence("there is no arm repeat, alone or reversed to compare with")
     return None
+
+
+def _foresee(params: Params, design: Design) -> str | None:
+    del params
+    return None if design.shown.seeded else UNSEEDED
 
 
 def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
@@ -153,6 +163,7 @@ CHECK = Check(
     defaults={"margin": 0.3, "alpha": 0.001, "max_untriaged": 0.5, "arms": [str(kind) for kind in ARMS]},
     run=_run,
     applies=_applies,
+    foresee=_foresee,
     null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",
     effect="share of requests that differ",
     plan=plan_requests,

@@ -197,7 +197,8 @@ TABLE: Final[Mapping[Quantity, KnownAccounts]] = {
         ),
     ),
     Quantity.SEEDS: KnownAccounts(
-        _all(_drawn, _foreign, lambda arm: arm.level < 3), (Account("another run", ("same_seed", "seed"), _always),)
+        _all(_drawn, _foreign, lambda arm: arm.level < 3 and arm.shown.seeded),
+        (Account("another run", ("same_seed", "seed"), _always),),
     ),
     Quantity.TOKENS: KnownAccounts(
         _always,

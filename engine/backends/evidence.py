@@ -89,6 +89,7 @@ class ArmEvidence:
     reported.
     shape: `chain` or `tree`, of the drafts.
     shares: drafts depend on other requests too.
+    seeded: requests carry seeds, so that equal ones can repeat their tokens.
     steady: every draft is as long as gamma and the request's end allow (`engine.core.steady.SteadyDrafts`).
     """
 
@@ -102,6 +103,7 @@ class ArmEvidence:
     shape: str = "chain"
     shares: bool = False
     steady: bool = False
+    seeded: bool = True
 
     def gives(self, part: Part) -> bool:
         """True if the record or the backend itself provides the part."""

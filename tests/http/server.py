@@ -25,6 +25,8 @@ from tests.http.calls import read_calls, read_messages, streamed_calls
 from tests.http.script import Misdeed, Script
 
 MODEL = "bundled"
+SWITCH = "speculative.n_max"
+"""Key of a body that turns drafts off with 0, as in llama.cpp."""
 WORDS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.STOP: "stop"}
 
 
@@ -45,18 +47,18 @@ class Engine:
     drafted: int = 0
     accepted: int = 0
 
-    def _backend(self, sampling):
-        if not self.gamma:
+    def _backend(self, sampling, plain):
+        if plain or not self.gamma:
             return self.backend.arm(EngineSpec(Protocol.GREEDY if sampling.greedy else Protocol.GUMBEL, rows=1))
         rule = Protocol.GREEDY if sampling.greedy else self.rule
         level, fault = RecordLevel.FULL, self.fault
         plan = EngineSpec(rule, "draft_model", self.gamma, "draft", rows=1, level=level, fault=fault)
         return self.backend.arm(plan)
 
-    def generate(self, prompt, sampling, seed):
-        """One generation, with its trace."""
+    def generate(self, prompt, sampling, seed, *, plain=False):
+        """One generation, with its trace; `plain` without drafts."""
         with self.lock:
-            engine = self._backend(sampling)
+            engine = self._backend(sampling, plain)
             ids = engine.encode(prompt) if isinstance(prompt, Prompt) else tuple(prompt)
             (found,) = engine.generate([Request(f"r{seed}", self.read(ids), sampling, seed)])
             trace = decode(found.trace)
@@ -76,6 +78,7 @@ class Settings:
     loose: it ignores grammars.
     heard: the request as it reaches the engine.
     told: the log-probabilities of the answer's tokens, as it gives them.
+    deaf: it drafts although a request turns drafts off.
     counts: it counts the prompt's tokens.
     template: arguments of the chat template that it sets by itself.
     versions: its version at each look; the last one stays.
@@ -92,6 +95,7 @@ class Settings:
     told: Callable = list
     calls: str = ""
     counts: bool = True
+    deaf: bool = False
     template: dict = field(default_factory=dict)
     versions: list = field(default_factory=lambda: ["0.0.test"])
     metrics: bool = True
@@ -324,7 +328,11 @@ class Handler(BaseHTTPRequestHandler):
         sampling = sampling_of(self.server.settings.heard(body))
         if self.server.settings.loose:
             sampling = replace(sampling, structured=None)
-        found, trace = self.server.engine.generate(asked, sampling, body.get("seed", 0))
+        with self.server.lock:
+            self.server.unseeded += 1
+            seed = body.get("seed", self.server.unseeded)
+        plain = body.get(SWITCH) == 0 and not settings.deaf
+        found, trace = self.server.engine.generate(asked, sampling, seed, plain=plain)
         decoded = self.server.decode
         # what each token adds to the text: a character of several tokens comes with its last
         texts = ["", *(decoded(found.tokens[: i + 1]) for i in range(len(found.tokens)))]
@@ -376,6 +384,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.engine, self.settings, self.decode = engine, settings, decode
         self.lock = threading.Lock()
+        self.unseeded = 0
 
     def handle_error(self, request, client_address):
         """Clients that went away are part of the tests."""

@@ -134,6 +134,49 @@ def test_a_field_that_only_the_stream_loses_is_a_fault(audit):
     assert "token_ids: in the whole answer, missing in the streamed one" in found.verdicts()["surface_parity"].summary
 
 
+SWITCHED = {"server: vllm": "server: vllm, baseline_body: {speculative.n_max: 0}, backoff_s: 0.01"}
+
+
+@pytest.fixture
+def switched(serve, tmp_path):
+    """Runs the greedy suite at one address whose requests turn speculation off."""
+
+    def run(**settings):
+        with serve(gamma=3, **settings) as server:
+            return run_suite("greedy", server.url, server.url, tmp_path, **(MORE | SWITCHED))
+
+    return run
+
+
+def test_one_server_that_each_request_switches_is_enough(switched):
+    found = switched()
+    assert found.code == 0, found.output
+    told = found.verdicts()["configuration"]
+    assert told.summary == "all 1 requested settings are in effect, and 1 of its requests"
+
+
+def test_a_server_that_drafts_although_it_is_told_not_to_is_found(switched):
+    found = switched(deaf=True)
+    assert found.code == 1
+    assert "speculation: requested False, effective True" in found.verdicts()["configuration"].summary
+
+
+def test_without_counters_nobody_knows_whether_the_plain_arm_drafted(switched):
+    found = switched(metrics=False)
+    assert found.code == 3
+    assert "not read back" in found.verdicts()["configuration"].summary
+
+
+def test_requests_without_seeds_are_judged_by_their_law_alone(audit):
+    unseeded = {"server: vllm": "server: vllm, seeds: none, backoff_s: 0.01"}
+    found, gate = audit("sampling", more=unseeded.items())
+    verdicts = found.verdicts()
+    assert verdicts["seed"].verdict is Verdict.NOT_RUN
+    assert "carry no seed" in verdicts["seed"].summary
+    assert verdicts["two_sample"].verdict is not Verdict.NOT_RUN
+    assert "seed" in gate.stdout
+
+
 def test_what_both_servers_lack_is_no_difference(audit):
     found, _ = audit(plain={"ids": False}, ids=False)
     assert found.verdicts()["surface_parity"].verdict is Verdict.CERTIFIED

@@ -64,7 +64,7 @@ def _speculative(trace: Trace, arm: ArmRecord) -> dict[Quantity, bool]:
         Quantity.DECISIONS: decided and len(trace.examined_node) > 0,
         Quantity.DRAFT_ROWS: decided and bool(np.any(trace.q_kind == QKind.FULL)),
         Quantity.NUMBERS: drawn and arm.ours and arm.level >= Level.L1,
-        Quantity.SEEDS: drawn and not arm.ours and not decided,
+        Quantity.SEEDS: drawn and not arm.ours and not decided and arm.effective.facts.get("seeds") != "none",
     }
 
 

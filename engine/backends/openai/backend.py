@@ -24,7 +24,7 @@ from engine.backends.local_target import LocalTarget
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
-from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts
+from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts, switched
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, TEMPLATE, body_of, require_known
 from engine.backends.openai.response import Completion
@@ -183,6 +183,8 @@ class OpenAIEngine:
             after = self._page(endpoint)
         grown = {**change(counters(before), counters(after)), "requests": sent, **finished(before, after)}
         counted = {"server_counters": grown} if counters(after) else {}
+        if self._parts.settings.baseline_body:
+            counted |= switched(self._plan.proposer is not None, drafted, counted.get("server_counters", {}), sent)
         return counted | ({} if self._parts.served.version is None else {VERSION_AFTER: endpoint.version()})
 
     def _page(self, endpoint: Endpoint) -> str:
@@ -193,7 +195,8 @@ class OpenAIEngine:
         settings, served = self._parts.settings, self._parts.served
         salt = SHARED if self._plan.proposer is None or self._protocol is Protocol.GUMBEL else "candidate"
         prompt = self._parts.prompts[request.prompt]
-        body = body_of(settings, served.model, prompt, self._ids(request), request, salt)
+        more = settings.baseline_body if self._plan.proposer is None else {}
+        body = body_of(settings, served.model, prompt, self._ids(request), request, salt, more)
         asked = asking.ask(request.id, body)
         observed = ForeignEngine(
             vocabulary=self._parts.codec.vocabulary,

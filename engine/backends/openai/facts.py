@@ -12,13 +12,16 @@ from engine.backends.engine_spec import EngineSpec
 from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
-from engine.backends.openai.settings import OpenAISettings, level_of
+from engine.backends.openai.settings import SEEDED, OpenAISettings, level_of
 from engine.backends.openai.surface import surface_facts
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.backends.openai.tool_calls import parsed
 from engine.core.types import Protocol, SamplingParams
 from engine.record.effective import Effective, LoopOwner, stated
+from engine.record.requests import KEY
 
+NONE: Final = "none"
+"""The word for requests without seeds."""
 LISTED: Final = ("id", "root", "parent", "owned_by", "max_model_len")
 
 
@@ -44,10 +47,12 @@ def arm_facts(
     settings: OpenAISettings, served: EndpointFacts, plan: EngineSpec, protocol: Protocol, origin: TokenOrigin
 ) -> Effective:
     """The effective configuration of an arm."""
-    requested = {"model": settings.model or served.model, "speculation": plan.proposer is not None}
+    requested: dict[str, Any] = {"model": settings.model or served.model}
     in_effect: dict[str, Any] = {"model": served.listed.get("id", served.model)}
-    if served.speculates is not None:
-        in_effect["speculation"] = served.speculates
+    # a server that is switched by each request says nothing about an arm: see `switched`
+    if not settings.baseline_body:
+        requested["speculation"] = plan.proposer is not None
+        in_effect |= {} if served.speculates is None else {"speculation": served.speculates}
     document = {
         "backend": "openai",
         "url": settings.url,
@@ -62,6 +67,7 @@ def arm_facts(
         "tool_choice": settings.tool_choice,
         "parallel_tool_calls": settings.parallel_tool_calls,
         "body": dict(settings.body),
+        "baseline_body": dict(settings.baseline_body),
         "answers_as": settings.answers_as,
         "proposer": plan.proposer or "plain",
         "protocol": protocol.value,
@@ -69,13 +75,25 @@ def arm_facts(
         "gamma": None,
         "rows": plan.rows,
         "record": "tokens",
-        "seeds": f"digest of seed and stream, {settings.dialect.seed_bits} bits",
+        "seeds": f"digest of seed and stream, {settings.dialect.seed_bits} bits" if settings.seeds == SEEDED else NONE,
         "server_counters": served.counters,
         "requested": requested,
         "effective": in_effect,
         "evidence": {"level": level_of(settings), "problems": []},
     }
     return stated(LoopOwner.FOREIGN, document)
+
+
+def switched(speculates: bool, told: int, counted: Mapping[str, Any], sent: int) -> dict[str, Any]:
+    """Whether the arm drafted, as an account of its last request, on a server that each request switches.
+
+    `told` are drafted tokens by the answers' own accounts, `counted` is the growth of the server's counters over the
+    arm of `sent` requests. Growth shows drafts of a plain arm only where nobody else used the server.
+    """
+    grown = max(told, int(counted.get("drafted", 0)))
+    alone = speculates or told > 0 or counted.get("finished") == sent
+    known = (alone if grown else "drafted" in counted) and not counted.get("restarted")
+    return {KEY: {"requested": {"speculation": speculates}, "effective": {"speculation": grown > 0} if known else {}}}
 
 
 def request_facts(

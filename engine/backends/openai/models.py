@@ -18,9 +18,10 @@ from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts
 from engine.backends.openai.server_counters import counters, speculates
-from engine.backends.openai.settings import OpenAISettings, settings_of
+from engine.backends.openai.settings import SEEDED, OpenAISettings, settings_of
 from engine.backends.openai.tokens import CharacterCodec, LocalCodec
 from engine.core.errors import EngineError, InvalidRequest
+from engine.core.types import Protocol
 
 SERVED: Final = "served:"
 LLAMA: Final = "llamacpp"
@@ -57,6 +58,8 @@ class OpenAIBackend:
         """
         _require_served(plan)
         settings = self._named(settings_of(plan.engine))
+        if plan.proposer is not None and plan.protocol is Protocol.GUMBEL and settings.seeds != SEEDED:
+            raise InvalidRequest("verifier gumbel shares random numbers by seeds; remove engine.seeds or use chain")
         served = self._served(settings)
         codec = CharacterCodec() if self._local is None else LocalCodec(self._local)
         parts = ArmParts(settings, served, codec)

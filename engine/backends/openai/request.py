@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.backends.interface import Prompt
-from engine.backends.openai.settings import Api, OpenAISettings
+from engine.backends.openai.settings import SEEDED, Api, OpenAISettings
 from engine.backends.openai.structured import keys_of
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams
@@ -28,22 +28,28 @@ def path(settings: OpenAISettings) -> str:
 
 
 def body_of(
-    settings: OpenAISettings, model: str, prompt: Prompt, ids: Sequence[int] | None, request: Request, salt: str
+    settings: OpenAISettings,
+    model: str,
+    prompt: Prompt,
+    ids: Sequence[int] | None,
+    request: Request,
+    salt: str,
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The body without the streaming keys; `ids` are the prompt's tokens, None if unknown."""
+    """The body without the streaming keys; `ids` are the prompt's tokens, None if unknown, `more` keys of the arm."""
     asked = (
         _chat(settings, prompt)
         if settings.api is Api.CHAT
         else {"prompt": prompt.text if ids is None else list(ids), **_logprobs(settings)}
     )
     special = {"return_token_ids": True} if settings.dialect.token_ids else {}
-    seed = seed_of(request, salt, settings.dialect.seed_bits)
+    seed = {"seed": seed_of(request, salt, settings.dialect.seed_bits)} if settings.seeds == SEEDED else {}
     form = keys_of(settings, request.sampling.structured)
     sampling = _sampling(settings, request.sampling)
     fixed = settings.dialect.fixed
     # the prompt holds those of the body too
-    more = {key: value for key, value in settings.body.items() if key != TEMPLATE or settings.api is not Api.CHAT}
-    return {"model": model, **asked, **form, **sampling, **fixed, "seed": seed, **special, **more}
+    own = {key: value for key, value in settings.body.items() if key != TEMPLATE or settings.api is not Api.CHAT}
+    return {"model": model, **asked, **form, **sampling, **fixed, **seed, **special, **own, **more}
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:

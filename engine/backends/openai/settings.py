@@ -82,6 +82,8 @@ DIALECTS: Final[Mapping[str, ServerDialect]] = {
     ),
     "mlx-lm": ServerDialect({name: name for name in ("top_k", "min_p", "repetition_penalty")}, flagged=True),
 }
+SEEDED: Final = "derived"
+"""Each request carries a seed; `none` sends none, as most clients do."""
 ADDRESSES: Final = ("url", "metrics_url", "proxy")
 PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 PLAIN_ADDRESS: Final = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[^\\?#@\s]*)?", re.I)
@@ -144,6 +146,8 @@ class OpenAISettings:
     parallel_tool_calls: bool | None = None
     response_format: Mapping[str, Any] | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
+    baseline_body: Mapping[str, Any] = field(default_factory=dict)
+    seeds: str = SEEDED
     answers_as: str | None = None
     instance_headers: Sequence[str] = ()
 
@@ -176,11 +180,12 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
     for key in ADDRESSES:
         if given.get(key) is not None:
             origin_of(key, str(given[key]))
-    owned = sorted(OWNED & set(given.get("body", {})))
-    if owned:
-        raise InvalidRequest(f"engine: body may not set {owned[0]}; the suite's own keys do")
-    if len(json.dumps(given.get("body", {}))) > 2**20:
-        raise InvalidRequest("engine: body has more than a megabyte; make it smaller")
+    for key in ("body", "baseline_body"):
+        owned = sorted(OWNED & set(given.get(key, {})))
+        if owned:
+            raise InvalidRequest(f"engine: {key} may not set {owned[0]}; the suite's own keys do")
+        if len(json.dumps(given.get(key, {}))) > 2**20:
+            raise InvalidRequest(f"engine: {key} has more than a megabyte; make it smaller")
     kinds = {"api": Api, "stream": Streaming}
     values: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in given.items()}
     return OpenAISettings(**{**values, "url": str(given["url"]).rstrip("/")})
@@ -283,6 +288,7 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
         level=level_of(own),
         parts=frozenset(parts),
         protocol=rule_of(plan.protocol, plain=plan.proposer is None),
+        seeded=own.seeds == SEEDED,
     )
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from engine.backends.interface import Prompt
-from engine.backends.openai.facts import reconciled, request_facts
+from engine.backends.openai.facts import reconciled, request_facts, switched
 from engine.backends.openai.request import choice_of
 from engine.backends.openai.response import Completion, Piece, ToolCall
 from engine.backends.openai.retry import RequestResult
@@ -148,3 +148,22 @@ def test_calls_of_an_answer_are_those_of_the_server():
 def test_a_prompt_s_own_choice_comes_before_the_arm_s(own, arm, sent):
     settings = settings_of({"url": "http://127.0.0.1:8000/v1", **({} if arm is None else {"tool_choice": arm})})
     assert choice_of(settings, Prompt(tools=OFFER.tools, tool_choice=own)) == sent
+
+
+@pytest.mark.parametrize(
+    ("speculates", "told", "counted", "effective"),
+    [
+        (True, 0, {"drafted": 5}, {"speculation": True}),
+        (True, 0, {"drafted": 0}, {"speculation": False}),
+        (True, 0, {}, {}),
+        (False, 0, {"drafted": 0}, {"speculation": False}),
+        (False, 0, {"drafted": 5}, {}),
+        (False, 0, {"drafted": 5, "finished": 3}, {"speculation": True}),
+        (False, 0, {"drafted": 5, "finished": 4}, {}),
+        (False, 2, {}, {"speculation": True}),
+        (False, 0, {"drafted": 0, "restarted": True}, {}),
+    ],
+)
+def test_whether_an_arm_drafted_on_a_switched_server(speculates, told, counted, effective):
+    found = switched(speculates, told, counted, 3)["request"]
+    assert found == {"requested": {"speculation": speculates}, "effective": effective}
