@@ -71,8 +71,7 @@ def _applies(evidence: Evidence) -> str | None:
     return next((reason for protocol, reason in NO_LAW.items() if protocol in protocols), None)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
     if design.greedy:

@@ -48,8 +48,7 @@ def _applies(evidence: Evidence) -> str | None:
     return NoEvidence(next((reason for reason in reasons if reason is not None), ONE_ACCOUNT))
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.structured:
         return NO_GRAMMAR
     return None if design.shown.gives(Part.MASKS) else NoEvidence(ONE_ACCOUNT)
@@ -137,8 +136,7 @@ def _read(request: RequestRecord, usual: Mapping[str, Any]) -> _Read:
     return _Read(len(trace.token), len({item.at for item in result}), finding)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     requests = evidence.candidate.requests
     structured = [request for request in requests if request.trace.header.sampling.structured is not None]
     usual = next((account for request in structured if (account := account_of(request.trace)) is not None), {})

@@ -40,8 +40,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.stream is not None and design.stream.filters else NO_FILTERS
 
 

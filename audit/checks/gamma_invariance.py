@@ -57,8 +57,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
     return None if _expects_tokens(design) or design.level >= Level.L3 else TOO_LITTLE

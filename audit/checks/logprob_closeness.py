@@ -103,8 +103,7 @@ def _applies(evidence: Evidence) -> str | None:
     return NOT_EQUAL
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     equal = design.greedy or design.shown.protocol is Protocol.GUMBEL
     return None if equal or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
 

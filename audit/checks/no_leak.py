@@ -39,8 +39,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return NO_STREAM if design.stream is None else None
 
 
@@ -117,8 +116,7 @@ def _unseen(stream: RecordedStream) -> Iterator[str]:
             return
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     findings: list[Finding] = []
     silent = broken = 0
     arm = evidence.candidate

@@ -63,8 +63,7 @@ def _applies(evidence: Evidence) -> str | None:
     return NoEvidence(ONE_ACCOUNT if reason is None else f"the text has one account only: {reason}")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.DECODED) else NoEvidence(ONE_ACCOUNT)
 
 
@@ -132,8 +131,7 @@ def _read(request: RequestRecord) -> _Read:
     return _Read()
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     requests = evidence.candidate.requests
     # records load lazily, and a list of them would keep their traces
     read = {request.request_id: _read(request) for request in requests if "parts" not in request.trace.header.facts}

@@ -80,8 +80,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if design.greedy:
         return GREEDY
     return SHARED if design.shown.protocol is Protocol.GUMBEL else None

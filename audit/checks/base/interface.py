@@ -75,14 +75,12 @@ class Design:
         return self.greedy or self.shown.decoder is LoopOwner.OWN
 
 
-def always_applies(params: Params, design: Design) -> None:
+def always_applies(_params: Params, _design: Design) -> None:
     """`foresee` of a check that applies to every arm with requests."""
-    del params, design
 
 
-def never_excused(evidence: Evidence) -> None:
+def never_excused(_evidence: Evidence) -> None:
     """`applies` of a check that every arm has evidence for."""
-    del evidence
 
 
 def needs_key(evidence: Evidence) -> str | None:
@@ -92,9 +90,8 @@ def needs_key(evidence: Evidence) -> str | None:
     return None if all(request.trace.header.lossless for request in evidence.candidate.requests) else LOSSY
 
 
-def foresees_key(params: Params, design: Design) -> str | None:
+def foresees_key(_params: Params, design: Design) -> str | None:
     """`foresee` of such a check."""
-    del params
     if not design.keyed:
         return NO_KEY
     return None if design.shown.lossless else LOSSY
@@ -105,24 +102,21 @@ def needs_anchor(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
-def needs_reference(params: Params, design: Design) -> str | None:
+def needs_reference(_params: Params, design: Design) -> str | None:
     """`foresee` of such a check."""
-    del params
     return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
-def examine_all(evidence: Evidence) -> Examined:
+def examine_all(_evidence: Evidence) -> Examined:
     """`examines` of a check that looks at every emitted token."""
     # imported late: commands that compute nothing know the checks too
     from audit.evidence.coverage.count import every_token
 
-    del evidence
     return every_token
 
 
-def accept_all(params: Params) -> None:
+def accept_all(_params: Params) -> None:
     """`accept` of a check whose parameters are numbers within their ranges (`audit.checks.base.ranges`)."""
-    del params
 
 
 class Deciding(Protocol[P_contra]):
@@ -212,9 +206,8 @@ class Check:
         return evidence.of_workload() if self.statistical and evidence.candidate.directed else evidence
 
 
-def needs_nothing(params: Params, design: Design) -> None:
+def needs_nothing(_params: Params, _design: Design) -> None:
     """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
-    del params, design
 
 
 def foreseen(check: Check, params: Params, design: Design) -> str | None:

@@ -31,8 +31,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.greedy else SAMPLED
 
 

@@ -43,8 +43,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if constrained(evidence) else NO_GRAMMAR
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.structured else NO_GRAMMAR
 
 
@@ -122,8 +121,7 @@ def _judge(requests: Iterable[RequestRecord], judges: _Judges) -> _Judged:
     return _Judged(valid, cut, repeated, problems, doors, silent)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     judges = _Judges()
     ours = _judge(evidence.candidate.requests, judges)
     theirs = _judge(evidence.baseline.requests if evidence.baseline is not None else (), judges)

@@ -54,8 +54,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.offers:
         return NO_TOOLS
     return None if design.shown.gives(Part.CALLS) else NoEvidence(NO_CALLS)

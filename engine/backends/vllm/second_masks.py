@@ -124,8 +124,7 @@ def _llguidance(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
             return str(llguidance.LLMatcher.grammar_from_lark(choice_in_lark(spec)))
         return str(llguidance.grammar_from("regex" if spec.kind is ConstraintKind.REGEX else "grammar", spec.source))
 
-    def matcher(spec: ConstraintSpec, ends: Sequence[int]) -> _Matcher:
-        del ends
+    def matcher(spec: ConstraintSpec, _ends: Sequence[int]) -> _Matcher:
         return _LlguidanceMatcher(llguidance.LLMatcher(words, grammar(spec), log_level=0), vocabulary)
 
     return matcher

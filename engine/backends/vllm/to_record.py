@@ -33,9 +33,8 @@ Answered = Callable[[Request, Sequence[int], str], Mapping[str, Any]]
 """A request, its tokens and its text -> the facts that follow from these alone."""
 
 
-def no_facts(request: Request, tokens: Sequence[int], text: str) -> Mapping[str, Any]:
+def no_facts(_request: Request, _tokens: Sequence[int], _text: str) -> Mapping[str, Any]:
     """Of a request with neither grammar nor tools."""
-    del request, tokens, text
     return {}
 
 
