@@ -58,8 +58,6 @@ class EngineSpec:
     library: str | None = None
     """The grammar library of the arm's requests, for backends that choose it once per engine; None without grammars."""
 
-    """The hash function of the record's digests; an old record is repeated with its own."""
-
     @property
     def drafts(self) -> tuple[str, ...]:
         """All models that draft, in the arm's order."""

@@ -22,6 +22,7 @@ import schemas
 from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.process.settings import DECODED
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
@@ -68,23 +69,7 @@ HARMLESS: Final = frozenset(
 MADE: Final = "made:"
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (
-            0,
-            frozenset(
-                (
-                    Part.TEXT,
-                    Part.DECODED,
-                    Part.CALLS,
-                    Part.CALLED_TEXT,
-                    Part.MASKS,
-                    Part.TOKENS,
-                    Part.DRAFTS,
-                    Part.COUNTS,
-                    Part.REFERENCE,
-                    Part.ACCOUNTS,
-                )
-            ),
-        ),
+        RecordLevel.TOKENS: (0, DECODED | {Part.CALLS, Part.CALLED_TEXT, Part.MASKS, Part.DRAFTS, Part.COUNTS}),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.APPLIED, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),

@@ -12,7 +12,6 @@ from importlib import metadata
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.backends.vllm.public_api import CONFIG
 from engine.backends.vllm.structured import LIBRARIES
@@ -20,6 +19,7 @@ from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
 from engine.record.facts import CONSTRAINT
+from engine.record.mask_bits import unpacked
 from engine.record.rows.row_digests import second_masks
 
 UNREAD: Final = "unread"
@@ -93,17 +93,13 @@ class SecondMasks:
         return rows
 
 
-def _unpacked(bits: NDArray[np.uint8], vocabulary: int) -> Mask:
-    return np.unpackbits(bits, count=vocabulary, bitorder="little").astype(np.bool_)
-
-
 @dataclass(frozen=True, slots=True)
 class _LlguidanceMatcher:
     inner: Any
     vocabulary: int
 
     def mask(self) -> Mask:
-        return _unpacked(np.frombuffer(self.inner.compute_bitmask(), np.uint8), self.vocabulary)
+        return unpacked(np.frombuffer(self.inner.compute_bitmask(), np.uint8), self.vocabulary)
 
     def accept(self, token: int) -> bool:
         return bool(self.inner.consume_token(token))
@@ -138,7 +134,7 @@ class _XgrammarMatcher:
 
     def mask(self) -> Mask:
         self.inner.fill_next_token_bitmask(self.bits)
-        return _unpacked(self.bits.numpy().view(np.uint8)[0], self.vocabulary)
+        return unpacked(self.bits.numpy().view(np.uint8)[0], self.vocabulary)
 
     def accept(self, token: int) -> bool:
         return bool(self.inner.accept_token(token))
