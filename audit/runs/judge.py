@@ -53,11 +53,9 @@ class Judging(Protocol):
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
-        ...
 
     def judged(self, arm: str, check: str, verdict: Verdict) -> None:
         """A check of the arm has its verdict."""
-        ...
 
 
 def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: InterimLook | None = None) -> None:
@@ -203,12 +201,10 @@ class Outcome(Protocol):
     @property
     def verdict(self) -> Verdict:
         """The verdict."""
-        ...
 
     @property
     def lacking(self) -> bool:
         """True if the check is `not_run` for want of evidence."""
-        ...
 
 
 def exit_code(checks: Iterable[StoredCheck]) -> int:

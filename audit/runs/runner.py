@@ -31,23 +31,18 @@ class Progress(Protocol):
 
     def planned(self, totals: Mapping[str, int]) -> None:
         """The run begins; the number of requests of each arm, in the order in which they run."""
-        ...
 
     def arm(self, name: str, total: int, done: int) -> None:
         """An arm of `total` requests begins; `done` of them are already stored."""
-        ...
 
     def advance(self, tokens: int) -> None:
         """One request of the current arm is stored."""
-        ...
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
-        ...
 
     def judged(self, arm: str, check: str, verdict: Verdict) -> None:
         """A check of the arm has its verdict."""
-        ...
 
 
 Fill = Callable[[Store, str, Progress], None]

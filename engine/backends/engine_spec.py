@@ -81,7 +81,6 @@ class Backend(Protocol):
 
     def models(self) -> tuple[ModelFacts, ...]:
         """The models by name."""
-        ...
 
     def arm(self, plan: EngineSpec) -> Engine:
         """A backend for one arm.
@@ -89,4 +88,3 @@ class Backend(Protocol):
         Raises:
             InvalidRequest: a combination that this backend cannot run.
         """
-        ...

@@ -40,19 +40,15 @@ class Matcher(Protocol):
 
     def accept(self, token: int) -> bool:
         """Go on by a token with a spelling; False, and no change, if the grammar forbids it."""
-        ...
 
     def rollback(self, count: int) -> None:
         """Undo the last `count` accepted tokens; at most as many as were accepted."""
-        ...
 
     def mask(self) -> Mask:
         """[V] the tokens that `accept` takes; a new array. Entries without a spelling mean nothing."""
-        ...
 
     def complete(self) -> bool:
         """The bytes so far are a whole answer; more may be possible."""
-        ...
 
 
 class CompiledGrammar(Protocol):
@@ -60,7 +56,6 @@ class CompiledGrammar(Protocol):
 
     def matcher(self) -> Matcher:
         """A matcher at the beginning of an answer, which shares nothing that changes with others."""
-        ...
 
 
 class GrammarLibrary(Protocol):
@@ -74,7 +69,6 @@ class GrammarLibrary(Protocol):
         Raises:
             InvalidRequest: the grammar is wrong, or the library does not support it.
         """
-        ...
 
 
 def choice_in_lark(spec: ConstraintSpec) -> str:

@@ -103,19 +103,15 @@ class Proposer(Protocol):
 
     def start(self, context: Context) -> None:
         """A request enters a row; the row's earlier state is void."""
-        ...
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One proposal per context, each of at most its budget; an empty one is fine."""
-        ...
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """The verdict on the row's last proposal; `context.history` already holds the emitted tokens."""
-        ...
 
     def finish(self, row: int) -> None:
         """The row's request is done."""
-        ...
 
 
 class StatelessProposer:

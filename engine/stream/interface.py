@@ -134,19 +134,15 @@ class TextFilter(Protocol):
 
     def feed(self, text: str) -> FilterDecision:
         """Judge more of the text."""
-        ...
 
     def finish(self) -> FilterDecision:
         """Judge what still waits; no more text comes."""
-        ...
 
     def snapshot(self) -> object:
         """The state, which later calls do not change."""
-        ...
 
     def rollback(self, state: object) -> None:
         """Return to a snapshot: what was fed since was never seen."""
-        ...
 
 
 class FilterRules(Protocol):
@@ -158,11 +154,9 @@ class FilterRules(Protocol):
     @property
     def facts(self) -> FilterFacts:
         """The identity."""
-        ...
 
     def open(self) -> TextFilter:
         """A filter at the beginning of a text."""
-        ...
 
 
 @dataclass(slots=True)

@@ -124,11 +124,9 @@ class Deciding(Protocol[P_contra]):
 
     def add(self, part: P_contra) -> None:
         """Take the next request's part; requests come in the order of the arm."""
-        ...
 
     def result(self) -> CheckResult:
         """The result on all of them; called once, at the end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,9 @@ class Reference(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """Code, dtype and digest of the weights."""
-        ...
 
     def rows(self, tokens: Sequence[int], first: int) -> Rows:
         """[len(tokens) - first, V] the logits that decide the tokens from index `first` >= 1 on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

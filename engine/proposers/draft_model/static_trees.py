@@ -129,27 +129,21 @@ class DraftReader(Protocol):
 
     def room(self, context: Context) -> int:
         """The number of nodes that can be read behind the row's committed tokens."""
-        ...
 
     def start(self, context: Context) -> None:
         """A request enters a row."""
-        ...
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token."""
-        ...
 
     def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row."""
-        ...
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
         """The verdict on the row's tree, whose first `read` nodes were read."""
-        ...
 
     def finish(self, row: int) -> None:
         """Forget the row."""
-        ...
 
 
 def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[TreeReader]:
