@@ -10,12 +10,11 @@ from functools import partial
 from typing import Protocol
 
 from audit.errors import UserError
-from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
-from audit.runs.judge import exit_code, judge
+from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
@@ -26,7 +25,7 @@ from audit.store.writing.contents import withholds
 from engine.record.effective import Effective
 
 
-class Progress(Protocol):
+class Progress(Judging, Protocol):
     """Receives the progress of a run."""
 
     def planned(self, totals: Mapping[str, int]) -> None:
@@ -37,12 +36,6 @@ class Progress(Protocol):
 
     def advance(self, tokens: int) -> None:
         """One request of the current arm is stored."""
-
-    def judging(self, arm: str) -> None:
-        """The arm's checks begin."""
-
-    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
-        """A check of the arm has its verdict."""
 
 
 Fill = Callable[[Store, str, Progress], None]

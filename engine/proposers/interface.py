@@ -17,6 +17,7 @@ from engine.core.steady import SteadyDrafts as SteadyDrafts
 from engine.core.trees import require_valid
 from engine.core.types import Proposal, QKind, Request, StepOutcome
 from engine.core.versions import DraftVersion
+from engine.sampling.draw import DraftContext
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import MaskOf
 
@@ -94,6 +95,11 @@ class Context:
     """Given to `start` and `observe`."""
     masks: MaskOf | None = None
     """The request's grammar; None without one. A draft outside it has p = 0."""
+
+    def drawing(self, history: Sequence[int], eos_ids: tuple[int, ...]) -> DraftContext:
+        """The inputs of a draw after `history`, the committed tokens and drafted ones."""
+        request = self.request
+        return DraftContext(history, len(request.prompt), request.sampling, eos_ids, self.randomness, self.masks)
 
 
 class Proposer(Protocol):
