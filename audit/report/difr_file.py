@@ -27,10 +27,6 @@ def write_difr(store: Store, run: str, arm: str, out: Path) -> int:
         UserError: no such arm, no answers, requests with several sampling parameters, or an unwritable file.
         CannotDecide: a record is missing or was erased.
     """
-    result = store.load_run(run)
-    names = [other.name for other in result.arms]
-    if arm not in names:
-        raise UserError(f"run {run} has no arm {arm!r}; it has: {', '.join(names)}")
     requests = store.load_arm(run, arm).keeping().requests
     if not requests:
         raise UserError(f"arm {arm} has no answered requests; export another arm")

@@ -33,31 +33,10 @@ class WrappedModel:
 
     def __init__(self, inner: TargetModel) -> None:
         self.inner = inner
-
-    @property
-    def vocabulary(self) -> int:
-        """As the inner model's."""
-        return self.inner.vocabulary
-
-    @property
-    def context(self) -> int:
-        """As the inner model's."""
-        return self.inner.context
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """As the inner model's."""
-        return self.inner.eos_ids
-
-    @property
-    def divisible(self) -> int:
-        """As the inner model's."""
-        return self.inner.divisible
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """As the inner model's: a fault does not give itself away."""
-        return self.inner.facts
+        self.vocabulary, self.context, self.eos_ids = inner.vocabulary, inner.context, inner.eos_ids
+        self.divisible = inner.divisible
+        # a fault does not give itself away
+        self.facts = inner.facts
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """As the inner model's."""

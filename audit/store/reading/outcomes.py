@@ -5,7 +5,7 @@ Functions take an open session.
 
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import BindParameter, func, select
 from sqlalchemy.orm import Session
 
 from audit.evidence.records import Level
@@ -17,7 +17,7 @@ from audit.store.tables.runs import ArmRow, EnvironmentRow
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 
 
-def latest_checks(run_id: int) -> Any:
+def latest_checks(run_id: int | BindParameter[Any]) -> Any:
     """Ids of the last row of each arm and check; a later result supersedes."""
     return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
 
