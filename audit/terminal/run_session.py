@@ -20,8 +20,8 @@ from audit.report.tables import overview, verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import UNDECIDED, look_lines, next_steps
-from audit.report.tables.mechanisms import mechanism_lines
 from audit.report.tables.results import Results, results, write_results
+from audit.report.tables.verdicts import mechanism_lines
 from audit.runs.interim_looks import interim_look_lines
 from audit.runs.interruptions import Interrupted
 from audit.runs.runner import Progress, RunOutcome

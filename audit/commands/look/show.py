@@ -10,8 +10,7 @@ from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
 from audit.report.tables.results import Results, SignedEntry, results
-from audit.report.tables.scope import scope_rows
-from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
+from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines, scope_rows
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import DraftCounts
