@@ -15,19 +15,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.grammar_masks import NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.record.columns import numbered
 from engine.record.facts import CONSTRAINT
 from engine.record.trace import Trace
 
-MAX_FINDINGS: Final = 20
 ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one account only"
 
 
@@ -156,17 +155,7 @@ def _run(evidence: Evidence, _params: Params) -> CheckResult:
         summary = (
             f"all {n} masks are the grammar's after the tokens before them, at most {upper_bound(0, n):.2g} are not"
         )
-    return CheckResult(
-        verdict=verdict,
-        summary=summary,
-        n=n,
-        statistic=float(wrong),
-        effect=wrong / n if n else None,
-        bound=upper_bound(min(wrong, n), n) if n else None,
-        detectable=replay_effect(n) if n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={"answers": len(read), "without_account": silent},
-    )
+    return counted(verdict, summary, n, wrong, findings, {"answers": len(read), "without_account": silent})
 
 
 CHECK = Check(

@@ -51,11 +51,14 @@ class Matcher(Protocol):
         """The bytes so far are a whole answer; more may be possible."""
 
 
-class CompiledGrammar(Protocol):
-    """A grammar compiled for a vocabulary."""
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar compiled for a vocabulary.
 
-    def matcher(self) -> Matcher:
-        """A matcher at the beginning of an answer, which shares nothing that changes with others."""
+    matcher: makes a matcher at the beginning of an answer, which shares nothing that changes with others.
+    """
+
+    matcher: Callable[[], Matcher]
 
 
 class GrammarLibrary(Protocol):

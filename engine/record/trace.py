@@ -79,6 +79,11 @@ class TraceHeader:
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
 
+    @property
+    def repeats(self) -> bool:
+        """True if the tokens depend on the target and the seed only: at temperature 0, or by shared numbers."""
+        return self.sampling.greedy or self.protocol is Protocol.GUMBEL
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engine.core.errors import InvalidRequest
 
@@ -173,3 +174,22 @@ class FilterProgress:
         marks, self.marks = tuple(self.marks), []
         waits = Action.HOLD if self.clear < len(self.text) else Action.PASS
         return FilterDecision(self.action if marks else waits, self.clear, marks)
+
+
+Progress = TypeVar("Progress", bound=FilterProgress)
+
+
+class ResumedFilter(Generic[Progress]):
+    """A filter whose whole state is its progress, so that a copy of it is a snapshot."""
+
+    def __init__(self, state: Progress) -> None:
+        self._state = state
+
+    def snapshot(self) -> Progress:
+        """A copy of the state."""
+        return deepcopy(self._state)
+
+    def rollback(self, state: object) -> None:
+        """Go on from a snapshot."""
+        assert isinstance(state, type(self._state))
+        self._state = deepcopy(state)

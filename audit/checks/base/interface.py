@@ -70,6 +70,11 @@ class Design:
     """The filters of an arm that records its text as it leaves."""
 
     @property
+    def repeats(self) -> bool:
+        """True if the tokens depend on the target and the seed only."""
+        return self.greedy or self.shown.protocol is types.Protocol.GUMBEL
+
+    @property
     def keyed(self) -> bool:
         """True if every random number of the arm comes from a key, or none is drawn."""
         return self.greedy or self.shown.decoder is LoopOwner.OWN
@@ -149,6 +154,21 @@ class ByRequest(Generic[P]):
         for request in evidence.candidate.requests:
             deciding.add(self.read(RequestReading(request, evidence.candidate)))
         return deciding.result()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart(Generic[P]):
+    """A request as a check reads it: why it cannot, or what the check takes of it."""
+
+    unreadable: str | None
+    taken: P | None
+
+
+def read_part(take: Callable[[RequestReading], P], reading: RequestReading) -> ReadPart[P]:
+    """What a check takes of a request that can be read."""
+    if reading.unreadable is not None:
+        return ReadPart(reading.unreadable, None)
+    return ReadPart(None, take(reading))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from audit.evidence.cells import cells_beside
 from audit.evidence.structure import Violation
 from engine.core.types import Floats
-from engine.record.columns import entries_before, numbered
+from engine.record.columns import entries_before, examined_nodes
 from engine.record.mask_bits import unpacked
 from engine.record.rows.kept_rows import choices
 from engine.record.rows.lumping import PAD
@@ -185,8 +185,7 @@ def _wrong_tops(trace: Trace, at: Indices, logits: NDArray[np.floating]) -> Flag
 def strange_laws(trace: Trace) -> list[int]:
     """The kept rows of q whose sums may differ from the record, by their place among the kept ones."""
     kept = trace.kept_examined.astype(np.int64)
-    first = entries_before(trace.n_drafted)
-    node = first[numbered(trace.n_examined).step[kept]] + trace.examined_node[kept]
+    node = examined_nodes(trace)[kept]
     token, ids = np.repeat(trace.node_token[node], trace.kept_q_count), trace.kept_q_id
     sums = {
         "q_below": _by_row(np.where(ids < token, trace.kept_q, 0.0), trace.kept_q_count),

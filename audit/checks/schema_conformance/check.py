@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
@@ -22,12 +23,10 @@ from audit.evidence.grammar_masks import NO_GRAMMAR, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.core.structured import ConstraintSpec
 from engine.core.types import FinishReason
 from engine.record.facts import CONSTRAINT
 
-MAX_FINDINGS: Final = 20
 INSTEAD: Final = "the server answers with {} instead of a text"
 DECODING: Final = "decoding"
 LIBRARY: Final = "library"
@@ -133,23 +132,14 @@ def _run(evidence: Evidence, _params: Params) -> CheckResult:
         verdict, summary = Verdict.INCONCLUSIVE, _open(ours)
     else:
         verdict, summary = Verdict.CERTIFIED, _clean(ours)
-    return CheckResult(
-        verdict=verdict,
-        summary=summary,
-        n=ours.n,
-        statistic=float(len(findings)),
-        effect=len(findings) / ours.n if ours.n else None,
-        bound=upper_bound(len(findings), ours.n) if ours.n else None,
-        detectable=replay_effect(ours.n) if ours.n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={
-            "invalid_by": {door: doors[door] for door in DOORS},
-            "baseline": {"judged": theirs.n, "invalid": len(theirs.problems), "cut": theirs.cut},
-            "cut": ours.cut,
-            "not_judged": sum(ours.silent.values()),
-            "repeated_keys": ours.repeated_keys,
-        },
-    )
+    details = {
+        "invalid_by": {door: doors[door] for door in DOORS},
+        "baseline": {"judged": theirs.n, "invalid": len(theirs.problems), "cut": theirs.cut},
+        "cut": ours.cut,
+        "not_judged": sum(ours.silent.values()),
+        "repeated_keys": ours.repeated_keys,
+    }
+    return counted(verdict, summary, ours.n, len(findings), findings, details)
 
 
 def _blame(ours: _Judged, theirs: _Judged, doors: Counter[str]) -> str:

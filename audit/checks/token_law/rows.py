@@ -20,7 +20,8 @@ from audit.evidence.law.cells import exact_of, previous_at, top_of
 from audit.evidence.law.table import LawTable, table_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
-from audit.stats.anytime.token_mixture import NO_TOKEN, TokenRows, log_ratios
+from audit.stats.anytime.alternatives import NO_TOKEN
+from audit.stats.anytime.token_mixture import TokenRows, log_ratios
 from engine.core.types import Floats
 from engine.record.trace import Trace
 

@@ -60,16 +60,9 @@ class LawTable:
 
 @dataclass(frozen=True, slots=True)
 class LawEvidence:
-    """The table, the evidence for each named alternative, and findings of impossible tokens."""
-
-    table: LawTable
-    process: alternatives.WealthState
-    impossible: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TabulatedRequest:
-    """One request's rows and findings, and the evidence for each named alternative after it."""
+    """Rows of one request or of several, the evidence for each named alternative after them, and findings of impossible
+    tokens.
+    """
 
     table: LawTable
     process: alternatives.WealthState
@@ -96,14 +89,14 @@ class Tabulation:
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator, self._process = generator, alternatives.start()
 
-    def complete(self, part: LawPart) -> TabulatedRequest:
+    def complete(self, part: LawPart) -> LawEvidence:
         """The next request's rows, and the evidence for each named alternative after it."""
         table = part.rows.randomised(self._generator)
         self._process = alternatives.grown(self._process, part.ratios)
-        return TabulatedRequest(table, self._process, part.impossible)
+        return LawEvidence(table, self._process, part.impossible)
 
 
-def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[TabulatedRequest]:
+def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[LawEvidence]:
     """Tabulate the requests one after another. `generator` randomises the transforms."""
     tabulation = Tabulation(generator)
     for request in requests:

@@ -251,8 +251,13 @@ def _averages(paths: Floats) -> Floats:
 
 def _leak(chunk: Chunk, towards: Floats, shares: tuple[float, ...]) -> Floats:
     """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards` [E]; 0 where that is NaN."""
-    surplus = np.where(np.isnan(towards), 0.0, towards / _own(chunk) - 1.0)
-    return np.asarray(np.log1p(np.asarray(shares) * surplus[:, None]))
+    return leak_ratios(towards / _own(chunk) - 1.0, shares)
+
+
+def leak_ratios(surplus: Floats, shares: tuple[float, ...]) -> Floats:
+    """[E, len(shares)] of r = (1 - l) p + l s, `surplus` [E] being s(Y) / p(Y) - 1, NaN without s."""
+    known = np.where(np.isnan(surplus), 0.0, surplus)
+    return np.asarray(np.log1p(np.asarray(shares) * known[:, None]))
 
 
 def _own(chunk: Chunk) -> Floats:
@@ -295,18 +300,19 @@ def _tilt(chunk: Chunk) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+def named_values(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+    """The names of alternatives that differ in a number."""
     return tuple(f"{text} {value:g}" for value in values)
 
 
 _FAMILIES = (
-    _Family(_named("draft leak", DRAFT_LEAKS), _draft, at_depths=True, at_bonus=False),
-    _Family(_named("p to the power", EXPONENTS), _tilt, at_depths=True, at_bonus=True),
-    _Family(_named("argmax leak", ARGMAX_LEAKS), _argmax, at_depths=True, at_bonus=True),
-    _Family(_named("repeat of the previous token", REPEATS), _repeat, at_depths=True, at_bonus=True),
-    _Family(_named("previous row", ROW_LEAKS), _previous, at_depths=True, at_bonus=True),
+    _Family(named_values("draft leak", DRAFT_LEAKS), _draft, at_depths=True, at_bonus=False),
+    _Family(named_values("p to the power", EXPONENTS), _tilt, at_depths=True, at_bonus=True),
+    _Family(named_values("argmax leak", ARGMAX_LEAKS), _argmax, at_depths=True, at_bonus=True),
+    _Family(named_values("repeat of the previous token", REPEATS), _repeat, at_depths=True, at_bonus=True),
+    _Family(named_values("previous row", ROW_LEAKS), _previous, at_depths=True, at_bonus=True),
     # refusals form their own stratum
-    _Family(_named("refused draft token", REFUSED_LEAKS), _refused, at_depths=False, at_bonus=False),
+    _Family(named_values("refused draft token", REFUSED_LEAKS), _refused, at_depths=False, at_bonus=False),
 )
 
 

@@ -61,7 +61,6 @@ class DecidedRun:
     models: tuple[UsedModel, ...]
     configurations: frozenset[str]
     drafts: frozenset[str] | None
-    decision_id: int
     decision: str
     policy_sha256: str
     policy: Mapping[str, Any]
@@ -217,7 +216,6 @@ class DecisionReader:
             models=tuple(UsedModel(kind, role, sha256) for kind, role, sha256 in models),
             configurations=frozenset(sha256_json(arm.effective) for arm in arms),
             drafts=used_drafts([arm.spec for arm in arms]),
-            decision_id=key,
             decision=row.decision,
             policy_sha256=row.policy_sha256,
             policy=row.policy,

@@ -144,6 +144,8 @@ def _xgrammar(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
     """As `vllm.v1.structured_output.backend_xgrammar`: every end token of the request ends."""
     import xgrammar
 
+    from engine.constraints.xgrammar import compiled_by
+
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
     compiler = xgrammar.GrammarCompiler(info, max_threads=1)
     layout: dict[str, Any] = {"any_whitespace": not compact, "separators": (",", ":") if compact else None}
@@ -152,11 +154,7 @@ def _xgrammar(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
     def grammar(spec: ConstraintSpec) -> Any:
         if spec.kind is ConstraintKind.JSON:
             return compiler.compile_json_schema(spec.source, **layout)
-        if spec.kind is ConstraintKind.REGEX:
-            return compiler.compile_regex(spec.source)
-        if spec.kind is ConstraintKind.CHOICE:
-            return compiler.compile_lark(choice_in_lark(spec))
-        return compiler.compile_lark(spec.source)
+        return compiled_by(compiler, spec)
 
     def matcher(spec: ConstraintSpec, ends: Sequence[int]) -> _Matcher:
         if spec not in compiled:
