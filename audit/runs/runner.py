@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from audit.errors import UserError
+from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
@@ -36,6 +37,25 @@ class Progress(Judging, Protocol):
 
     def advance(self, tokens: int) -> None:
         """One request of the current arm is stored."""
+
+
+class Quiet:
+    """Discards progress."""
+
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """Nothing."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """Nothing."""
+
+    def advance(self, tokens: int) -> None:
+        """Nothing."""
+
+    def judging(self, arm: str) -> None:
+        """Nothing."""
+
+    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
+        """Nothing."""
 
 
 Fill = Callable[[Store, str, Progress], None]

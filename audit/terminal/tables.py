@@ -62,7 +62,7 @@ def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None
         UserError: the file cannot be written, or Parquet cannot hold the rows.
     """
     # imported late: it brings the YAML reader along
-    from audit.text.staged_files import staged
+    from audit.text.staged_files import write_staged
 
     if form == PARQUET:
         content = parquet_bytes(columns, rows)
@@ -70,8 +70,7 @@ def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None
         with contextlib.redirect_stdout(io.StringIO()) as text:
             echo_rows(columns, rows, form)
         content = text.getvalue().encode("utf-8", "backslashreplace")
-    with staged({path: content}):
-        pass
+    write_staged({path: content})
 
 
 def plain(value: Any) -> Any:

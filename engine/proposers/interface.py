@@ -133,6 +133,30 @@ class StatelessProposer:
         """Nothing to forget."""
 
 
+class WrappedProposer:
+    """A proposer that is the inner one in everything."""
+
+    def __init__(self, inner: Proposer) -> None:
+        self._inner = inner
+        self.facts = inner.facts
+
+    def start(self, context: Context) -> None:
+        """As the inner proposer's."""
+        self._inner.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """As the inner proposer's."""
+        return self._inner.propose(contexts)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """As the inner proposer's."""
+        self._inner.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """As the inner proposer's."""
+        self._inner.finish(row)
+
+
 def require_fits(proposal: Proposal, context: Context) -> None:
     """Refuse a proposal that exceeds the caches' columns or whose tree is invalid.
 

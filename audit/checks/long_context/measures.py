@@ -15,7 +15,7 @@ from audit.evidence.divergence import coupled, greedy
 from audit.evidence.divergence.triage import Instrument, triage
 from audit.evidence.law.battery import ComponentTest, token_tests
 from audit.evidence.law.leak import estimate_leak
-from audit.evidence.law.table import LawTable, tabulate
+from audit.evidence.law.table import tabulate
 from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
@@ -105,7 +105,7 @@ def law(
     contexts = np.concatenate([contexts_of(request) for request in requests])
     measures = {}
     for item in buckets:
-        table = _part(evidence.table, item.has(contexts))
+        table = evidence.table.part(item.has(contexts))
         tests = tuple(token_tests(table, item.name, generator))
         leak = estimate_leak(table, confidence) if tests else None
         measures[item] = Measure(
@@ -116,10 +116,6 @@ def law(
             tests,
         )
     return measures
-
-
-def _part(table: LawTable, mask: NDArray[np.bool_]) -> LawTable:
-    return LawTable(**{field.name: getattr(table, field.name)[mask] for field in dataclasses.fields(LawTable)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,16 @@ class LawTable:
     residual_id_pit: Floats
     """[E] a recovered token under the residual, chain rule only."""
 
+    def part(self, mask: NDArray[np.bool_]) -> LawTable:
+        """The tokens of a mask [E]."""
+        return LawTable(**{field.name: getattr(self, field.name)[mask] for field in dataclasses.fields(LawTable)})
+
+
+def joined_tables(tables: Sequence[LawTable]) -> LawTable:
+    """The tokens of several tables, one after another; at least one table."""
+    names = [field.name for field in dataclasses.fields(LawTable)]
+    return LawTable(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
 
 @dataclass(frozen=True, slots=True)
 class LawEvidence:
@@ -106,12 +116,8 @@ def request_by_request(requests: Sequence[RequestRecord], generator: np.random.G
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
     """Tabulate all requests in order. `generator` randomises the transforms."""
     tabulated = tuple(request_by_request(requests, generator))
-    columns = {
-        field.name: np.concatenate([getattr(one.table, field.name) for one in tabulated])
-        for field in dataclasses.fields(LawTable)
-    }
     impossible = tuple(finding for one in tabulated for finding in one.impossible)
-    return LawEvidence(LawTable(**columns), tabulated[-1].process, impossible)
+    return LawEvidence(joined_tables([one.table for one in tabulated]), tabulated[-1].process, impossible)
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:
