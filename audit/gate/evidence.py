@@ -242,7 +242,8 @@ def read_watches(store: Store, facts: RunFacts, wanted: WatchRule, now: datetime
 
     counting = [watch for watch in watches if counts(watch)]
     series = tuple(_series(store, watch, since) for watch in counting)
-    return WatchFacts(_bounds(store, facts), series, len(watches) - len(counting))
+    bounds = {arm.name: _bound(store, facts, arm) for arm in facts.candidates if arm.counts.drafted}
+    return WatchFacts(bounds, series, len(watches) - len(counting))
 
 
 def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, str]]) -> bool:
@@ -255,10 +256,6 @@ def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, 
 def _models(facts: RunFacts) -> frozenset[tuple[str, str]]:
     """Role and digest of every model."""
     return frozenset((ref.role, ref.sha256) for ref in used_artifacts(facts) if ref.kind not in NO_MODELS)
-
-
-def _bounds(store: Store, facts: RunFacts) -> dict[str, float]:
-    return {arm.name: _bound(store, facts, arm) for arm in facts.candidates if arm.counts.drafted}
 
 
 def _bound(store: Store, facts: RunFacts, arm: StoredArm) -> float:

@@ -193,11 +193,10 @@ def _requests(
 
 def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
     """Tokens by case id."""
-    return {case.id: case.tokens or engine.encode(_prompt(case)) for case in suite.cases}
-
-
-def _prompt(case: Case) -> Prompt:
-    return Prompt(case.messages, case.tools, case.prompt, case.tool_choice)
+    return {
+        case.id: case.tokens or engine.encode(Prompt(case.messages, case.tools, case.prompt, case.tool_choice))
+        for case in suite.cases
+    }
 
 
 def offer_of(case: Case) -> ToolOffer | None:

@@ -98,21 +98,14 @@ def mixture(ratios: Floats, alpha: float) -> MixtureResult:
     return MixtureResult(test, leaders)
 
 
-def _point(rows: TokenRows, point: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
+def _leaks(text: str, shares: tuple[float, ...], surplus: Callable[[TokenRows], Floats]) -> FaultFamily:
+    """Alternatives that mix such shares of another law into p; `surplus` as `leak_ratios` takes it."""
+    return FaultFamily(named_values(text, shares), lambda rows: leak_ratios(surplus(rows), shares))
+
+
+def _point(rows: TokenRows, point: NDArray[np.int64]) -> Floats:
     hit = np.where(point == rows.token, 1.0 / rows.p_token, 0.0) - 1.0
-    return leak_ratios(np.where(point == NO_TOKEN, np.nan, hit), shares)
-
-
-def _repeat(rows: TokenRows) -> Floats:
-    return _point(rows, rows.repeated, REPEATS)
-
-
-def _copy(rows: TokenRows) -> Floats:
-    return _point(rows, rows.copied, COPIES)
-
-
-def _argmax(rows: TokenRows) -> Floats:
-    return leak_ratios(np.where(rows.top, 1.0 / rows.p_token, 0.0) - 1.0, ARGMAX_LEAKS)
+    return np.where(point == NO_TOKEN, np.nan, hit)
 
 
 def _argmax_loss(rows: TokenRows) -> Floats:
@@ -126,16 +119,7 @@ def _argmax_loss(rows: TokenRows) -> Floats:
 
 
 def _previous(rows: TokenRows) -> Floats:
-    at = np.arange(len(rows.cell))
-    return leak_ratios(rows.previous / rows.cells[at, rows.cell] - 1.0, ROW_LEAKS)
-
-
-def _uniform(rows: TokenRows) -> Floats:
-    return leak_ratios(1.0 / (rows.vocabulary * rows.p_token) - 1.0, UNIFORM_LEAKS)
-
-
-def _plain(rows: TokenRows) -> Floats:
-    return leak_ratios(rows.plain / rows.p_token - 1.0, PLAIN_LEAKS)
+    return np.asarray(rows.previous / rows.cells[np.arange(len(rows.cell)), rows.cell] - 1.0)
 
 
 def _power(rows: TokenRows) -> Floats:
@@ -148,11 +132,11 @@ def _power(rows: TokenRows) -> Floats:
 
 DIRECTIONS: Final = (
     FaultFamily(named_values("p to the power", EXPONENTS), _power),
-    FaultFamily(named_values("argmax leak", ARGMAX_LEAKS), _argmax),
+    _leaks("argmax leak", ARGMAX_LEAKS, lambda rows: np.where(rows.top, 1.0 / rows.p_token, 0.0) - 1.0),
     FaultFamily(named_values("argmax loss", ARGMAX_LOSSES), _argmax_loss),
-    FaultFamily(named_values("repeat of the previous token", REPEATS), _repeat),
-    FaultFamily(named_values("previous row", ROW_LEAKS), _previous),
-    FaultFamily(named_values("copy from the text", COPIES), _copy),
-    FaultFamily(named_values("any token", UNIFORM_LEAKS), _uniform),
-    FaultFamily(named_values("law without parameters", PLAIN_LEAKS), _plain),
+    _leaks("repeat of the previous token", REPEATS, lambda rows: _point(rows, rows.repeated)),
+    _leaks("previous row", ROW_LEAKS, _previous),
+    _leaks("copy from the text", COPIES, lambda rows: _point(rows, rows.copied)),
+    _leaks("any token", UNIFORM_LEAKS, lambda rows: 1.0 / (rows.vocabulary * rows.p_token) - 1.0),
+    _leaks("law without parameters", PLAIN_LEAKS, lambda rows: rows.plain / rows.p_token - 1.0),
 )
