@@ -26,7 +26,7 @@ import click
 
 from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
-from audit.text.printer import Painted, echo_document, echo_painted, echo_raw, width_of_stdout
+from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw, width_of_stdout
 from audit.text.unsafe import inert, shortened, visible
 
 Rows = Sequence[Sequence[Any]]
@@ -53,6 +53,13 @@ def echo_json(value: Any) -> None:
 def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
     """Print rows in one of `FORMATS`, or as `RAW_CSV`."""
     FORMATS.get(form, _raw_csv)(columns, rows)
+
+
+def echo_section(title: str, columns: Sequence[str], rows: Rows, none: str = "none") -> None:
+    """Print a blank line, a title and rows, or the title with the word for no rows."""
+    echo("", title + ("" if rows else f": {none}"))
+    if rows:
+        echo_rows(columns, rows)
 
 
 def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None:

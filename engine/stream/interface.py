@@ -70,6 +70,18 @@ class FilterSpec:
         rules: Mapping[str, Any] = json.loads(self.rules)
         return rules
 
+    def given(self, *known: str) -> Mapping[str, Any]:
+        """The rules of a filter that knows these.
+
+        Raises:
+            InvalidRequest: another one.
+        """
+        rules = self.document
+        unknown = sorted(set(rules) - set(known))
+        if unknown:
+            raise InvalidRequest(f"filter {self.kind} has no rule {unknown[0]!r}; it has: {', '.join(known)}")
+        return rules
+
     def facts(self, version: str) -> FilterFacts:
         """The identity of the filter that these rules and a component of that version make."""
         ruleset = hashlib.sha256(self.rules.encode()).hexdigest()

@@ -152,10 +152,7 @@ def build(spec: FilterSpec) -> PatternRules:
     Raises:
         InvalidRequest: no categories, or an entry of another type.
     """
-    rules = spec.document
-    unknown = sorted(set(rules) - set(KEYS))
-    if unknown:
-        raise InvalidRequest(f"filter patterns has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
+    rules = spec.given(*KEYS)
     ignore_case, whole_words = (_flag(rules, key) for key in KEYS[1:])
     patterns = _patterns(rules.get("categories"), ignore_case=ignore_case)
     return PatternRules(spec.facts(VERSION), Automaton(patterns), ignore_case, whole_words)
