@@ -59,7 +59,7 @@ class ReportFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PointedReport:
-    """What formats with a place for a pointer have in common; by default a report names no model."""
+    """The common part of formats with a place for a pointer; by default a report names no model."""
 
     name: str
     whole: bool = False

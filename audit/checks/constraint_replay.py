@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.grammar_masks import NO_GRAMMAR, account_of, constrained
 from audit.evidence.records import Evidence, Level, RequestRecord

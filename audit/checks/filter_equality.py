@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord

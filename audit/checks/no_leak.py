@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord

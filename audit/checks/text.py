@@ -13,8 +13,8 @@ of the text, and which of two occurrences of a stop string should have ended the
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import stream_of

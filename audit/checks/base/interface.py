@@ -165,7 +165,7 @@ class ReadPart(Generic[P]):
 
 
 def read_part(take: Callable[[RequestReading], P], reading: RequestReading) -> ReadPart[P]:
-    """What a check takes of a request that can be read."""
+    """The part of a readable request that a check takes."""
     if reading.unreadable is not None:
         return ReadPart(reading.unreadable, None)
     return ReadPart(None, take(reading))

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
 from audit.evidence.grammar_masks import NO_GRAMMAR, constrained

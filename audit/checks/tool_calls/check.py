@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.base.counted import counted
 from audit.checks.base.interface import Check, Design
+from audit.checks.base.wrong_units import counted
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask

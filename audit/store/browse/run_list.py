@@ -18,7 +18,7 @@ from audit.evidence.verdicts import Verdict
 from audit.store.base.values import RunStatus
 from audit.store.reading.outcomes import verdicts_of
 from audit.store.tables.content import ErasureRow
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import AttachmentRow, AttestationRow, CheckRow, GateDecisionRow, JudgementRow
 
@@ -175,14 +175,12 @@ def listed(session: Session, rows: Sequence[Any]) -> tuple[ListedRun, ...]:
     models, engines = _models(session, ids), _engines(session, ids)
     verdicts, decisions = verdicts_of(session, ids), _decisions(session, ids)
     return tuple(
-        ListedRun(
-            ulid=row.ulid,
+        value_of(
+            ListedRun,
+            row,
             suite=row.suite_name,
             status=RunStatus(row.status),
             end=EXIT_CODES.get(row.exit_code, RunEnd.OPEN),
-            started_at=row.started_at,
-            actor=row.actor,
-            tokens=row.tokens,
             models=tuple(models.get(row.id, ())),
             engines=tuple(engines.get(row.id, ())),
             verdicts=verdicts.get(row.id, {}),

@@ -74,7 +74,7 @@ class HeadLayer(nn.Module):
         return x + self.fed_forward(x)
 
     def fed_forward(self, x: Tensor) -> Tensor:
-        """What the layer adds to [rows, T, hidden] after its attention."""
+        """The part that the layer adds to [rows, T, hidden] after its attention."""
         rows = self._norm("post_attention_layernorm", x)
         inner: Tensor = F.silu(self.mlp["gate_proj"](rows)) * self.mlp["up_proj"](rows)
         down: Tensor = self.mlp["down_proj"](inner)
