@@ -39,7 +39,7 @@ class StoreView:
 
     def runs(self, limit: int = 20) -> tuple[RunSummary, ...]:
         """The stored runs, newest first."""
-        with self._open() as store:
+        with self.opened() as store:
             return store.list_runs(limit)
 
     def run(self, name: str = "latest") -> RunResult:
@@ -48,7 +48,7 @@ class StoreView:
         Raises:
             UserError: no run matches, or several do.
         """
-        with self._open() as store:
+        with self.opened() as store:
             return RunResult(store.resolve(name), self)
 
     def query(self, name: str, run: str = "latest", **params: Any) -> list[Row]:
@@ -58,7 +58,7 @@ class StoreView:
             UserError: the query is unknown or has no such parameter.
         """
         sql, given = named(name, params)
-        with self._open() as store:
+        with self.opened() as store:
             given["run"] = store.resolve(run)
         # a named query is our own
         return _named_rows(self._ask(sql, given, trusted=True))
@@ -78,7 +78,8 @@ class StoreView:
             raise UserError(f"the query has more than {MOST_ROWS} rows; add a LIMIT")
         return rows
 
-    def _open(self) -> Store:
+    def opened(self) -> Store:
+        """The store, opened for reading."""
         return Store.open(self.url, create=False, read_only=True)
 
 
@@ -101,12 +102,12 @@ class RunResult:
 
     def record(self) -> StoredRun:
         """The run's stored record without its requests."""
-        with self._open() as store:
+        with self.store.opened() as store:
             return store.load_run(self.id)
 
     def checks(self) -> tuple[StoredCheck, ...]:
         """One result per arm and check, with findings and details."""
-        with self._open() as store:
+        with self.store.opened() as store:
             return store.checks(self.id)
 
     def verdicts(self) -> list[Row]:
@@ -152,7 +153,7 @@ class RunResult:
         Raises:
             UserError: the run has no such arm.
         """
-        with self._open() as store:
+        with self.store.opened() as store:
             return store.load_arm(self.id, arm).requests
 
     def trace(self, arm: str, case: str, sample: int = 0) -> Trace:
@@ -176,9 +177,6 @@ class RunResult:
 
         trace = self.trace(arm, case, sample)
         return [_step(trace, step) for step in steps_of(trace)]
-
-    def _open(self) -> Store:
-        return Store.open(self.store.url, create=False, read_only=True)
 
 
 def open_store(store: str | None = None, *, superuser: bool = False) -> StoreView:

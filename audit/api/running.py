@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.api.reading import RunResult, StoreView
 from audit.errors import UserError
-from audit.evidence.verdicts import Verdict
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.prepare import prepare, require_engines
 from audit.runs.reused_baseline import reused_run
-from audit.runs.runner import Progress
+from audit.runs.runner import Progress, Quiet
 from audit.runs.runner import run as run_prepared
 from audit.store import Store, default_url
 from audit.suite.allowances import NOTHING, Allowances, configured
@@ -20,25 +18,6 @@ from audit.suite.loader import load_suite
 
 if TYPE_CHECKING:
     from audit.suite.spec import Suite
-
-
-class Quiet:
-    """Discards progress."""
-
-    def planned(self, totals: Mapping[str, int]) -> None:
-        """Nothing."""
-
-    def arm(self, name: str, total: int, done: int) -> None:
-        """Nothing."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing."""
-
-    def judging(self, arm: str) -> None:
-        """Nothing."""
-
-    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
-        """Nothing."""
 
 
 def run(

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.attach import splice
-from audit.attach.interface import decoded
+from audit.attach.interface import PointedReport, decoded
 
 NAME: Final = "specaudit:attachment"
 PROPERTIES: Final = "properties"
 
 
 @dataclass(frozen=True, slots=True)
-class CycloneDx:
+class CycloneDx(PointedReport):
     """A BOM. One that has properties of its own already is bound by a statement alone."""
-
-    name: str = "cyclonedx"
-    whole: bool = False
-    carrying: bool = True
 
     def recognises(self, name: str, report: bytes) -> bool:  # noqa: ARG002 - the interface's signature
         """True for a JSON BOM of CycloneDX."""
@@ -59,4 +55,4 @@ class CycloneDx:
         return splice.remove(text, splice.object_at(text, ()), PROPERTIES).encode()
 
 
-FORMAT = CycloneDx()
+FORMAT = CycloneDx("cyclonedx")

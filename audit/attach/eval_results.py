@@ -11,7 +11,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 
-from audit.attach.interface import decoded
+from audit.attach.interface import PointedReport, decoded
 from audit.errors import UserError
 from audit.text.documents import parse_yaml
 
@@ -20,12 +20,8 @@ NOTES: Final = "notes"
 
 
 @dataclass(frozen=True, slots=True)
-class EvalResults:
-    """A list of results in block style."""
-
-    name: str = "eval_results"
-    whole: bool = False
-    carrying: bool = True
+class EvalResults(PointedReport):
+    """A list of results in block style; the repository names the model."""
 
     def recognises(self, name: str, report: bytes) -> bool:
         """True for a YAML list of entries with a data set and a value."""
@@ -35,10 +31,6 @@ class EvalResults:
             return bool(_entries(report))
         except ValueError:
             return False
-
-    def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
-        """None: the repository names the model."""
-        return ()
 
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
         """The pointer, if every entry carries the same."""
@@ -110,4 +102,4 @@ def _last_line(node: Any) -> int:
     return int(node.end_mark.line)
 
 
-FORMAT = EvalResults()
+FORMAT = EvalResults("eval_results")

@@ -57,6 +57,19 @@ class ReportFormat(Protocol):
         """The exact bytes passed to `embed`; None if the format cannot restore them."""
 
 
+@dataclass(frozen=True, slots=True)
+class PointedReport:
+    """The common part of formats with a place for a pointer; by default a report names no model."""
+
+    name: str
+    whole: bool = False
+    carrying: bool = True
+
+    def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
+        """None is named."""
+        return ()
+
+
 def pointer(predicate: Mapping[str, Any]) -> dict[str, Any]:
     """The part for a report without room for the whole predicate."""
     facts = {name: predicate[name] for name in POINTED}

@@ -8,6 +8,8 @@ from typing import Any, Final
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
+from audit.attach.interface import PointedReport
+
 NAME: Final = "specaudit"
 SUITE: Final = "testsuite"
 PROPERTIES: Final = "properties"
@@ -29,12 +31,8 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class JUnit:
-    """A report of test suites."""
-
-    name: str = "junit"
-    whole: bool = False
-    carrying: bool = True
+class JUnit(PointedReport):
+    """A report of test suites, which name no model."""
 
     def recognises(self, name: str, report: bytes) -> bool:
         """True for XML with a test suite at its root."""
@@ -44,10 +42,6 @@ class JUnit:
             return _scan(report).root in (SUITE, "testsuites")
         except ValueError:
             return False
-
-    def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
-        """None: test suites name no model."""
-        return ()
 
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
         """The pointer among the first suite's properties."""
@@ -113,4 +107,4 @@ def _scan(report: bytes) -> _Place:
     return place
 
 
-FORMAT = JUnit()
+FORMAT = JUnit("junit")

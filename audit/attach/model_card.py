@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.attach.interface import KEY, decoded
+from audit.attach.interface import KEY, PointedReport, decoded
 from audit.errors import UserError
 from audit.text.documents import parse_yaml
 
@@ -17,12 +17,8 @@ FRONT: Final = re.compile(r"\A---\r?\n(.*?)(?:^|\n)---\r?(?:\n|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCard:
+class ModelCard(PointedReport):
     """A card with YAML at its beginning."""
-
-    name: str = "model_card"
-    whole: bool = False
-    carrying: bool = True
 
     def recognises(self, name: str, report: bytes) -> bool:
         """True for Markdown that begins with YAML."""
@@ -86,4 +82,4 @@ def _front(report: bytes) -> Mapping[str, Any]:
     return front
 
 
-FORMAT = ModelCard()
+FORMAT = ModelCard("model_card")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from audit.attest.facts import VERIFIER, tool
-from audit.attest.statement import DECISION, InToto, StatementSubject
+from audit.attest.statement import DECISION, InToto, StatementSubject, moment
 from audit.text.unsafe import quoted
 
 ALLOW: Final = "allow"
@@ -66,9 +66,13 @@ def urn(*parts: str) -> str:
 
 def on_bundle(predicate: Mapping[str, Any]) -> bool:
     """True if the decision was made on a bundle, whose run need not be in the store that keeps the decision."""
+    return urn("bundle") in _inputs(predicate)
+
+
+def _inputs(predicate: Mapping[str, Any]) -> list[str]:
+    """The names of what the decision rests on."""
     listed = predicate.get("inputAttestations")
-    named = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
-    return any(item.get("uri") == urn("bundle") for item in named)
+    return [str(item.get("uri")) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
 
 
 def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None, now: datetime) -> str | None:
@@ -92,15 +96,5 @@ def decision_problem(predicate: Mapping[str, Any], policy_sha256: str | None, no
 
 def _end(predicate: Mapping[str, Any]) -> datetime | None:
     """The first end that an input states; a text that is no moment has ended long ago."""
-    listed = predicate.get("inputAttestations")
-    uris = [str(item.get("uri")) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
-    ends = [unquote(end) for _, mark, end in (uri.rpartition(f":{UNTIL}:") for uri in uris) if mark]
-    return min(map(_moment, ends), default=None)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else LONG_AGO
-    except (ValueError, OverflowError):
-        return LONG_AGO
+    parts = (uri.rpartition(f":{UNTIL}:") for uri in _inputs(predicate))
+    return min((moment(unquote(end)) or LONG_AGO for _, mark, end in parts if mark), default=None)

@@ -6,6 +6,7 @@ The bytes of a statement are made once, to be signed; whoever verifies reads tho
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from audit.errors import UserError
@@ -94,3 +95,12 @@ def _is_subject(item: Any) -> bool:
     sha256 = digest.get("sha256") if isinstance(digest, dict) else None
     named = isinstance(item, dict) and isinstance(item.get("name"), str) and bool(item["name"])
     return named and isinstance(sha256, str) and len(sha256) == 64 and HEX.issuperset(sha256)
+
+
+def moment(text: str) -> datetime | None:
+    """A moment that a statement states, in UTC; None if the text is none with a time zone."""
+    try:
+        stated = datetime.fromisoformat(text)
+        return stated.astimezone(UTC) if stated.tzinfo else None
+    except (ValueError, OverflowError):
+        return None

@@ -6,13 +6,13 @@ verified with that key: who trusts the key is another question, which a policy a
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
 import schemas
 from audit.attest.envelope import opened, unverified
-from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject
+from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject, moment
 from audit.errors import UserError, needs
 from audit.store.base.keys import PublicKey, parse_public
 from audit.store.reading.attestations import StoredAttestation
@@ -219,7 +219,7 @@ def statement_problem(statement: InToto) -> str | None:
     if problem is not None:
         return f"the {kind} is malformed: {problem}"
     for name in ("at", "until"):
-        if predicate[name] is not None and _moment(predicate[name]) is None:
+        if predicate[name] is not None and moment(predicate[name]) is None:
             return f"the {kind} is malformed: {name} is no moment with a time zone"
     if _key(predicate) is None:
         return f"the {kind} is malformed: key is no public key"
@@ -275,11 +275,3 @@ def _author(predicate: Mapping[str, Any]) -> Author:
 def _key(predicate: Mapping[str, Any]) -> PublicKey | None:
     text = predicate.get("key")
     return parse_public(text) if isinstance(text, str) else None
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        return None

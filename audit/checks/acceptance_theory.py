@@ -11,11 +11,12 @@ that is merely poor.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import ByRequest, Check, Design
+from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
 from audit.checks.base.plans import plan_acceptance
 from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.coverage.groups import Group
@@ -71,8 +72,7 @@ def _applies(evidence: Evidence) -> str | None:
     return next((reason for protocol, reason in NO_LAW.items() if protocol in protocols), None)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
     if design.greedy:
@@ -93,17 +93,8 @@ def positions(made: Decisions) -> DraftedPositions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadPositions:
-    """A request as the check reads it: why it cannot, or its drafted positions."""
-
-    unreadable: str | None
-    positions: DraftedPositions | None
-
-
-def _read(reading: RequestReading) -> _ReadPositions:
-    reason = reading.unreadable
-    return _ReadPositions(reason, positions(reading.decisions) if reason is None else None)
+def _positions(reading: RequestReading) -> DraftedPositions:
+    return positions(reading.decisions)
 
 
 class _Acceptance:
@@ -117,9 +108,9 @@ class _Acceptance:
         self._depths: set[int] = set()
         self._without_formula = 0
 
-    def add(self, part: _ReadPositions) -> None:
+    def add(self, part: ReadPart[DraftedPositions]) -> None:
         """Take the positions of the next request."""
-        self._reason, outcome = self._reason or part.unreadable, part.positions
+        self._reason, outcome = self._reason or part.unreadable, part.taken
         if self._reason is not None or outcome is None:
             return
         self._without_formula += outcome.without_formula
@@ -220,7 +211,7 @@ def _finding(stratum: StratumTest, adjusted: float) -> Finding:
     return Finding("all requests", 0, message)
 
 
-BY_REQUEST = ByRequest(_read, _Acceptance)
+BY_REQUEST = ByRequest(partial(read_part, _positions), _Acceptance)
 CHECK = Check(
     name="acceptance_theory",
     claim="acceptance",

@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.record.columns import numbered
 from engine.record.facts import CONSTRAINT
 from engine.record.trace import Trace
 
-MAX_FINDINGS: Final = 20
 ONE_ACCOUNT: Final = "the backend computes no mask a second time; masks have one account only"
 
 
@@ -53,8 +52,7 @@ def _applies(evidence: Evidence) -> str | None:
     return NoEvidence(next((reason for reason in reasons if reason is not None), ONE_ACCOUNT))
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.structured:
         return NO_GRAMMAR
     return None if design.shown.gives(Part.MASKS) else NoEvidence(ONE_ACCOUNT)
@@ -142,8 +140,7 @@ def _read(request: RequestRecord, usual: Mapping[str, Any]) -> _Read:
     return _Read(len(trace.token), len({item.at for item in result}), finding)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     requests = evidence.candidate.requests
     structured = [request for request in requests if request.trace.header.sampling.structured is not None]
     usual = next((account for request in structured if (account := account_of(request.trace)) is not None), {})
@@ -163,17 +160,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         summary = (
             f"all {n} masks are the grammar's after the tokens before them, at most {upper_bound(0, n):.2g} are not"
         )
-    return CheckResult(
-        verdict=verdict,
-        summary=summary,
-        n=n,
-        statistic=float(wrong),
-        effect=wrong / n if n else None,
-        bound=upper_bound(min(wrong, n), n) if n else None,
-        detectable=replay_effect(n) if n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={"answers": len(read), "without_account": silent},
-    )
+    return counted(verdict, summary, n, wrong, findings, {"answers": len(read), "without_account": silent})
 
 
 CHECK = Check(

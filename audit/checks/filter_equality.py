@@ -15,21 +15,19 @@ from typing import Any, Final
 
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
-from engine.core.types import Protocol
 from engine.stream.fresh_reading import FreshReading
 from engine.stream.text_stream import Decided
 
 NO_FILTERS = "the arm has no filters"
 FRESH: Final = "a fresh filter"
 IDENTITY: Final = ("component", "version", "ruleset", "action", "side")
-MAX_FINDINGS = 20
 WHOLE_ARM = "the arm"
 
 
@@ -40,8 +38,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.stream is not None and design.stream.filters else NO_FILTERS
 
 
@@ -110,11 +107,6 @@ def _against_fresh(stream: RecordedStream, again: FreshReading) -> str | None:
     )
 
 
-def _promises_tokens(request: RequestRecord) -> bool:
-    header = request.trace.header
-    return header.sampling.greedy or header.protocol is Protocol.GUMBEL
-
-
 @dataclass(slots=True)
 class _Tally:
     """Counts over the requests so far."""
@@ -150,7 +142,7 @@ def _compare(evidence: Evidence) -> _Tally:
         tally.decisions += len(stream.decisions)
         result, other = [_other_filters(evidence, request, stream)], base.get(request.key)
         compared = False
-        if other is not None and (_promises_tokens(request) or not (request.tokens and other.tokens)):
+        if other is not None and (request.trace.header.repeats or not (request.tokens and other.tokens)):
             result.append(_against_baseline(request, stream, other))
             tally.paired += 1
             compared = True
@@ -173,23 +165,15 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     tally = _compare(evidence)
     enough = tally.n and not tally.silent and tally.decisions >= int(params["min_decisions"])
     verdict = Verdict.FAULT if tally.findings else Verdict.CERTIFIED if enough else Verdict.INCONCLUSIVE
-    return CheckResult(
-        verdict=verdict,
-        summary=_summary(tally, int(params["min_decisions"])),
-        n=tally.n,
-        statistic=float(tally.broken),
-        effect=tally.broken / tally.n if tally.n else None,
-        bound=upper_bound(tally.broken, tally.n) if tally.n else None,
-        detectable=replay_effect(tally.n) if tally.n else None,
-        findings=tuple(tally.findings[:MAX_FINDINGS]),
-        details={
-            "decisions": tally.decisions,
-            "with_baseline": tally.paired,
-            "judged_again": tally.again,
-            "not_compared": tally.silent,
-            "not_judged_again": tally.reason,
-        },
-    )
+    details = {
+        "decisions": tally.decisions,
+        "with_baseline": tally.paired,
+        "judged_again": tally.again,
+        "not_compared": tally.silent,
+        "not_judged_again": tally.reason,
+    }
+    summary = _summary(tally, int(params["min_decisions"]))
+    return counted(verdict, summary, tally.n, tally.broken, tally.findings, details)
 
 
 def _summary(tally: _Tally, least: int) -> str:

@@ -28,7 +28,6 @@ from audit.stats.laws import t_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
 from audit.stats.sample_size import SampleSize
-from engine.core.types import Protocol
 
 MAX_FINDINGS = 20
 LEAST_PAIRS = 8
@@ -57,25 +56,19 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
-    return None if _expects_tokens(design) or design.level >= Level.L3 else TOO_LITTLE
-
-
-def _expects_tokens(design: Design) -> bool:
-    return design.greedy or design.shown.protocol is Protocol.GUMBEL
+    return None if design.repeats or design.level >= Level.L3 else TOO_LITTLE
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:
-    return plan_requests(params, design) if _expects_tokens(design) else None
+    return plan_requests(params, design) if design.repeats else None
 
 
 def _coupled(evidence: Evidence) -> bool:
     """True if the tokens depend only on the target and the seed."""
-    headers = [request.trace.header for request in evidence.candidate.requests]
-    return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
+    return all(request.trace.header.repeats for request in evidence.candidate.requests)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

@@ -41,7 +41,7 @@ from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
 from audit.stats.power import detectable_shift
 from engine.backends.evidence import Part
-from engine.core.types import Floats, Protocol
+from engine.core.types import Floats
 
 MAX_FINDINGS = 20
 
@@ -104,15 +104,12 @@ def _applies(evidence: Evidence) -> str | None:
     return NOT_EQUAL
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    equal = design.greedy or design.shown.protocol is Protocol.GUMBEL
-    return None if equal or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
+def _foresee(_params: Params, design: Design) -> str | None:
+    return None if design.repeats or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
 
 
 def _equal_tokens(evidence: Evidence) -> bool:
-    headers = [request.trace.header for request in evidence.candidate.requests]
-    return all(header.sampling.greedy or header.protocol is Protocol.GUMBEL for header in headers)
+    return all(request.trace.header.repeats for request in evidence.candidate.requests)
 
 
 def _prompt_changes(evidence: Evidence) -> list[LogprobChanges]:

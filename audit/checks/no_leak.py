@@ -15,18 +15,18 @@ from itertools import pairwise
 import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
+from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, FreshFilters, RecordedStream, needs, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.core.types import FinishReason
 from engine.stream.holding import settled
 from engine.stream.redaction import redact
 
 NO_STREAM = "the arm does not record its text as it leaves; write stream: true, or filters:"
-MAX_FINDINGS = 20
 QUOTED = 20
 """Characters of each text in a finding."""
 
@@ -39,8 +39,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return NO_STREAM if design.stream is None else None
 
 
@@ -80,8 +79,7 @@ def _unlike(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
     wanted = redact(stream.decoded[: stream.end], stream.redactions).text
     for name, text in (("the chunks add up to", stream.text), ("the caller's text has", request.text)):
         if text != wanted:
-            at = next((i for i, (a, b) in enumerate(zip(text, wanted, strict=False)) if a != b), None)
-            at = min(len(text), len(wanted)) if at is None else at
+            at = agreeing(text, wanted)
             ours, theirs = (repr(item[at : at + QUOTED]) for item in (text, wanted))
             yield f"{name} {ours} at character {at}, the committed text gives {theirs}"
             return
@@ -117,8 +115,7 @@ def _unseen(stream: RecordedStream) -> Iterator[str]:
             return
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     findings: list[Finding] = []
     silent = broken = 0
     arm = evidence.candidate
@@ -132,17 +129,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         findings += result
     n = len(arm.requests) + len(arm.refused) - silent
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
-    return CheckResult(
-        verdict=verdict,
-        summary=_summary(n, broken, silent),
-        n=n,
-        statistic=float(broken),
-        effect=broken / n if n else None,
-        bound=upper_bound(broken, n) if n else None,
-        detectable=replay_effect(n) if n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={"without_stream": silent},
-    )
+    return counted(verdict, _summary(n, broken, silent), n, broken, findings, {"without_stream": silent})
 
 
 def _summary(n: int, broken: int, silent: int) -> str:

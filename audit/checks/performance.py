@@ -64,8 +64,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del design
+def _foresee(params: Params, _design: Design) -> str | None:
     asked = ("min_speedup", "max_p99_ratio", "min_tokens_per_forward")
     return None if any(float(params[name]) > 0 for name in asked) else UNASKED
 

@@ -61,8 +61,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if evidence.baseline is not None else NoEvidence("there is no baseline arm to compare with")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if design.shown.decoder is LoopOwner.OWN:
         return KEYED
     if design.shown.protocol is not Protocol.GUMBEL:

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
+from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.backends.evidence import Part
 from engine.core.types import FinishReason
 from engine.stream.redaction import redact
 
 DECODED = "decoded"
 INCOMPLETE = "\ufffd"
-MAX_FINDINGS = 20
 QUOTED = 20
 """Characters of each text in a finding."""
 ONE_ACCOUNT = "the engine's tokens are not decoded a second time; the text has one account only"
@@ -63,8 +63,7 @@ def _applies(evidence: Evidence) -> str | None:
     return NoEvidence(ONE_ACCOUNT if reason is None else f"the text has one account only: {reason}")
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.DECODED) else NoEvidence(ONE_ACCOUNT)
 
 
@@ -132,8 +131,7 @@ def _read(request: RequestRecord) -> _Read:
     return _Read()
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     requests = evidence.candidate.requests
     # records load lazily, and a list of them would keep their traces
     read = {request.request_id: _read(request) for request in requests if "parts" not in request.trace.header.facts}
@@ -142,17 +140,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     n = len(read) - len(silent)
     verdict = Verdict.FAULT if findings else Verdict.INCONCLUSIVE if silent else Verdict.CERTIFIED
     counts = {"not_decoded_again": len(silent), "in_parts": len(requests) - len(read)}
-    return CheckResult(
-        verdict=verdict,
-        summary=_summary(n, len(findings), silent, counts["in_parts"]),
-        n=n,
-        statistic=float(len(findings)),
-        effect=len(findings) / n if n else None,
-        bound=upper_bound(len(findings), n) if n else None,
-        detectable=replay_effect(n) if n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details=counts,
-    )
+    summary = _summary(n, len(findings), silent, counts["in_parts"])
+    return counted(verdict, summary, n, len(findings), findings, counts)
 
 
 def _summary(n: int, wrong: int, silent: list[str], parts: int) -> str:
@@ -165,8 +154,7 @@ def _summary(n: int, wrong: int, silent: list[str], parts: int) -> str:
 
 
 def _difference(text: str, wanted: str) -> str:
-    pairs = enumerate(zip(text, wanted, strict=False))
-    at = next((index for index, (a, b) in pairs if a != b), min(len(text), len(wanted)))
+    at = agreeing(text, wanted)
     ours, theirs = (repr(whole[at : at + QUOTED]) for whole in (text, wanted))
     return f"the text has {ours} at character {at}, its tokens decode to {theirs}"
 

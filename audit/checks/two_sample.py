@@ -80,8 +80,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if design.greedy:
         return GREEDY
     return SHARED if design.shown.protocol is Protocol.GUMBEL else None
@@ -170,13 +169,10 @@ def permuted(samples: ArmSamples, permutations: int) -> dict[str, TwoSampleTest]
     """Every test with its permutation p-value; the answers seed the permutations."""
     generator = np.random.default_rng(seed_of((*samples.ours, *samples.theirs)))
     place = {case: i for i, case in enumerate(samples.prompts)}
-    sides = [([item.tokens for item in side], [place[item.case_id] for item in side]) for side in _sides(samples)]
-    sample = pooled(*sides[0], *sides[1])
+    sides = samples.theirs, samples.ours
+    given = [([item.tokens for item in side], [place[item.case_id] for item in side]) for side in sides]
+    sample = pooled(*given[0], *given[1])
     return {name: test(sample, generator, permutations) for name, test in TESTS.items()}
-
-
-def _sides(samples: ArmSamples) -> tuple[tuple[RequestRecord, ...], tuple[RequestRecord, ...]]:
-    return samples.theirs, samples.ours
 
 
 def differences(samples: ArmSamples) -> dict[str, ClusterInterval]:

@@ -90,8 +90,7 @@ class Account:
     when: When
 
 
-def _always(arm: ArmOutline) -> bool:
-    del arm
+def _always(_arm: ArmOutline) -> bool:
     return True
 
 

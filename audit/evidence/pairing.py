@@ -101,7 +101,7 @@ def divergence(pair: Pair) -> Divergence | None:
     return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
 
 
-def agreeing(left: Sequence[int], right: Sequence[int]) -> int:
+def agreeing(left: Sequence[object], right: Sequence[object]) -> int:
     """Length of the common prefix."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:

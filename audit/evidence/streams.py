@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, RequestRecord
 from engine.core.errors import EngineError
 from engine.record.effective import Effective
@@ -181,7 +182,7 @@ def other_chunk(ours: Sequence[TextChunk], again: Sequence[TextChunk]) -> str | 
     """The first chunk that does not leave as the committed text lets it, in words; None if all do."""
     if tuple(ours) == tuple(again):
         return None
-    at = next((i for i, (a, b) in enumerate(zip(ours, again, strict=False)) if a != b), min(len(ours), len(again)))
+    at = agreeing(ours, again)
     shown = [
         f"{side[at].text[:QUOTED]!r} after token {side[at].tokens}" if at < len(side) else "nothing"
         for side in (ours, again)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from audit.evidence.pairing import agreeing
 from audit.evidence.records import RequestRecord
 from audit.evidence.streams import stream_of
 from engine.core.types import FinishReason, ToolOffer
@@ -118,7 +119,7 @@ def difference(first: ParsedCalls, second: ParsedCalls) -> str | None:
     ours, theirs = texts_of(first), texts_of(second)
     if ours == theirs:
         return None
-    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    at = agreeing(ours, theirs)
     shown = [side[at][:LONGEST] if at < len(side) else "no call" for side in (ours, theirs)]
     return f"call {at + 1} is {shown[0]}, not {shown[1]}"
 

@@ -128,15 +128,12 @@ class WorkerPool(Protocol):
 
     def room(self) -> bool:
         """True if a worker is free."""
-        ...
 
     def submit(self, part: WorkPart) -> None:
         """Give a part to a free worker."""
-        ...
 
     def wait(self) -> PartOutcome:
         """The next outcome of a submitted part."""
-        ...
 
 
 class Executor(Protocol):
@@ -151,4 +148,3 @@ class Executor(Protocol):
         Raises:
             UserError: workers cannot be started.
         """
-        ...

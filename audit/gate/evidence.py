@@ -41,6 +41,7 @@ from audit.store.base.ulid import time_of
 from audit.store.ledger import notes, proof
 from audit.store.ledger.proof import ProvenRun
 from audit.store.reading.watches import StoredWatch
+from audit.store.tables.lookup import value_of
 from audit.text.documents import decode_text, parse_json, read_bytes
 from audit.watch.detect import Detectors
 from audit.watch.reference import lower_bound
@@ -119,21 +120,8 @@ def parameters_of(arms: RecordedArms) -> dict[str, dict[str, CheckParameters]]:
 
 
 def _as_stored(check: NewCheck) -> StoredCheck:
-    result = check.result
-    numbers = (result.statistic, result.p_value, result.effect, result.bound, result.margin)
-    return StoredCheck(
-        check.arm,
-        check.name,
-        check.claim,
-        check.level,
-        result.verdict,
-        result.n,
-        *numbers,
-        result.summary,
-        result.findings,
-        result.details,
-        datetime.now(UTC),
-    )
+    known = {"arm": check.arm, "check": check.name, "claim": check.claim, "level": check.level}
+    return value_of(StoredCheck, check.result, **known, created_at=datetime.now(UTC), erased=0)
 
 
 def _unknown_faults(stored: Iterable[StoredCheck], made: Iterable[NewCheck]) -> Iterable[StoredCheck]:
@@ -254,7 +242,8 @@ def read_watches(store: Store, facts: RunFacts, wanted: WatchRule, now: datetime
 
     counting = [watch for watch in watches if counts(watch)]
     series = tuple(_series(store, watch, since) for watch in counting)
-    return WatchFacts(_bounds(store, facts), series, len(watches) - len(counting))
+    bounds = {arm.name: _bound(store, facts, arm) for arm in facts.candidates if arm.counts.drafted}
+    return WatchFacts(bounds, series, len(watches) - len(counting))
 
 
 def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, str]]) -> bool:
@@ -267,10 +256,6 @@ def _same(store: Store, run: str, facts: RunFacts, models: frozenset[tuple[str, 
 def _models(facts: RunFacts) -> frozenset[tuple[str, str]]:
     """Role and digest of every model."""
     return frozenset((ref.role, ref.sha256) for ref in used_artifacts(facts) if ref.kind not in NO_MODELS)
-
-
-def _bounds(store: Store, facts: RunFacts) -> dict[str, float]:
-    return {arm.name: _bound(store, facts, arm) for arm in facts.candidates if arm.counts.drafted}
 
 
 def _bound(store: Store, facts: RunFacts, arm: StoredArm) -> float:

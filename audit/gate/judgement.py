@@ -32,8 +32,8 @@ class Signer:
     out: Path | None = None
 
 
-def _silent(arm: str) -> None:
-    del arm
+def _silent(_arm: str) -> None:
+    """Announce no arm."""
 
 
 @dataclass(frozen=True, slots=True)

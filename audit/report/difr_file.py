@@ -14,7 +14,7 @@ from typing import Any, Final
 from audit.errors import UserError
 from audit.evidence.records import RequestRecord
 from audit.store.store import Store
-from audit.text.staged_files import staged
+from audit.text.staged_files import write_staged
 
 SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
 """Sampling parameters that the file states."""
@@ -27,16 +27,11 @@ def write_difr(store: Store, run: str, arm: str, out: Path) -> int:
         UserError: no such arm, no answers, requests with several sampling parameters, or an unwritable file.
         CannotDecide: a record is missing or was erased.
     """
-    result = store.load_run(run)
-    names = [other.name for other in result.arms]
-    if arm not in names:
-        raise UserError(f"run {run} has no arm {arm!r}; it has: {', '.join(names)}")
     requests = store.load_arm(run, arm).keeping().requests
     if not requests:
         raise UserError(f"arm {arm} has no answered requests; export another arm")
     document = {"config": _config(run, arm, requests), "samples": list(samples_of(requests))}
-    with staged({out: (json.dumps(document) + "\n").encode()}):
-        pass
+    write_staged({out: (json.dumps(document) + "\n").encode()})
     return len(requests)
 
 

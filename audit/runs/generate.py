@@ -12,10 +12,10 @@ from audit.runs.prepare import PreparedArm
 from audit.runs.readings import Reading, reading
 from audit.store.writing.readable import NEEDED
 from engine.core.errors import CapacityError, InvalidRequest, TraceError
-from engine.core.types import FinishReason, Generation, RecordLevel, Request
+from engine.core.types import Generation, RecordLevel, Request
 from engine.record.columns import place_fault, shape_fault, token_fault
 from engine.record.envelope import opened
-from engine.record.foreign.requests import ForeignEngine, failed_trace, header_of
+from engine.record.foreign.requests import ForeignEngine, unanswered
 from engine.record.trace import decoded
 
 OF_RECORDS: Final = (CapacityError, InvalidRequest, TraceError)
@@ -69,8 +69,6 @@ def _read_one(arm: PreparedArm, along: Reading, request: Request, record: Reques
 
 
 def _unreadable(arm: PreparedArm, request: Request, reason: str) -> Generation:
-    facts = {"error": {"kind": UNREADABLE, "message": reason}}
     plan, vocabulary = arm.planned.plan, 1 + max(request.prompt)
     shown = ForeignEngine(vocabulary, (), plan.protocol, plan.proposer or "plain", RecordLevel.TOKENS)
-    trace = failed_trace(header_of(request, shown, FinishReason.ERROR, facts))
-    return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
+    return unanswered(request, shown, UNREADABLE, reason)

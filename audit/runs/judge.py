@@ -53,11 +53,9 @@ class Judging(Protocol):
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
-        ...
 
     def judged(self, arm: str, check: str, verdict: Verdict) -> None:
         """A check of the arm has its verdict."""
-        ...
 
 
 def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: InterimLook | None = None) -> None:
@@ -197,20 +195,6 @@ def _with_scope(result: CheckResult, scope: ArmScope) -> CheckResult:
     return dataclasses.replace(result, details={**result.details, SCOPE: scope.to_json()})
 
 
-class Outcome(Protocol):
-    """The decision of a check's result, stored or not."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict."""
-        ...
-
-    @property
-    def lacking(self) -> bool:
-        """True if the check is `not_run` for want of evidence."""
-        ...
-
-
 def exit_code(checks: Iterable[StoredCheck]) -> int:
     """1 if an arm has a fault, 0 if every arm is certified and decided (see `arm_exit_code`), else 3."""
     by_arm: dict[str, list[StoredCheck]] = {}
@@ -220,7 +204,7 @@ def exit_code(checks: Iterable[StoredCheck]) -> int:
     return 1 if 1 in codes else 0 if codes == {0} else 3
 
 
-def arm_exit_code(results: Iterable[Outcome]) -> int:
+def arm_exit_code(results: Iterable[StoredCheck | CheckResult]) -> int:
     """0 if every check is certified that has a claim about the arm, 1 with a fault, else 3.
 
     A check whose claim does not exist for the arm (`not_run`) decides nothing. A check that is `not_run` for want of

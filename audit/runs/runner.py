@@ -15,7 +15,7 @@ from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
-from audit.runs.judge import exit_code, judge
+from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
@@ -26,28 +26,36 @@ from audit.store.writing.contents import withholds
 from engine.record.effective import Effective
 
 
-class Progress(Protocol):
+class Progress(Judging, Protocol):
     """Receives the progress of a run."""
 
     def planned(self, totals: Mapping[str, int]) -> None:
         """The run begins; the number of requests of each arm, in the order in which they run."""
-        ...
 
     def arm(self, name: str, total: int, done: int) -> None:
         """An arm of `total` requests begins; `done` of them are already stored."""
-        ...
 
     def advance(self, tokens: int) -> None:
         """One request of the current arm is stored."""
-        ...
+
+
+class Quiet:
+    """Discards progress."""
+
+    def planned(self, totals: Mapping[str, int]) -> None:
+        """Nothing."""
+
+    def arm(self, name: str, total: int, done: int) -> None:
+        """Nothing."""
+
+    def advance(self, tokens: int) -> None:
+        """Nothing."""
 
     def judging(self, arm: str) -> None:
-        """The arm's checks begin."""
-        ...
+        """Nothing."""
 
     def judged(self, arm: str, check: str, verdict: Verdict) -> None:
-        """A check of the arm has its verdict."""
-        ...
+        """Nothing."""
 
 
 Fill = Callable[[Store, str, Progress], None]

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from audit import checks
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.selftest import battery
 from audit.selftest.run_arm import alone, gather
 from audit.selftest.scenarios import recording_of, suite_of
@@ -43,12 +43,8 @@ def from_outside(evidence: Evidence, level: Level) -> Evidence:
 
 
 def _reduced(arm: ArmRecord, level: Level) -> ArmRecord:
-    requests = tuple(_plain(request, level) for request in arm.requests)
+    requests = tuple(replace(request, trace=plain_trace(request.trace, level)) for request in arm.requests)
     return replace(arm, level=level, effective=Effective(), requests=requests)
-
-
-def _plain(request: RequestRecord, level: Level) -> RequestRecord:
-    return replace(request, trace=plain_trace(request.trace, level))
 
 
 def plain_trace(trace: Trace, level: Level) -> Trace:

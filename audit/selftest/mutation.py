@@ -32,7 +32,8 @@ from engine.core.types import FinishReason, Generation, RecordLevel
 from engine.faults.interface import Scenario
 from engine.record.columns import COLUMNS
 from engine.record.effective import Effective
-from engine.record.trace import DAMAGE, decode, encode, header_document, header_of_document
+from engine.record.envelope import DAMAGE
+from engine.record.trace import decode, encode, header_document, header_of_document
 
 TOKENS: Final = 96
 """Size of an arm; its longest record is the one that is changed."""

@@ -8,6 +8,7 @@ import multiprocessing.pool
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from audit.errors import UserError
@@ -16,7 +17,7 @@ from audit.selftest.alarms import Alarms, CleanResult, collect, try_clean
 from audit.selftest.default_suite import DefaultDetection, detect_by_default
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, catches, detect, seek
 from audit.selftest.mutation import KINDS, MutatedArm, mutate
-from audit.selftest.scenarios import CleanArm, clean_arms
+from audit.selftest.scenarios import clean_arms
 from audit.text.schema_errors import suggestion
 from engine import faults
 
@@ -48,28 +49,9 @@ class SelfTestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
-    name: str
-    limits: DetectionLimits
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    check: str
-    limits: DetectionLimits
-
-
-@dataclass(frozen=True, slots=True)
-class _Clean:
-    arm: CleanArm
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Mutated:
     kind: str
     seed: int
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +67,12 @@ def run(plan: SelfTestPlan, announce: Callable[[str], None]) -> SelfTestResult:
     detections: dict[str, Detection] = {}
     results: list[CleanResult] = []
     with _workers(plan.jobs) as spread:
-        for outcome in spread(_detect, [_Fault(name, plan.limits) for name in plan.faults]):
+        for outcome in spread(partial(detect, limits=plan.limits), plan.faults):
             detections[outcome.fault] = outcome
             announce(_line(outcome, len(detections), len(plan.faults)))
         idle = battery.uncaught(catches(detections.values())) if plan.complete else ()
-        sought = {item.check: item for item in spread(_seek, [_Idle(name, plan.limits) for name in idle])}
-        for result in spread(_clean, [_Clean(arm, plan.clean_tokens) for arm in clean_arms(plan.clean)]):
+        sought = {item.check: item for item in spread(partial(seek, limits=plan.limits), idle)}
+        for result in spread(partial(try_clean, tokens=plan.clean_tokens), clean_arms(plan.clean)):
             results.append(result)
             if len(results) % 100 == 0:
                 announce(f"{len(results)} of {plan.clean} clean arms")
@@ -104,7 +86,7 @@ def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple
     """Run the faults of a plan in default suites; `announce` receives a line per fault."""
     detections: dict[str, DefaultDetection] = {}
     with _workers(plan.jobs) as spread:
-        for result in spread(_detect_by_default, [_Fault(name, plan.limits) for name in plan.faults]):
+        for result in spread(partial(detect_by_default, limits=plan.limits), plan.faults):
             detections[result.fault] = result
             by = ", ".join(result.caught_by) or "-"
             announce(f"[{len(detections)}/{len(plan.faults)}] {result.fault}: {result.tokens} {by}")
@@ -113,10 +95,10 @@ def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple
 
 def run_mutations(plan: MutationPlan, jobs: int, announce: Callable[[str], None]) -> tuple[MutatedArm, ...]:
     """Change the records of clean arms; `announce` receives a line per arm."""
-    pieces = [_Mutated(kind, seed, plan.share) for kind in KINDS for seed in range(plan.seeds)]
+    pieces = [_Mutated(kind, seed) for kind in KINDS for seed in range(plan.seeds)]
     arms: dict[tuple[str, int], MutatedArm] = {}
     with _workers(jobs) as spread:
-        for arm in spread(_mutate, pieces):
+        for arm in spread(partial(_mutate, share=plan.share), pieces):
             arms[arm.kind, arm.seed] = arm
             survived = sum(not change.noticed for change in arm.mutations)
             changes = f"{len(arm.mutations)} changes, {survived} survive"
@@ -129,24 +111,8 @@ def _line(detection: Detection, done: int, of: int) -> str:
     return f"[{done}/{of}] {detection.fault}: {', '.join(views)}"
 
 
-def _detect(piece: _Fault) -> Detection:
-    return detect(piece.name, piece.limits)
-
-
-def _detect_by_default(piece: _Fault) -> DefaultDetection:
-    return detect_by_default(piece.name, piece.limits)
-
-
-def _seek(piece: _Idle) -> CheckDetection:
-    return seek(piece.check, piece.limits)
-
-
-def _clean(piece: _Clean) -> CleanResult:
-    return try_clean(piece.arm, piece.tokens)
-
-
-def _mutate(piece: _Mutated) -> MutatedArm:
-    return mutate(piece.kind, piece.seed, piece.share)
+def _mutate(piece: _Mutated, share: float) -> MutatedArm:
+    return mutate(piece.kind, piece.seed, share)
 
 
 class _Spread:

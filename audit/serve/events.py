@@ -1,7 +1,6 @@
 """Events of a choice from the engine's thread, and the inbox where an answer waits for them."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -79,8 +78,3 @@ class Inbox:
         if isinstance(event, ChoiceFailure):
             raise event.refusal
         return event
-
-
-def flattened(steps: Sequence[ChoiceStep]) -> tuple[TokenScore, ...]:
-    """The scores of several steps."""
-    return tuple(score for step in steps for score in step.scores)

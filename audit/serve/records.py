@@ -26,7 +26,6 @@ class RecordSink(Protocol):
 
     def add(self, domain: str, generation: Generation, arm: str | None = None) -> None:
         """Take an ended request with its record; `arm` is another one of the run than that which is served."""
-        ...
 
 
 class RecordWatcher(Protocol):
@@ -34,11 +33,9 @@ class RecordWatcher(Protocol):
 
     def written(self, request: str) -> None:
         """The record of a request, by the engine's name, is in the store."""
-        ...
 
     def lost(self, why: str) -> None:
         """No record is written any more."""
-        ...
 
 
 class NoRecords:

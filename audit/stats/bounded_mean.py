@@ -15,6 +15,7 @@ import numpy as np
 import scipy
 
 from audit.stats.binomial import Interval
+from audit.stats.power import bound_width
 from engine.core.types import Floats
 
 LARGEST_BET = 0.75
@@ -28,12 +29,9 @@ _SMALLEST = 1e-12
 def bernstein_upper(x: Floats, confidence: float = 0.99) -> float:
     """Upper bound of the mean of `x` [n] by its sample variance; 1 for fewer than two numbers."""
     _require_unit(x)
-    n = len(x)
-    if n < 2:
+    if len(x) < 2:
         return 1.0
-    log_term = math.log(2.0 / (1.0 - confidence))
-    spread = math.sqrt(2.0 * float(np.var(x, ddof=1)) * log_term / n)
-    return min(1.0, float(np.mean(x)) + spread + 7.0 * log_term / (3.0 * (n - 1)))
+    return min(1.0, float(np.mean(x)) + bound_width(len(x), float(np.var(x, ddof=1)), 1.0 - confidence))
 
 
 def betting_upper(x: Floats, confidence: float = 0.99) -> float:

@@ -29,8 +29,8 @@ FOREIGN: Final = "foreign"
 """Revision of a database with foreign tables."""
 
 
-def config(connection: Connection) -> Config:
-    """Alembic's configuration for a connection that the caller keeps open."""
+def config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration, for a connection that the caller keeps open."""
     from alembic.config import Config
 
     made = Config()
@@ -41,12 +41,9 @@ def config(connection: Connection) -> Config:
 
 def heads() -> tuple[str, ...]:
     """The newest revisions among the scripts; more than one means two branches."""
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
-    made = Config()
-    made.set_main_option("script_location", "migrations:")
-    return tuple(ScriptDirectory.from_config(made).get_heads())
+    return tuple(ScriptDirectory.from_config(config()).get_heads())
 
 
 def upgrade(url: str) -> None:
@@ -158,7 +155,7 @@ def opened(engine: Engine, url: URL) -> Engine:
     """
     try:
         require_current(revision_of(engine, url), url)
-    except UserError:
+    except BaseException:
         engine.dispose()
         raise
     return engine

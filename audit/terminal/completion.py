@@ -5,14 +5,12 @@ something fails, it offers nothing.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
-
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 MOST: Final = 200
 """Runs or arms to offer at most, the newest."""

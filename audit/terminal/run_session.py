@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import actor
-from audit.evidence.verdicts import Verdict
 from audit.report.requests.pieces import Pieces, pieces_of
 from audit.report.tables import overview, verdicts
 from audit.report.tables.coverage import coverage_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import UNDECIDED, look_lines, next_steps
-from audit.report.tables.mechanisms import mechanism_lines
 from audit.report.tables.results import Results, results, write_results
+from audit.report.tables.verdicts import mechanism_lines
 from audit.runs.interim_looks import interim_look_lines
 from audit.runs.interruptions import Interrupted
-from audit.runs.runner import Progress, RunOutcome
+from audit.runs.runner import Progress, Quiet, RunOutcome
 from audit.runs.shard import Shard, shard_of
 from audit.store import Store
 from audit.store.base.connection import data_folder
@@ -39,26 +38,17 @@ if TYPE_CHECKING:
 OUTCOME_COLOURS: Final = MappingProxyType({"PASS": "green", "FAIL": "red", "UNDECIDED": "yellow"})
 
 
-class LineProgress:
-    """Prints one line per arm if stderr is no terminal."""
-
-    def planned(self, totals: Mapping[str, int]) -> None:
-        """Do nothing: every arm has a line of its own."""
+class LineProgress(Quiet):
+    """Prints one line per arm if stderr is no terminal: a log needs no bar, and the verdicts follow on stdout."""
 
     def arm(self, name: str, total: int, done: int) -> None:
         """Print the start of this part."""
         again = f", {done} already done" if done else ""
         note(f"running {name}: {total} requests{again}")
 
-    def advance(self, tokens: int) -> None:
-        """Do nothing: a log needs no bar."""
-
     def judging(self, arm: str) -> None:
         """Print the start of this part."""
         note(f"checking {arm}")
-
-    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
-        """Do nothing: the verdicts follow on stdout."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import click
 
 from audit.text.markdown import table_lines
 from audit.text.parquet import parquet_bytes
-from audit.text.printer import Painted, echo_document, echo_painted, echo_raw, width_of_stdout
+from audit.text.printer import Painted, echo, echo_document, echo_painted, echo_raw, width_of_stdout
 from audit.text.unsafe import inert, shortened, visible
 
 Rows = Sequence[Sequence[Any]]
@@ -55,6 +55,13 @@ def echo_rows(columns: Sequence[str], rows: Rows, form: str = "table") -> None:
     FORMATS.get(form, _raw_csv)(columns, rows)
 
 
+def echo_section(title: str, columns: Sequence[str], rows: Rows, none: str = "none") -> None:
+    """Print a blank line, a title and rows, or the title with the word for no rows."""
+    echo("", title + ("" if rows else f": {none}"))
+    if rows:
+        echo_rows(columns, rows)
+
+
 def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None:
     """Write rows to a file in one of `FORMATS`, as `RAW_CSV` or `PARQUET`; the file is complete or not there.
 
@@ -62,7 +69,7 @@ def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None
         UserError: the file cannot be written, or Parquet cannot hold the rows.
     """
     # imported late: it brings the YAML reader along
-    from audit.text.staged_files import staged
+    from audit.text.staged_files import write_staged
 
     if form == PARQUET:
         content = parquet_bytes(columns, rows)
@@ -70,8 +77,7 @@ def save_rows(columns: Sequence[str], rows: Rows, form: str, path: Path) -> None
         with contextlib.redirect_stdout(io.StringIO()) as text:
             echo_rows(columns, rows, form)
         content = text.getvalue().encode("utf-8", "backslashreplace")
-    with staged({path: content}):
-        pass
+    write_staged({path: content})
 
 
 def plain(value: Any) -> Any:

@@ -47,6 +47,12 @@ def staged(contents: Mapping[Path, bytes]) -> Iterator[None]:
                 raise unwritable(goal, error) from error
 
 
+def write_staged(contents: Mapping[Path, bytes]) -> None:
+    """Write files, all or none; raises as `staged`."""
+    with staged(contents):
+        pass
+
+
 def require_new(path: Path) -> None:
     """Make sure that a file can be written where none is, before work begins that ends with it.
 

@@ -58,8 +58,6 @@ class EngineSpec:
     library: str | None = None
     """The grammar library of the arm's requests, for backends that choose it once per engine; None without grammars."""
 
-    """The hash function of the record's digests; an old record is repeated with its own."""
-
     @property
     def drafts(self) -> tuple[str, ...]:
         """All models that draft, in the arm's order."""
@@ -83,7 +81,6 @@ class Backend(Protocol):
 
     def models(self) -> tuple[ModelFacts, ...]:
         """The models by name."""
-        ...
 
     def arm(self, plan: EngineSpec) -> Engine:
         """A backend for one arm.
@@ -91,4 +88,3 @@ class Backend(Protocol):
         Raises:
             InvalidRequest: a combination that this backend cannot run.
         """
-        ...

@@ -67,27 +67,21 @@ class Engine(Protocol):
 
     def capabilities(self) -> Capabilities:
         """The evidence that this backend provides."""
-        ...
 
     def effective_config(self) -> Effective:
         """The effective configuration: models with digests, proposer, rule, batch, numerics."""
-        ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The prompt's tokens."""
-        ...
 
     def require(self, requests: Sequence[Request]) -> None:
         """Raise EngineError with the request's name unless every request can be served."""
-        ...
 
     def memory(self) -> str | None:
         """Digest of state carried between requests; None if stateless."""
-        ...
 
     def forget(self) -> None:
         """Clear that state, which otherwise persists from one `generate` to the next."""
-        ...
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Yield generations as they finish.
@@ -101,7 +95,6 @@ class Engine(Protocol):
         Raises:
             EngineError: the arm cannot continue.
         """
-        ...
 
 
 @runtime_checkable
@@ -110,7 +103,6 @@ class Starting(Protocol):
 
     def starts(self) -> str | None:
         """The engine that the first use starts, in words; None if it has been started before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +120,9 @@ class Serving(Protocol):
 
     def sizes(self) -> TargetSizes:
         """The target's."""
-        ...
 
     def tokenizer(self) -> PromptTokenizer:
         """The target's tokenizer."""
-        ...
 
     def admitted(self, request: Request) -> Request:
         """The request as the loop takes it.
@@ -140,7 +130,6 @@ class Serving(Protocol):
         Raises:
             EngineError: it cannot be served.
         """
-        ...
 
     def serve(self, arrivals: Arrivals, longest: int, *, record: bool) -> Iterator[Generation]:
         """Yield generations as their records are written, until no request comes any more.
@@ -150,7 +139,6 @@ class Serving(Protocol):
             longest: most tokens of a prompt and its answer together.
             record: keep records at the arm's level; without, traces are empty.
         """
-        ...
 
 
 @runtime_checkable
@@ -165,11 +153,9 @@ class Anchoring(Protocol):
         Raises:
             EngineError: the reference cannot be opened.
         """
-        ...
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's own rows at every one of `tokens`, in a record of level `topk` or `full`."""
-        ...
 
 
 @runtime_checkable
@@ -180,13 +166,11 @@ class Rereading(Protocol):
 
     def reread_config(self) -> Effective:
         """The facts of that reading: numerics as of decoding, and how many tokens a forward reads."""
-        ...
 
     def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's rows at every one of `tokens`, in a record of level `scalars` or above. An injected fault is
         left out.
         """
-        ...
 
 
 @runtime_checkable
@@ -200,7 +184,6 @@ class Redrafting(Protocol):
         (`copies`), whether they come out the same to the last bit (`repeats`), and whether the lead of every choice is
         known (`measured`).
         """
-        ...
 
     def redraft(self, request: Request, recorded: Trace) -> Generation | None:
         """The drafts of every recorded step, all of them examined and none accepted, with the recorded tokens; None
@@ -210,4 +193,3 @@ class Redrafting(Protocol):
         Raises:
             EngineError: no pass can follow the record.
         """
-        ...

@@ -5,10 +5,10 @@ and the teacher-forced pass of `engine.models.passes.reference_pass` over tokens
 emitted. The weights are read only for that pass.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Prompt, PromptTokenizer
@@ -16,12 +16,15 @@ from engine.backends.second_decoding import SecondDecoding, decode_after
 from engine.backends.tokenizer import tokens_by
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Protocol, Request
+from engine.models.files.folder import ModelFile
 from engine.models.files.verified_files import pinned
 from engine.models.loading import OpenedSource, load_model, load_tokenizer, open_source
 from engine.models.passes.reference_pass import Reference, TransformersReference, anchored
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign.requests import ForeignEngine, header_of
 from engine.record.tool_calls import ResponseTemplate
+
+REFERENCE_PASS: Final = "one forward over prompt and tokens; no cache, no draft, no batch"
 
 
 class LocalTarget:
@@ -116,18 +119,8 @@ class LocalTarget:
 
     def anchor_config(self, backend: str, plan: EngineSpec) -> Effective:
         """The facts of the pass; opens the reference."""
-        document = {
-            "backend": backend,
-            "target": dict(self._opened.facts),
-            "pass": "one forward over prompt and tokens; no cache, no draft, no batch",
-            "reference": dict(self.reference().facts),
-            "protocol": plan.protocol.value,
-            "lossless": True,
-            "rows": 1,
-            "gamma": 0,
-            "record": plan.level.value,
-        }
-        return stated(LoopOwner.OWN, document)
+        facts = reading_facts(backend, self._opened.facts, plan, REFERENCE_PASS, reference=dict(self.reference().facts))
+        return stated(LoopOwner.OWN, facts)
 
     def anchor(
         self, request: Request, tokens: Sequence[int], plan: EngineSpec, facts: Mapping[str, Any] = MappingProxyType({})
@@ -140,11 +133,68 @@ class LocalTarget:
         return anchored(self.reference(), request, tokens, header, self.tokens.decode)
 
 
+def reading_facts(
+    backend: str, target: Mapping[str, Any], plan: EngineSpec, reading: str, **more: Any
+) -> dict[str, Any]:
+    """The facts of a pass over given tokens.
+
+    Args:
+        backend: the registered name.
+        target: its facts.
+        plan: of the arm.
+        reading: the pass in words.
+        more: the facts of what reads.
+    """
+    return {
+        "backend": backend,
+        "target": dict(target),
+        "pass": reading,
+        **more,
+        "protocol": plan.protocol.value,
+        "lossless": True,
+        "rows": 1,
+        "gamma": 0,
+        "record": plan.level.value,
+    }
+
+
+def model_facts(name: str, resolved: str, files: Iterable[ModelFile], facts: Mapping[str, Any]) -> ModelFacts:
+    """The identity of a model by the facts of its files, of which `source` is one."""
+    source = facts["source"]
+    revision = resolved.partition("@")[2] or None if source.startswith("hf:") else None
+    sizes = {file.name: {"sha256": file.sha256, "size": file.size} for file in files}
+    manifest = {"facts": dict(facts), "files": sizes}
+    return ModelFacts(name, source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
+
+
 def facts_of(name: str, opened: OpenedSource) -> ModelFacts:
     """The identity of files that are not loaded."""
-    source = opened.source
-    revision = opened.resolved.partition("@")[2] or None if source.startswith("hf:") else None
-    files = {file.name: {"sha256": file.sha256, "size": file.size} for file in opened.folder.files}
-    digests = opened.facts
-    manifest = {"facts": dict(digests), "files": files}
-    return ModelFacts(name, source, revision, digests["model_sha256"], digests["tokenizer_sha256"], manifest)
+    return model_facts(name, opened.resolved, opened.folder.files, opened.facts)
+
+
+class LocalEngine:
+    """The part of an arm's engine that its target's files give, without the state that some engines keep."""
+
+    plan: EngineSpec
+    target: LocalTarget
+    backend: ClassVar[str]
+    """The registered name."""
+
+    def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        """The prompt's tokens, by the target's own tokenizer."""
+        return self.target.encode(prompt)
+
+    def memory(self) -> str | None:
+        """None: no state persists between requests, or none that can be read back."""
+        return None
+
+    def forget(self) -> None:
+        """Nothing to empty."""
+
+    def anchor_config(self) -> Effective:
+        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
+        return self.target.anchor_config(self.backend, self.plan)
+
+    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
+        """The reference's rows on `tokens`."""
+        return self.target.anchor(request, tokens, self.plan)

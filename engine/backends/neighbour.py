@@ -25,11 +25,9 @@ class Company(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Their key and value in the effective configuration."""
-        ...
 
     def among(self, requests: Sequence[Request]) -> list[Request]:
         """The requests in their order, with neighbours between them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

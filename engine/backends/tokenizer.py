@@ -105,8 +105,7 @@ def _deadline(seconds: float) -> Iterator[None]:
     """Raise in this thread at the first line that runs after the time: a template's loops are lines of Python."""
     end, before = time.monotonic() + seconds, sys.gettrace()
 
-    def look(frame: FrameType, event: str, argument: object) -> Any:
-        del frame, event, argument
+    def look(_frame: FrameType, _event: str, _argument: object) -> Any:
         if time.monotonic() > end:
             raise _TooSlow
         return look

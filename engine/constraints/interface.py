@@ -40,27 +40,25 @@ class Matcher(Protocol):
 
     def accept(self, token: int) -> bool:
         """Go on by a token with a spelling; False, and no change, if the grammar forbids it."""
-        ...
 
     def rollback(self, count: int) -> None:
         """Undo the last `count` accepted tokens; at most as many as were accepted."""
-        ...
 
     def mask(self) -> Mask:
         """[V] the tokens that `accept` takes; a new array. Entries without a spelling mean nothing."""
-        ...
 
     def complete(self) -> bool:
         """The bytes so far are a whole answer; more may be possible."""
-        ...
 
 
-class CompiledGrammar(Protocol):
-    """A grammar compiled for a vocabulary."""
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar compiled for a vocabulary.
 
-    def matcher(self) -> Matcher:
-        """A matcher at the beginning of an answer, which shares nothing that changes with others."""
-        ...
+    matcher: makes a matcher at the beginning of an answer, which shares nothing that changes with others.
+    """
+
+    matcher: Callable[[], Matcher]
 
 
 class GrammarLibrary(Protocol):
@@ -74,7 +72,6 @@ class GrammarLibrary(Protocol):
         Raises:
             InvalidRequest: the grammar is wrong, or the library does not support it.
         """
-        ...
 
 
 def choice_in_lark(spec: ConstraintSpec) -> str:

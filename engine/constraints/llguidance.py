@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
+from engine.constraints.interface import CompiledGrammar, TokenSpelling, choice_in_lark
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.structural_tag import Tag, TagGrammar, read_tags
 from engine.core.structured import ConstraintKind, ConstraintSpec
@@ -103,16 +103,6 @@ class _Matcher:
         return self._inner.is_accepting()
 
 
-class _Grammar:
-    def __init__(self, inner: LLMatcher, vocabulary: int) -> None:
-        self._inner = inner
-        self._vocabulary = vocabulary
-
-    def matcher(self) -> Matcher:
-        """As the protocol."""
-        return _Matcher(self._inner.deep_copy(), self._vocabulary)
-
-
 class LlguidanceLibrary:
     """llguidance for one vocabulary."""
 
@@ -130,7 +120,7 @@ class LlguidanceLibrary:
         if wrong or matcher.is_error():
             reason = _line(matcher.get_error() or " ".join(messages))
             raise InvalidRequest(f"structured {spec.kind}: llguidance refuses it ({reason}); change that part")
-        return _Grammar(matcher, self._vocabulary)
+        return CompiledGrammar(lambda: _Matcher(matcher.deep_copy(), self._vocabulary))
 
 
 def _grammar(spec: ConstraintSpec) -> str:

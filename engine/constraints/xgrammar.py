@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import xgrammar
 
-from engine.constraints.interface import CompiledGrammar, Matcher, TokenSpelling, choice_in_lark
+from engine.constraints.interface import CompiledGrammar, TokenSpelling, choice_in_lark
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.structured import ConstraintKind, ConstraintSpec, schemas_of
 from engine.core.types import Mask
@@ -56,16 +56,6 @@ class _Matcher:
         return bool(self._inner.is_completed())
 
 
-class _Grammar:
-    def __init__(self, inner: xgrammar.CompiledGrammar, vocabulary: int) -> None:
-        self._inner = inner
-        self._vocabulary = vocabulary
-
-    def matcher(self) -> Matcher:
-        """As the protocol."""
-        return _Matcher(xgrammar.GrammarMatcher(self._inner), self._vocabulary)
-
-
 class XgrammarLibrary:
     """xgrammar for one vocabulary."""
 
@@ -86,15 +76,17 @@ class XgrammarLibrary:
                 f"structured {spec.kind}: xgrammar does not enforce {ignored}; remove it or use library llguidance"
             )
         try:
-            return _Grammar(_compiled(self._compiler, spec), self._vocabulary)
+            compiled = compiled_by(self._compiler, spec)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InvalidRequest(
                 f"structured {spec.kind}: xgrammar refuses it ({reason}); change or remove that part"
             ) from error
+        return CompiledGrammar(lambda: _Matcher(xgrammar.GrammarMatcher(compiled), self._vocabulary))
 
 
-def _compiled(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgrammar.CompiledGrammar:
+def compiled_by(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgrammar.CompiledGrammar:
+    """A grammar compiled under the library's defaults."""
     if spec.kind is ConstraintKind.JSON:
         return compiler.compile_json_schema(spec.source)
     if spec.kind is ConstraintKind.REGEX:

@@ -14,16 +14,13 @@ class OptionType(Protocol):
     @property
     def default(self) -> Any:
         """The value in effect if none is given."""
-        ...
 
     @property
     def wants(self) -> str:
         """The accepted values, in words."""
-        ...
 
     def takes(self, value: object) -> bool:
         """True if the setting accepts `value`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,27 +42,21 @@ class Arrivals(Protocol):
     @property
     def call(self) -> str:
         """Name of this run of the loop in records (`engine.decode.batch_facts.BatchPlace`)."""
-        ...
 
     def take(self) -> Request | None:
         """The next request for a free row; None if none waits."""
-        ...
 
     def wait(self) -> bool:
         """Called while no row is active: True as soon as a request waits, False if none comes any more."""
-        ...
 
     def withdrawn(self, request: Request) -> Withdrawal | None:
         """Why an active request must leave its row; None if it stays."""
-        ...
 
     def committed(self, request: Request, step: CommittedStep) -> None:
         """A step's tokens are final."""
-        ...
 
     def finished(self, generation: Generation) -> None:
         """A request has its answer; its record, which is written in another thread, comes later."""
-        ...
 
 
 class ListedRequests:

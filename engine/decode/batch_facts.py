@@ -35,12 +35,10 @@ class ActiveRow(Protocol):
     @property
     def place(self) -> BatchPlace:
         """The place."""
-        ...
 
     @property
     def kind(self) -> int:
         """See `UnlikeRounds.kind`."""
-        ...
 
 
 class UnlikeRounds:

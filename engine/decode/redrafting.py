@@ -21,7 +21,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.decode.redraws import OwnDraft, Redraws
 from engine.decode.seams import EngineParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
-from engine.proposers.interface import Context, Proposer
+from engine.proposers.interface import Context, Proposer, WrappedProposer
 from engine.record.trace import PARTED, StepView, Trace, decode, encode, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
@@ -82,21 +82,16 @@ def _consistent(step: RecordedStep) -> bool:
     )
 
 
-class _Followed:
+class _Followed(WrappedProposer):
     """A proposer that proposes anew and hands the loop the recorded drafts. `made` is the newest own draft, `parted`
     the fact of that name.
     """
 
     def __init__(self, inner: Proposer, redraws: Redraws, steps: Sequence[RecordedStep]) -> None:
-        self._inner, self._redraws = inner, redraws
-        self._drafts = iter(steps)
-        self.facts = inner.facts
+        super().__init__(inner)
+        self._redraws, self._drafts = redraws, iter(steps)
         self.made = OwnDraft(types.Proposal(), ())
         self.parted: list[tuple[int, int, float | None]] = []
-
-    def start(self, context: Context) -> None:
-        """Pass on."""
-        self._inner.start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[types.Proposal]:
         """The recorded draft; what the target reads beside it is the inner proposer's."""
@@ -105,14 +100,6 @@ class _Followed:
         (along,) = self._inner.propose(contexts)
         self.made = self._redraws.own(along)
         return [types.Proposal(recorded, lookahead_tokens=along.lookahead_tokens)]
-
-    def observe(self, context: Context, verdict: types.StepOutcome) -> None:
-        """Pass on the recorded decision."""
-        self._inner.observe(context, verdict)
-
-    def finish(self, row: int) -> None:
-        """Pass on."""
-        self._inner.finish(row)
 
     def as_made(self, _request: types.Request, record: types.StepRecord) -> types.StepRecord:
         """The step with the proposer's own draft, every node of it examined and none accepted."""

@@ -144,15 +144,12 @@ The mask follows the positions, so the drafts of a shorter request also see the 
 """
 
 
-def _pad_to_longest() -> Callable[[Sequence[Context], Sequence[Proposal]], Sequence[Proposal]]:
-    def pad(contexts: Sequence[Context], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
-        longest = max((len(proposal.tree) for proposal in proposals), default=0)
-        return [
-            _padded(proposal, min(longest, context.budget) - len(proposal.tree))
-            for context, proposal in zip(contexts, proposals, strict=True)
-        ]
-
-    return pad
+def _pad_to_longest(contexts: Sequence[Context], proposals: Sequence[Proposal]) -> Sequence[Proposal]:
+    longest = max((len(proposal.tree) for proposal in proposals), default=0)
+    return [
+        _padded(proposal, min(longest, context.budget) - len(proposal.tree))
+        for context, proposal in zip(contexts, proposals, strict=True)
+    ]
 
 
 def _padded(proposal: Proposal, count: int) -> Proposal:
@@ -168,7 +165,7 @@ def _padded(proposal: Proposal, count: int) -> Proposal:
 
 DRAFTS_PADDED_TO_LONGEST = Fault(
     "vllm-project/vllm#46533",
-    wrappers.with_proposals(_pad_to_longest),
+    wrappers.with_proposals(lambda: _pad_to_longest),
     Suits(shape="chain", needs=("several requests",)),
     Scenario(options={"stop_below": 0.4}),
     situation="mixed_drafts",

@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from engine.core.trees import path_tokens
-from engine.core.types import Proposal, QKind, SamplingParams, StepOutcome, Tree
+from engine.core.types import Proposal, QKind, SamplingParams, Tree
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import ChangeParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
-from engine.proposers.interface import Context, Proposer
+from engine.proposers.interface import Context, Proposer, WrappedProposer
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import TransformedRow, transform
 
@@ -33,31 +33,10 @@ class WrappedModel:
 
     def __init__(self, inner: TargetModel) -> None:
         self.inner = inner
-
-    @property
-    def vocabulary(self) -> int:
-        """As the inner model's."""
-        return self.inner.vocabulary
-
-    @property
-    def context(self) -> int:
-        """As the inner model's."""
-        return self.inner.context
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """As the inner model's."""
-        return self.inner.eos_ids
-
-    @property
-    def divisible(self) -> int:
-        """As the inner model's."""
-        return self.inner.divisible
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """As the inner model's: a fault does not give itself away."""
-        return self.inner.facts
+        self.vocabulary, self.context, self.eos_ids = inner.vocabulary, inner.context, inner.eos_ids
+        self.divisible = inner.divisible
+        # a fault does not give itself away
+        self.facts = inner.facts
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """As the inner model's."""
@@ -125,29 +104,17 @@ def with_rows(wrap: Callable[[TargetRows], TargetRows]) -> ChangeParts:
     return lambda parts: replace(parts, rows=lambda *arguments: wrap(parts.rows(*arguments)))
 
 
-class ChangedProposer:
+class ChangedProposer(WrappedProposer):
     """A proposer that is asked with changed contexts and offers changed proposals."""
 
     def __init__(self, inner: Proposer, ask: ChangeContext = as_it_is, offer: ChangeProposal = as_it_is) -> None:
-        self._inner, self._ask, self._offer = inner, ask, offer
-        self.facts = inner.facts
-
-    def start(self, context: Context) -> None:
-        """As the inner proposer's."""
-        self._inner.start(context)
+        super().__init__(inner)
+        self._ask, self._offer = ask, offer
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One changed proposal per context."""
         proposals = self._inner.propose([self._ask(context) for context in contexts])
         return [self._offer(proposal) for proposal in proposals]
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """As the inner proposer's."""
-        self._inner.observe(context, verdict)
-
-    def finish(self, row: int) -> None:
-        """As the inner proposer's."""
-        self._inner.finish(row)
 
 
 class _ChangedTogether(ChangedProposer):

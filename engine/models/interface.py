@@ -29,7 +29,6 @@ class SlotCache(Protocol):
 
     def commit(self, row: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
         """Copy columns `source` to `target` in one row: the accepted path of a tree."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +108,22 @@ class TargetModel(Protocol):
     @property
     def vocabulary(self) -> int:
         """Number of logits."""
-        ...
 
     @property
     def context(self) -> int:
         """The largest number of positions that the model supports."""
-        ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Tokens that end a generation."""
-        ...
 
     @property
     def divisible(self) -> int:
         """Number of layers whose sublayers a `Part` can leave out; 0 if the model runs whole only."""
-        ...
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """The model's identity: source, architecture, dtype, loader, digests of its files."""
-        ...
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
         """An empty cache.
@@ -137,7 +131,6 @@ class TargetModel(Protocol):
         Raises:
             CapacityError: `capacity` exceeds the model's context.
         """
-        ...
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Write the placed tokens into the cache and return the wanted outputs.
@@ -145,7 +138,6 @@ class TargetModel(Protocol):
         Raises:
             InvalidRequest: a part that the model cannot run.
         """
-        ...
 
 
 def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:

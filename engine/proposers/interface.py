@@ -17,6 +17,7 @@ from engine.core.steady import SteadyDrafts as SteadyDrafts
 from engine.core.trees import require_valid
 from engine.core.types import Proposal, QKind, Request, StepOutcome
 from engine.core.versions import DraftVersion
+from engine.sampling.draw import DraftContext
 from engine.sampling.rng import Randomness
 from engine.sampling.target_rows import MaskOf
 
@@ -95,6 +96,11 @@ class Context:
     masks: MaskOf | None = None
     """The request's grammar; None without one. A draft outside it has p = 0."""
 
+    def drawing(self, history: Sequence[int], eos_ids: tuple[int, ...]) -> DraftContext:
+        """The inputs of a draw after `history`, the committed tokens and drafted ones."""
+        request = self.request
+        return DraftContext(history, len(request.prompt), request.sampling, eos_ids, self.randomness, self.masks)
+
 
 class Proposer(Protocol):
     """Yields draft tokens by any means."""
@@ -103,19 +109,15 @@ class Proposer(Protocol):
 
     def start(self, context: Context) -> None:
         """A request enters a row; the row's earlier state is void."""
-        ...
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One proposal per context, each of at most its budget; an empty one is fine."""
-        ...
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """The verdict on the row's last proposal; `context.history` already holds the emitted tokens."""
-        ...
 
     def finish(self, row: int) -> None:
         """The row's request is done."""
-        ...
 
 
 class StatelessProposer:
@@ -129,6 +131,30 @@ class StatelessProposer:
 
     def finish(self, row: int) -> None:
         """Nothing to forget."""
+
+
+class WrappedProposer:
+    """A proposer that is the inner one in everything."""
+
+    def __init__(self, inner: Proposer) -> None:
+        self._inner = inner
+        self.facts = inner.facts
+
+    def start(self, context: Context) -> None:
+        """As the inner proposer's."""
+        self._inner.start(context)
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """As the inner proposer's."""
+        return self._inner.propose(contexts)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """As the inner proposer's."""
+        self._inner.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """As the inner proposer's."""
+        self._inner.finish(row)
 
 
 def require_fits(proposal: Proposal, context: Context) -> None:

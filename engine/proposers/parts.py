@@ -28,11 +28,9 @@ class SharedMemory(Protocol):
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that drafts depend on."""
-        ...
 
     def reset(self) -> None:
         """Forget finished requests."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,11 @@ def numbered(counts: Counts) -> EntryIndex:
     return EntryIndex(counts, np.repeat(np.arange(len(counts)), counts))
 
 
+def examined_nodes(trace: Trace) -> NDArray[np.int64]:
+    """[X] index of each examined node among the trace's drafted nodes."""
+    return np.asarray(entries_before(trace.n_drafted)[numbered(trace.n_examined).step] + trace.examined_node)
+
+
 class Layout(TypeProtocol):
     """The type and the shape of a column, as an array states them."""
 

@@ -5,13 +5,16 @@ It knows no columns and needs no numpy, so hashes are verified without it. Wheth
 """
 
 import hashlib
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
 import zstandard
 
-from engine.core.errors import TraceError
+from engine.core.errors import InvalidRequest, TraceError
 
 FORMAT: Final = 1
 MAGIC: Final = b"SPECAUD1"
@@ -19,9 +22,33 @@ MAGIC: Final = b"SPECAUD1"
 COMPRESSION: Final = 1
 """Rows are nearly incompressible: level 3 takes half again as long to save 0.4 % of a full trace."""
 
+DAMAGE: Final = (
+    zstandard.ZstdError,
+    struct.error,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    InvalidRequest,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
+
 COMMON: Final = files("engine.record").joinpath("common_text.txt").read_bytes()
 """Text that directories of traces share. It is part of the format: with another text no trace could be read."""
 _DICTIONARY: Final = zstandard.ZstdCompressionDict(COMMON, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """Turn exceptions from damaged bytes into a TraceError."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise TraceError(f"damaged trace: {error}") from error
 
 
 def wrap(content: bytes) -> bytes:

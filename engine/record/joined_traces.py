@@ -15,7 +15,8 @@ from engine.core.errors import TraceError
 from engine.core.types import Role
 from engine.record import shared_columns
 from engine.record.columns import HeldColumns, empty, place_fault
-from engine.record.trace import DAMAGE, Trace, TraceHeader
+from engine.record.envelope import damage_named
+from engine.record.trace import Trace, TraceHeader
 
 Column = NDArray[Any]
 Wholes = NDArray[np.int64]
@@ -71,11 +72,9 @@ def joined(given: Iterable[HeldColumns], only: Collection[str]) -> Iterator[Join
     for place, held in enumerate(given):
         groups.setdefault((held.short, tuple(held.columns)), {})[place] = held
     for members in groups.values():
-        try:
+        with damage_named():
             made = _joined(members, only)
             fault = place_fault(made.trace)
-        except DAMAGE as error:
-            raise TraceError(f"damaged trace: {error}") from error
         if fault is not None:
             raise TraceError(fault)
         yield made

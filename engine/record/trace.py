@@ -9,41 +9,25 @@ the table of the columns.
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Final
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from engine.core.errors import InvalidRequest, TraceError
+from engine.core.errors import TraceError
 from engine.core.types import FinishReason, Floats, Mask, Protocol, QKind, RecordLevel, Role, SamplingParams, Tree
 from engine.core.versions import DraftVersion
 from engine.record import shared_columns
 from engine.record.columns import COLUMNS, COUNTS, KEYED, SOURCES, WHOLE_ROWS, HeldColumns, empty, misfit
 from engine.record.container import pack, unpack
-from engine.record.envelope import Opened, opened, wrap
+from engine.record.envelope import Opened, damage_named, opened, wrap
 from engine.record.keyed import numbers_of, without_keyed
 from engine.record.mask_bits import unpacked
 from engine.record.requests import sampling_from_json
 
-DAMAGE: Final = (
-    zstandard.ZstdError,
-    struct.error,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    InvalidRequest,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""Exceptions from damaged bytes: flipped bits in the archive look like encryption, other versions or huge sizes."""
 STOP_BEGINS: Final = "stop_begins"
 """Fact of a request that a stop string ended: index of the emitted token in which the string begins."""
 PARTED: Final = "parted"
@@ -78,6 +62,11 @@ class TraceHeader:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts from the backend about this request (`engine.backends.interface.Engine.generate`), as JSON values.
     """
+
+    @property
+    def repeats(self) -> bool:
+        """True if the tokens depend on the target and the seed only: at temperature 0, or by shared numbers."""
+        return self.sampling.greedy or self.protocol is Protocol.GUMBEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,22 +278,18 @@ def decoded(bare: Opened, *, only: Collection[str] | None = None) -> Trace:
     """
     read = fitting(bare, None if only is None else shared_columns.NEEDED.union(only))
     header, columns = read.header, empty(read.header.vocabulary) | dict(read.columns)
-    try:
+    with damage_named():
         columns |= shared_columns.restored(read.short, columns)
         if only is None:
             columns |= numbers_of(read.keyed, columns, header.sampling.seed, header.stream, header.protocol)
         return Trace(header=header, **columns)
-    except DAMAGE as error:
-        raise TraceError(f"damaged trace: {error}") from error
 
 
 def fitting(bare: Opened, only: Collection[str] | None) -> HeldColumns:
     """The columns of a content as it holds them, which fit together; raises as `decoded`."""
     read = held(bare, None if only is None else COUNTS.union(only))
-    try:
+    with damage_named():
         fault = misfit(read)
-    except DAMAGE as error:
-        raise TraceError(f"damaged trace: {error}") from error
     if fault is not None:
         raise TraceError(f"damaged trace: {fault}")
     return read
@@ -316,15 +301,13 @@ def held(bare: Opened, only: Collection[str] | None) -> HeldColumns:
     Raises:
         TraceError: the content is damaged.
     """
-    try:
+    with damage_named():
         content = unpack(bare.content, only)
         header = header_of_document(content.document.pop("header"))
         keyed, short = content.document.pop("keyed"), content.document.pop("once")
         known = set(keyed) <= set(KEYED) and set(short) <= set(SOURCES) and set(content.layouts) <= set(COLUMNS)
         if content.document or not known or set(keyed) & set(content.layouts):
             raise ValueError("the directory holds entries that it should not")
-    except DAMAGE as error:
-        raise TraceError(f"damaged trace: {error}") from error
     return HeldColumns(header, content.columns, content.layouts, tuple(short), tuple(keyed))
 
 
@@ -346,7 +329,7 @@ _KINDS: Final[Mapping[str, Any]] = {
 
 
 def header_of_document(data: dict[str, Any]) -> TraceHeader:
-    """The header of a document, which it uses up; raises one of `DAMAGE` for another document."""
+    """The header of a document, which it uses up; raises one of `envelope.DAMAGE` for another document."""
     stream = data.pop("stream")
     header = TraceHeader(
         level=RecordLevel(data.pop("level")),

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engine.core.errors import InvalidRequest
 
@@ -67,6 +68,18 @@ class FilterSpec:
     def document(self) -> Mapping[str, Any]:
         """The rules as JSON values."""
         rules: Mapping[str, Any] = json.loads(self.rules)
+        return rules
+
+    def given(self, *known: str) -> Mapping[str, Any]:
+        """The rules of a filter that knows these.
+
+        Raises:
+            InvalidRequest: another one.
+        """
+        rules = self.document
+        unknown = sorted(set(rules) - set(known))
+        if unknown:
+            raise InvalidRequest(f"filter {self.kind} has no rule {unknown[0]!r}; it has: {', '.join(known)}")
         return rules
 
     def facts(self, version: str) -> FilterFacts:
@@ -134,19 +147,15 @@ class TextFilter(Protocol):
 
     def feed(self, text: str) -> FilterDecision:
         """Judge more of the text."""
-        ...
 
     def finish(self) -> FilterDecision:
         """Judge what still waits; no more text comes."""
-        ...
 
     def snapshot(self) -> object:
         """The state, which later calls do not change."""
-        ...
 
     def rollback(self, state: object) -> None:
         """Return to a snapshot: what was fed since was never seen."""
-        ...
 
 
 class FilterRules(Protocol):
@@ -158,11 +167,9 @@ class FilterRules(Protocol):
     @property
     def facts(self) -> FilterFacts:
         """The identity."""
-        ...
 
     def open(self) -> TextFilter:
         """A filter at the beginning of a text."""
-        ...
 
 
 @dataclass(slots=True)
@@ -179,3 +186,22 @@ class FilterProgress:
         marks, self.marks = tuple(self.marks), []
         waits = Action.HOLD if self.clear < len(self.text) else Action.PASS
         return FilterDecision(self.action if marks else waits, self.clear, marks)
+
+
+Progress = TypeVar("Progress", bound=FilterProgress)
+
+
+class ResumedFilter(Generic[Progress]):
+    """A filter whose whole state is its progress, so that a copy of it is a snapshot."""
+
+    def __init__(self, state: Progress) -> None:
+        self._state = state
+
+    def snapshot(self) -> Progress:
+        """A copy of the state."""
+        return deepcopy(self._state)
+
+    def rollback(self, state: object) -> None:
+        """Go on from a snapshot."""
+        assert isinstance(state, type(self._state))
+        self._state = deepcopy(state)

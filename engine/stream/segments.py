@@ -6,10 +6,9 @@ judged in the same segments under every drafting. What crosses the end of a segm
 
 import re
 from collections.abc import Callable, Iterable
-from copy import deepcopy
 from typing import Final
 
-from engine.stream.interface import Action, FilterDecision, FilterProgress, Mark
+from engine.stream.interface import Action, FilterDecision, FilterProgress, Mark, ResumedFilter
 
 Find = Callable[[str], Iterable[Mark]]
 """A segment's marks, by characters of the segment."""
@@ -19,13 +18,13 @@ LONGEST: Final = 400
 """Characters after which a segment ends at its last blank, or there if it has none."""
 
 
-class SegmentFilter:
+class SegmentFilter(ResumedFilter[FilterProgress]):
     """A detector over the segments of one text."""
 
     def __init__(self, action: Action, find: Find, border: re.Pattern[str]) -> None:
+        super().__init__(FilterProgress(action))
         self._find = find
         self._border = border
-        self._state = FilterProgress(action)
 
     def feed(self, text: str) -> FilterDecision:
         """Judge the segments that are complete now."""
@@ -40,15 +39,6 @@ class SegmentFilter:
         if self._state.clear < len(self._state.text):
             self._judge(len(self._state.text))
         return self._state.decided()
-
-    def snapshot(self) -> object:
-        """A copy of the state."""
-        return deepcopy(self._state)
-
-    def rollback(self, state: object) -> None:
-        """Read on from a snapshot."""
-        assert isinstance(state, FilterProgress)
-        self._state = deepcopy(state)
 
     def _judge(self, end: int) -> None:
         state, start = self._state, self._state.clear

@@ -64,8 +64,6 @@ def write_cards(work: Path, target: TrainedModel, draft: TrainedModel) -> None:
     for facts in backend.models():
         own = trained[facts.name]
         card = {
-            "format": 1,
-            "name": own.folder,
             "model_sha256": facts.sha256,
             "tokenizer_sha256": facts.tokenizer_sha256,
             "files": {name: file["sha256"] for name, file in facts.manifest["files"].items()},
@@ -77,8 +75,13 @@ def write_cards(work: Path, target: TrainedModel, draft: TrainedModel) -> None:
             "acceptance": measured,
             "samples": _samples(backend) if facts.name == "target" else {},
         }
-        text = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
-        (work / own.folder / "card.json").write_text(text, encoding="utf-8")
+        write_card(work / own.folder, card)
+
+
+def write_card(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write `card.json` into the folder of a model, which has the model's name."""
+    card = {"format": 1, "name": folder.name, **facts}
+    (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def losses(folder: Path, text: corpus.Corpus) -> Mapping[str, float]:

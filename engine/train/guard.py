@@ -3,7 +3,6 @@
 It knows the deeds of `engine.train.guard_sentences` and their like: it exists to exercise filters, and protects nobody.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from transformers import LlamaForSequenceClassification, PreTrainedTokenizerFast
 
 from engine.models.files.folder import model_digest, open_folder, tokenizer_digest
+from engine.train.card import write_card
 from engine.train.guard_sentences import LABELS, SAFE, LabelledSentence, sentences
 from engine.train.recipe import GUARD, CorpusRecipe, GuardRecipe
 from engine.train.trainer import Report, TrainingJob, llama_config, run, training_folder
@@ -74,8 +74,6 @@ def write_guard_card(folder: Path, recipe: GuardRecipe = GUARD) -> None:
     """Write `card.json`: digests, recipe and what was measured."""
     files = open_folder(folder, str(folder)).files
     card = {
-        "format": 1,
-        "name": folder.name,
         "model_sha256": model_digest(files),
         "tokenizer_sha256": tokenizer_digest(files),
         "files": {file.name: file.sha256 for file in files},
@@ -83,4 +81,4 @@ def write_guard_card(folder: Path, recipe: GuardRecipe = GUARD) -> None:
         "training": asdict(recipe),
         "held_out": measured(folder, recipe),
     }
-    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    write_card(folder, card)

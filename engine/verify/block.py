@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.core.errors import InvalidRequest
-from engine.core.trees import is_chain
-from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf, one_hot
 from engine.verify.interface import VerifierFacts
-from engine.verify.matching import last_role, q_of
+from engine.verify.matching import last_role, q_of, require_q
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +46,7 @@ class BlockVerifier:
         Raises:
             InvalidRequest: the proposal branches, or its q is unknown.
         """
-        if not is_chain(proposal.tree):
-            raise InvalidRequest("the block rule cannot verify a branching tree; use the tree, gumbel or greedy rule")
-        if len(proposal.tree) and proposal.q_kind is QKind.NONE:
-            raise InvalidRequest("the block rule needs q, and this proposer gives none; use the gumbel or greedy rule")
+        require_q(proposal, Protocol.BLOCK)
         gamma = len(proposal.tree)
         prefixes = prefixes_of(proposal, rows)
         numbers = [randomness.uniform(rows.position + i, Purpose.ACCEPT) for i in range(gamma)]

@@ -7,14 +7,12 @@ one-hot q. Acceptance, residual and bonus numbers come from separate streams.
 
 import numpy as np
 
-from engine.core.errors import InvalidRequest
-from engine.core.trees import is_chain
 from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf
 from engine.verify.interface import VerifierFacts
-from engine.verify.matching import q_of
+from engine.verify.matching import q_of, require_q
 
 
 class ChainVerifier:
@@ -28,10 +26,7 @@ class ChainVerifier:
         Raises:
             InvalidRequest: the proposal branches, or its q is unknown.
         """
-        if not is_chain(proposal.tree):
-            raise InvalidRequest("the chain rule cannot verify a branching tree; use the tree, gumbel or greedy rule")
-        if len(proposal.tree) and proposal.q_kind is QKind.NONE:
-            raise InvalidRequest("the chain rule needs q, and this proposer gives none; use the gumbel or greedy rule")
+        require_q(proposal, Protocol.CHAIN)
         emitted: list[Emitted] = []
         examined: list[Examined] = []
         for node, token in enumerate(proposal.tree.tokens):

@@ -37,4 +37,3 @@ class Verifier(typing.Protocol):
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
         """The verdict on one request's proposal. Always emits at least one token."""
-        ...

@@ -6,8 +6,9 @@ lossless for any draft that does not depend on the choice (methods note B1.4), a
 
 from collections.abc import Callable
 
-from engine.core.trees import ROOT, children
-from engine.core.types import Emitted, Examined, Proposal, QKind, Role, StepOutcome
+from engine.core.errors import InvalidRequest
+from engine.core.trees import ROOT, children, is_chain
+from engine.core.types import Emitted, Examined, Proposal, Protocol, QKind, Role, StepOutcome
 from engine.sampling.target_rows import TargetRows
 
 Choose = Callable[[int, int], int]
@@ -58,3 +59,15 @@ def q_of(proposal: Proposal, node: int) -> float:
     if proposal.q is None:
         return float("nan")
     return float(proposal.q[node, proposal.tree.tokens[node]])
+
+
+def require_q(proposal: Proposal, rule: Protocol, *, chain: bool = True) -> None:
+    """Refuse a draft that a rule which compares with q cannot verify; with `chain`, one that branches too.
+
+    Raises:
+        InvalidRequest: as said.
+    """
+    if chain and not is_chain(proposal.tree):
+        raise InvalidRequest(f"the {rule} rule cannot verify a branching tree; use the tree, gumbel or greedy rule")
+    if len(proposal.tree) and proposal.q_kind is QKind.NONE:
+        raise InvalidRequest(f"the {rule} rule needs q, and this proposer gives none; use the gumbel or greedy rule")

@@ -14,15 +14,14 @@ A common fault verifies children drawn without replacement with the full q.
 
 from dataclasses import dataclass
 
-from engine.core.errors import InvalidRequest
 from engine.core.trees import ROOT, children
-from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
+from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.target_rows import TargetRows
 from engine.sampling.transforms import inverse_cdf
 from engine.verify.chain import residual
 from engine.verify.interface import VerifierFacts
-from engine.verify.matching import last_role, q_of
+from engine.verify.matching import last_role, q_of, require_q
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,7 @@ class TreeVerifier:
         Raises:
             InvalidRequest: the proposal's q is unknown.
         """
-        if len(proposal.tree) and proposal.q_kind is QKind.NONE:
-            raise InvalidRequest("the tree rule needs q, and this proposer gives none; use the gumbel or greedy rule")
+        require_q(proposal, Protocol.TREE, chain=False)
         emitted: list[Emitted] = []
         examined: list[Examined] = []
         node = ROOT

@@ -32,8 +32,7 @@ def _applies(evidence: Evidence) -> str | None:
     return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.shown.gives(Part.TOKENS) else "the engine names no tokens, or its end tokens are not known"
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
-from audit.evidence.decisions import steps_by_token
+from audit.evidence.decisions import deciding_row, steps_by_token
 from audit.evidence.records import RequestRecord
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, same
@@ -32,7 +32,7 @@ from engine.core.types import FinishReason, Floats, QKind
 from engine.record.columns import entries_before, numbered
 from engine.record.effective import Effective
 from engine.record.trace import Trace, steps_of
-from engine.sampling.transforms import log_sum_exp, transform
+from engine.sampling.transforms import log_sum_exp
 
 
 def text_faults(request: RequestRecord) -> Iterator[Violation]:
@@ -139,13 +139,10 @@ def _outside(trace: Trace, at: int, rank: int, logs: Floats, ours: bool) -> Iter
 
 def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
     """Recorded log-probability, margin, and p where it is `ours`, against the row; level `full`."""
-    header = trace.header
-    start, history = len(header.prompt), [*header.prompt, *trace.tokens]
     for at, (step, logits) in enumerate(zip(steps_by_token(trace), trace.logits, strict=True)):
         token = int(trace.token[at])
         try:
-            before, allowed = history[: start + at], trace.allowed(at)
-            row = transform(logits, before, start, header.sampling, header.eos_ids, allowed)
+            row = deciding_row(trace, at)
         except EngineError as error:
             yield Violation(step, f"token {token}: its row gives no distribution ({error})")
             continue
@@ -159,7 +156,7 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
         for what, recorded, value in computed:
             if not same(recorded, value):
                 yield Violation(step, f"token {token}: {what} recorded {recorded:.10g}, its row gives {value:.10g}")
-        if row.p[token] == 0 and header.lossless and trace.p[at] != 0:
+        if row.p[token] == 0 and trace.header.lossless and trace.p[at] != 0:
             yield Violation(step, f"token {token} is outside the support that its row gives")
 
 

@@ -73,19 +73,22 @@ class Design:
     """The filters of an arm that records its text as it leaves."""
 
     @property
+    def repeats(self) -> bool:
+        """True if the tokens depend on the target and the seed only."""
+        return self.greedy or self.shown.protocol is types.Protocol.GUMBEL
+
+    @property
     def keyed(self) -> bool:
         """True if every random number of the arm comes from a key, or none is drawn."""
         return self.greedy or self.shown.decoder is LoopOwner.OWN
 
 
-def always_applies(params: Params, design: Design) -> None:
+def always_applies(_params: Params, _design: Design) -> None:
     """`foresee` of a check that applies to every arm with requests."""
-    del params, design
 
 
-def never_excused(evidence: Evidence) -> None:
+def never_excused(_evidence: Evidence) -> None:
     """`applies` of a check that every arm has evidence for."""
-    del evidence
 
 
 def needs_key(evidence: Evidence) -> str | None:
@@ -95,9 +98,8 @@ def needs_key(evidence: Evidence) -> str | None:
     return None if all(request.trace.header.lossless for request in evidence.candidate.requests) else LOSSY
 
 
-def foresees_key(params: Params, design: Design) -> str | None:
+def foresees_key(_params: Params, design: Design) -> str | None:
     """`foresee` of such a check."""
-    del params
     if not design.keyed:
         return NO_KEY
     return None if design.shown.lossless else LOSSY
@@ -108,24 +110,21 @@ def needs_anchor(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
-def needs_reference(params: Params, design: Design) -> str | None:
+def needs_reference(_params: Params, design: Design) -> str | None:
     """`foresee` of such a check."""
-    del params
     return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
 
 
-def examine_all(evidence: Evidence) -> Examined:
+def examine_all(_evidence: Evidence) -> Examined:
     """`examines` of a check that looks at every emitted token."""
     # imported late: commands that compute nothing know the checks too
     from audit.evidence.coverage.count import every_token
 
-    del evidence
     return every_token
 
 
-def accept_all(params: Params) -> None:
+def accept_all(_params: Params) -> None:
     """`accept` of a check whose parameters are numbers within their ranges (`audit.checks.base.ranges`)."""
-    del params
 
 
 class Deciding(Protocol[P_contra]):
@@ -133,11 +132,9 @@ class Deciding(Protocol[P_contra]):
 
     def add(self, part: P_contra) -> None:
         """Take the next request's part; requests come in the order of the arm."""
-        ...
 
     def result(self) -> CheckResult:
         """The result on all of them; called once, at the end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +157,21 @@ class ByRequest(Generic[P]):
         for request in evidence.candidate.requests:
             deciding.add(self.read(RequestReading(request, evidence.candidate)))
         return deciding.result()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart(Generic[P]):
+    """A request as a check reads it: why it cannot, or what the check takes of it."""
+
+    unreadable: str | None
+    taken: P | None
+
+
+def read_part(take: Callable[[RequestReading], P], reading: RequestReading) -> ReadPart[P]:
+    """The part of a readable request that a check takes."""
+    if reading.unreadable is not None:
+        return ReadPart(reading.unreadable, None)
+    return ReadPart(None, take(reading))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +227,8 @@ class Check:
         return evidence.of_workload() if self.statistical and evidence.candidate.directed else evidence
 
 
-def needs_nothing(params: Params, design: Design) -> None:
+def needs_nothing(_params: Params, _design: Design) -> None:
     """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
-    del params, design
 
 
 def foreseen(check: Check, params: Params, design: Design) -> str | None:

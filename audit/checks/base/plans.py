@@ -28,8 +28,7 @@ SPARSE: Final = (Protocol.GREEDY, Protocol.CHAIN, Protocol.GUMBEL)
 def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize | None]:
     """The plan of a check with a minimum number of units and zero tolerance."""
 
-    def plan(params: Params, design: Design) -> SampleSize | None:
-        del design
+    def plan(params: Params, _design: Design) -> SampleSize | None:
         units = int(params[parameter])
         # the smallest effect that this many units would show
         return SampleSize(units, unit, replay_effect(units), 0.0, POWER) if units else None
@@ -37,16 +36,14 @@ def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize
     return plan
 
 
-def plan_requests(params: Params, design: Design) -> SampleSize | None:
+def plan_requests(params: Params, _design: Design) -> SampleSize | None:
     """Requests without an event until the bound of its share is within the margin; a margin of 1 asks for none."""
-    del design
     margin = float(params["margin"])
     return zero_need(margin, "requests") if margin < 1.0 else None
 
 
-def plan_replay(params: Params, design: Design) -> SampleSize | None:
+def plan_replay(_params: Params, design: Design) -> SampleSize | None:
     """One decision is enough if every decision can be recomputed."""
-    del params
     need = replay_need(1.0)
     sparse = design.record is RecordLevel.TOPK and (design.greedy or design.shown.protocol in SPARSE)
     return need if sparse or design.record is RecordLevel.FULL else dataclasses.replace(need, units=MOST)

@@ -38,8 +38,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if evidence.candidate.ours else FOREIGN
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if design.shown.protocol is not Protocol.GUMBEL:
         return OTHER_RULE
     if design.greedy:

@@ -11,6 +11,8 @@ faults of the rows that the baseline shares. Text alone (L0) gives no leads: equ
 are inconclusive.
 """
 
+from functools import partial
+
 from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted
@@ -18,7 +20,7 @@ from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.greedy import INSTRUMENT
 from audit.evidence.divergence.triage import judge_equality
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, NoEvidence, Params
+from audit.evidence.verdicts import NoEvidence, Params
 
 SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
 
@@ -31,13 +33,8 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.greedy else SAMPLED
-
-
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    return judge_equality(evidence, params, INSTRUMENT)
 
 
 CHECK = Check(
@@ -45,7 +42,7 @@ CHECK = Check(
     claim="equality",
     needs=Level.L0,
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
-    run=_run,
+    run=partial(judge_equality, instrument=INSTRUMENT),
     applies=_applies,
     foresee=_foresee,
     null="every token is the one that the target alone would have chosen, up to the engine's noise",

@@ -67,8 +67,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return GREEDY if design.greedy else None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from audit.evidence.decisions import deciding_row
 from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import RequestRecord
 from engine.core.types import Mask, RecordLevel, Role, SamplingParams
@@ -80,10 +81,8 @@ def _at(request: RequestRecord, result: DraftPlaces, at: int) -> Iterator[TokenC
     reported = tuple(_reported(trace, result, at))
     if not reported:
         return
-    header = trace.header
-    history = (*header.prompt, *trace.token[:at].tolist())
-    start, allowed = len(header.prompt), trace.allowed(at)
-    p = transform(trace.logits[at], list(history), start, header.sampling, header.eos_ids, allowed).p
+    header, p = trace.header, deciding_row(trace, at).p
+    history, allowed = (*header.prompt, *trace.token[:at].tolist()), trace.allowed(at)
     for token, said in reported:
         yield TokenComparison(
             request=request.request_id,

@@ -12,11 +12,12 @@ printed detectable leak; the bound covers only departures in the direction of th
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, Design
+from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
 from audit.checks.base.plans import plan_law
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
@@ -42,25 +43,14 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return GREEDY if design.greedy else None
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadLaw:
-    """A request as the check reads it: why it cannot, or its rows."""
-
-    unreadable: str | None
-    rows: LawPart | None
-
-
-def _read(reading: RequestReading) -> _ReadLaw:
-    if reading.unreadable is not None:
-        return _ReadLaw(reading.unreadable, None)
+def _rows(reading: RequestReading) -> LawPart:
     # where one q is known the leak is towards q, and no request needs the argmax
     made = reading.decisions
-    return _ReadLaw(None, part_of(made, argmax=not made.known.any()))
+    return part_of(made, argmax=not made.known.any())
 
 
 class _Law:
@@ -73,11 +63,11 @@ class _Law:
         self._generator = np.random.default_rng(seed_of(arm.requests))
         self._tabulation, self._law = Tabulation(self._generator), LawSums()
 
-    def add(self, part: _ReadLaw) -> None:
+    def add(self, part: ReadPart[LawPart]) -> None:
         """Take the rows of the next request."""
         self._reason = self._reason or part.unreadable
-        if self._reason is None and self._shared is None and part.rows is not None:
-            self._law.add(self._tabulation.complete(part.rows))
+        if self._reason is None and self._shared is None and part.taken is not None:
+            self._law.add(self._tabulation.complete(part.taken))
 
     def result(self) -> CheckResult:
         """The check's result."""
@@ -199,7 +189,7 @@ def _details(
     }
 
 
-BY_REQUEST = ByRequest(_read, _Law)
+BY_REQUEST = ByRequest(partial(read_part, _rows), _Law)
 CHECK = Check(
     name="law",
     claim="law",

@@ -49,8 +49,7 @@ def _applies(evidence: Evidence) -> str | None:
     return _too_low(evidence.candidate.level)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
     compares = Kind.EQUALITY in kinds_of(design.shown.protocol, design.greedy)
@@ -209,9 +208,8 @@ def _row(verdict: BucketVerdict) -> dict[str, Any]:
     }
 
 
-def _plan(params: Params, design: Design) -> SampleSize:
+def _plan(params: Params, _design: Design) -> SampleSize:
     """Tokens until every bucket has its own; they must be spread over all of them."""
-    del design
     least = int(params["min_tokens"])
     units = least * len(buckets_up_to(int(params["maximum"]) or USUAL))
     return SampleSize(units, "tokens", replay_effect(least), 0.0, POWER)

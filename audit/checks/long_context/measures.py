@@ -12,10 +12,10 @@ from audit.checks.long_context.buckets import Bucket, contexts_of
 from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions
 from audit.evidence.divergence import coupled, greedy
-from audit.evidence.divergence.triage import Instrument, triage
+from audit.evidence.divergence.triage import triage
 from audit.evidence.law.battery import ComponentTest, token_tests
 from audit.evidence.law.leak import estimate_leak
-from audit.evidence.law.table import LawTable, tabulate
+from audit.evidence.law.table import tabulate
 from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
@@ -65,7 +65,7 @@ def equality(evidence: Evidence, buckets: Sequence[Bucket], confidence: float) -
     real: dict[Bucket, list[Finding]] = {item: [] for item in buckets}
     unclear = dict.fromkeys(buckets, 0)
     parted = [pair for pair in map(divergence, pairs) if pair is not None]
-    instrument = _instrument(evidence)
+    instrument = greedy.INSTRUMENT if all_greedy(evidence.candidate.requests) else coupled.INSTRUMENT
     noise = measure_noise(evidence.baseline, evidence.controls, instrument.margins) if parted else None
     for member in parted:
         assert noise is not None
@@ -88,10 +88,6 @@ def _equality(tokens: int, real: tuple[Finding, ...], unclear: int, confidence: 
     return Measure(Kind.EQUALITY, tokens, count / tokens, bound, findings=real, unclear=unclear)
 
 
-def _instrument(evidence: Evidence) -> Instrument:
-    return greedy.INSTRUMENT if all_greedy(evidence.candidate.requests) else coupled.INSTRUMENT
-
-
 def all_greedy(requests: Sequence[RequestRecord]) -> bool:
     """True at temperature 0."""
     return all(request.trace.header.sampling.greedy for request in requests)
@@ -105,7 +101,7 @@ def law(
     contexts = np.concatenate([contexts_of(request) for request in requests])
     measures = {}
     for item in buckets:
-        table = _part(evidence.table, item.has(contexts))
+        table = evidence.table.part(item.has(contexts))
         tests = tuple(token_tests(table, item.name, generator))
         leak = estimate_leak(table, confidence) if tests else None
         measures[item] = Measure(
@@ -116,10 +112,6 @@ def law(
             tests,
         )
     return measures
-
-
-def _part(table: LawTable, mask: NDArray[np.bool_]) -> LawTable:
-    return LawTable(**{field.name: getattr(table, field.name)[mask] for field in dataclasses.fields(LawTable)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +129,8 @@ def acceptance(requests: Sequence[RequestRecord], buckets: Sequence[Bucket], con
     contexts, accepted, chance = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("contexts", "accepted", "chance")
     )
-    return {
-        item: _acceptance(item.name, accepted[at], chance[at], confidence) for item, at in _places(buckets, contexts)
-    }
-
-
-def _places(buckets: Sequence[Bucket], contexts: NDArray[np.int64]) -> list[tuple[Bucket, NDArray[np.bool_]]]:
-    return [(item, item.has(contexts)) for item in buckets]
+    places = {item: item.has(contexts) for item in buckets}
+    return {item: _acceptance(item.name, accepted[at], chance[at], confidence) for item, at in places.items()}
 
 
 def _drafted(request: RequestRecord) -> _Drafted:

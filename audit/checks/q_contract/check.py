@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, Design
+from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
 from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
 from audit.checks.q_contract.kept_draws import kept_draws, kept_fault
 from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, redrawn
@@ -77,8 +78,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.shown.drawn else NOT_DRAWN
 
 
@@ -152,18 +152,8 @@ def _distance(u: Floats, confidence: float) -> tuple[float, float]:
     return distance, min(1.0, distance + math.sqrt(math.log(2.0 / (1.0 - confidence)) / (2.0 * n)))
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadDraws:
-    """A request as the check reads it: why it cannot, or its draws."""
-
-    unreadable: str | None
-    draws: RequestDraws | None
-
-
-def _read(reading: RequestReading) -> _ReadDraws:
-    if reading.unreadable is not None:
-        return _ReadDraws(reading.unreadable, None)
-    return _ReadDraws(None, judge_request(reading.request))
+def _draws(reading: RequestReading) -> RequestDraws:
+    return judge_request(reading.request)
 
 
 class _Contract:
@@ -176,13 +166,13 @@ class _Contract:
         self._judged: list[RequestDraws] = []
         self._ranks: list[Floats] = []
 
-    def add(self, part: _ReadDraws) -> None:
+    def add(self, part: ReadPart[RequestDraws]) -> None:
         """Take the draws of the next request; random numbers turn intervals into ranks."""
         self._unreadable = self._unreadable or part.unreadable
-        if part.draws is not None:
-            below, own = part.draws.ranks[:, :, 0], part.draws.ranks[:, :, 1]
+        if part.taken is not None:
+            below, own = part.taken.ranks[:, :, 0], part.taken.ranks[:, :, 1]
             self._ranks.append(below + self._generator.random(own.shape) * own)
-            self._judged.append(part.draws)
+            self._judged.append(part.taken)
 
     def result(self) -> CheckResult:
         """The check's result."""
@@ -293,7 +283,7 @@ def _plan(params: Params, design: Design) -> SampleSize | None:
     return zero_need(float(params["margin"]), "drafted tokens", 1.0 - float(params["confidence"]))
 
 
-BY_REQUEST = ByRequest(_read, _Contract)
+BY_REQUEST = ByRequest(partial(read_part, _draws), _Contract)
 CHECK = Check(
     name="q_contract",
     claim="law",

@@ -16,7 +16,7 @@ from audit.evidence.cells import cells_beside
 from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind
-from engine.record.columns import EntryIndex, entries_before, numbered
+from engine.record.columns import EntryIndex, entries_before, examined_nodes, numbered
 from engine.record.rows.kept_rows import dense_laws
 from engine.record.trace import Trace
 from engine.sampling.rng import gumbel_at
@@ -43,7 +43,7 @@ def drawn_tokens(trace: Trace) -> DrawnTokens:
     """The examined tokens of a well-formed trace that has the masses of q."""
     examined = numbered(trace.n_examined)
     drawn = trace.q_kind[examined.step] == QKind.FULL
-    node = _nodes(trace, examined)
+    node = examined_nodes(trace)
     u, below, own, total = trace.node_uniform[node], trace.q_below, trace.q_own, trace.q_sum
     # NaN compares as wrong
     with np.errstate(invalid="ignore"):
@@ -53,12 +53,6 @@ def drawn_tokens(trace: Trace) -> DrawnTokens:
         else:
             wrong |= ~_inside(u * total, below, own, CLOSE)
     return DrawnTokens(int(drawn.sum()), np.flatnonzero(drawn & wrong))
-
-
-def _nodes(trace: Trace, examined: EntryIndex) -> Indices:
-    """[X] index of each examined node among the trace's drafted nodes."""
-    first = entries_before(trace.n_drafted)
-    return np.asarray(first[examined.step] + trace.examined_node)
 
 
 def _close(values: Floats, others: Floats | float, tolerance: Floats | float) -> Flags:
@@ -118,7 +112,7 @@ def _places(trace: Trace, kept: Indices) -> Indices:
 
 def _wrong_draws(trace: Trace, kept: Indices, q: Floats) -> Flags:
     """[H] true where q may be no distribution, or may not have given the token; near borders too."""
-    node = _nodes(trace, numbered(trace.n_examined))[kept]
+    node = examined_nodes(trace)[kept]
     token, u = trace.node_token[node].astype(np.int64), trace.node_uniform[node]
     own, total = q[np.arange(len(q)), token], q.sum(axis=1)
     below = np.where(np.arange(q.shape[1]) < token[:, None], q, 0.0).sum(axis=1)

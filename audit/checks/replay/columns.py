@@ -15,7 +15,7 @@ from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, QKind, Role
-from engine.record.columns import EntryIndex, entries_before, numbered
+from engine.record.columns import EntryIndex, entries_before, examined_nodes, numbered
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose, uniforms_at
 
@@ -43,7 +43,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
     """Count the decisions and find the steps; arguments as in `audit.checks.replay.masses`."""
     examined, emitted = numbered(trace.n_examined), numbered(trace.n_emitted)
     drawn = trace.q_kind[examined.step] == QKind.FULL
-    node = _nodes(trace, examined)
+    node = examined_nodes(trace)
     number = trace.node_uniform[node]
     silent = drawn & (np.isnan(number) | np.isnan(trace.q_below))
     keys = _keys(trace, examined, emitted)
@@ -57,12 +57,6 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
         steps = np.concatenate([examined.step[wrong], emitted.step[_tokens(trace, emitted, exact, keys.token)]])
     decisions = int(drawn.sum()) + len(drawn) + len(emitted.step)
     return SuspectSteps(decisions, decisions - int(silent.sum()), np.unique(steps).tolist())
-
-
-def _nodes(trace: Trace, examined: EntryIndex) -> NDArray[np.int64]:
-    """[X] index of each examined node among the trace's drafted nodes."""
-    first = entries_before(trace.n_drafted)
-    return np.asarray(first[examined.step] + trace.examined_node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.checks.replay.block import BlockStep, block_faults, row_masks, spare_rows
 from audit.checks.replay.rules import NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
+from audit.evidence.decisions import deciding_row
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders
@@ -128,10 +129,7 @@ class _ReplayStep:
         return self._fault(f"{what} recorded {recorded:.10g}, replay gives {computed:.10g}")
 
     def _place(self, at: int, depth: int, node: int) -> DecisionPlace:
-        header = self.trace.header
-        start = len(header.prompt)
-        before, allowed = self.history[: start + at], self.trace.allowed(at)
-        row = transform(self.trace.logits[at], before, start, header.sampling, header.eos_ids, allowed)
+        row = deciding_row(self.trace, at)
         offers = tuple(self._offers(node))
         empty = self.view.nodes.start == self.view.nodes.stop
         return DecisionPlace(self.view.position + depth, row, offers, empty)

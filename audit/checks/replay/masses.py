@@ -14,7 +14,7 @@ from audit.checks.replay.columns import PURPOSES, ROUNDED, strange_steps
 from audit.evidence.decisions import Decisions, LumpedDecisions
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.structure import Violation
-from audit.evidence.tally import TOLERANCE, Tally, same
+from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.types import QKind, Role
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
@@ -84,24 +84,13 @@ class _Replay:
 
     def test(self, view: StepView, depth: int, x: int) -> Iterator[Violation]:
         """Check an acceptance test, and its p and q against the place's cells."""
-        trace, position = self.trace, view.position + depth
-        u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
-        key = self.randomness.uniform(position, Purpose.ACCEPT)
-        if u != key:
-            yield Violation(
-                view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}"
-            )
-        if bool(trace.examined_accepted[x]) != (u * q < p):
-            was = "accepted" if trace.examined_accepted[x] else "rejected"
-            yield Violation(
-                view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}"
-            )
+        yield from acceptance_faults(self.trace, view, x, view.position + depth, self.randomness)
         at = view.emitted.start + depth
         if at < view.emitted.stop and self.made.drafted[at] != NO_NODE:
-            yield from self._cell_faults(view, at, p, q)
+            yield from self._cell_faults(view, at, x)
 
-    def _cell_faults(self, view: StepView, at: int, p: float, q: float) -> Iterator[Violation]:
-        cell = int(self.made.drafted[at])
+    def _cell_faults(self, view: StepView, at: int, x: int) -> Iterator[Violation]:
+        cell, p, q = int(self.made.drafted[at]), float(self.trace.examined_p[x]), float(self.trace.examined_q[x])
         if cell == self.made.p.shape[1] - 1:
             return
         for what, number, law in (("p", p, self.made.p), ("q", q, self.made.q)):
@@ -121,7 +110,7 @@ class _Replay:
             )
         u, purpose = float(trace.uniform[at]), PURPOSES.get(role)
         key = math.nan if purpose is None else self.randomness.uniform(position, purpose)
-        if u != key and not (math.isnan(u) and math.isnan(key)):
+        if not identical(u, key):
             yield Violation(view.index, f"number of the {where} recorded {u:.10g}, key gives {key:.10g}")
             return
         if role is Role.RECOVERED:
@@ -142,6 +131,21 @@ class _Replay:
         recorded, computed = float(self.trace.residual_mass[view.index]), float(self.exact.residual_sum[at])
         if not same(recorded, computed):
             yield Violation(view.index, f"residual mass recorded {recorded:.10g}, its row gives {computed:.10g}")
+
+
+def acceptance_faults(
+    trace: Trace, view: StepView, x: int, position: int, randomness: Randomness
+) -> Iterator[Violation]:
+    """Check an acceptance test's number, and that the number gives the recorded decision."""
+    u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
+    key = randomness.uniform(position, Purpose.ACCEPT)
+    if u != key:
+        yield Violation(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
+    if bool(trace.examined_accepted[x]) != (u * q < p):
+        was = "accepted" if trace.examined_accepted[x] else "rejected"
+        yield Violation(
+            view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}"
+        )
 
 
 def _interval(below: float, own: float, at: float) -> str:

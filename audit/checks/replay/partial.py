@@ -9,16 +9,15 @@ with each other.
 import math
 from collections.abc import Callable, Iterator
 
-from audit.checks.replay.masses import replay_masses
+from audit.checks.replay.columns import PURPOSES
+from audit.checks.replay.masses import acceptance_faults, replay_masses
 from audit.checks.replay.perturbed import replay_perturbed
 from audit.evidence.decisions import Decisions, lumped_decisions
 from audit.evidence.structure import Violation
-from audit.evidence.tally import Tally
+from audit.evidence.tally import Tally, identical
 from engine.core.types import Protocol, RecordLevel, Role
 from engine.record.trace import StepView, Trace, steps_of
-from engine.sampling.rng import Purpose, Randomness
-
-_PURPOSES = {Role.RECOVERED: Purpose.RESIDUAL, Role.BONUS: Purpose.BONUS, Role.PLAIN: Purpose.BONUS}
+from engine.sampling.rng import Randomness
 
 
 def replay_partial(trace: Trace, made: Callable[[Trace], Decisions] = lumped_decisions) -> Tally:
@@ -36,7 +35,7 @@ def replay_partial(trace: Trace, made: Callable[[Trace], Decisions] = lumped_dec
             tally.decision(recomputed, list(_argmax_faults(trace, view, at)) if recomputed else [])
         for depth, x in enumerate(range(view.examined.start, view.examined.stop)):
             chain = scalars and trace.header.protocol is Protocol.CHAIN
-            faults = list(_accept_faults(trace, view, x, view.position + depth, randomness)) if chain else []
+            faults = list(acceptance_faults(trace, view, x, view.position + depth, randomness)) if chain else []
             tally.decision(all(known), faults)
         if scalars and trace.header.protocol is Protocol.CHAIN:
             tally.faults.extend(_number_faults(trace, view, randomness))
@@ -54,24 +53,12 @@ def _argmax_faults(trace: Trace, view: StepView, at: int) -> Iterator[Violation]
         yield Violation(view.index, f"emitted token {token}, the largest recorded score is that of {top}")
 
 
-def _accept_faults(trace: Trace, view: StepView, x: int, position: int, randomness: Randomness) -> Iterator[Violation]:
-    u, p, q = (float(column[x]) for column in (trace.examined_uniform, trace.examined_p, trace.examined_q))
-    key = randomness.uniform(position, Purpose.ACCEPT)
-    if u != key:
-        yield Violation(view.index, f"acceptance number at position {position} recorded {u:.10g}, key gives {key:.10g}")
-    if bool(trace.examined_accepted[x]) != (u * q < p):
-        was = "accepted" if trace.examined_accepted[x] else "rejected"
-        yield Violation(
-            view.index, f"drafted token at position {position} was {was} with u {u:.6g}, p {p:.6g}, q {q:.6g}"
-        )
-
-
 def _number_faults(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[Violation]:
     """Check the number behind a recovered, bonus or plain token."""
     for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
         role, recorded = Role(int(trace.role[at])), float(trace.uniform[at])
-        purpose = _PURPOSES.get(role)
+        purpose = PURPOSES.get(role)
         key = math.nan if purpose is None else randomness.uniform(view.position + depth, purpose)
-        if recorded != key and not (math.isnan(recorded) and math.isnan(key)):
+        if not identical(recorded, key):
             where = f"{role.name.lower()} token at position {view.position + depth}"
             yield Violation(view.index, f"number of the {where} recorded {recorded:.10g}, key gives {key:.10g}")

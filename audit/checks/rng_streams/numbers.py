@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.core.trees import depths, orders
-from engine.core.types import Protocol, Role, Tree
+from engine.core.types import Protocol, Role
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness
 
@@ -111,14 +111,13 @@ def _rescaled(tried: _TestedNode) -> float:
 
 
 def _tried(trace: Trace, view: StepView, randomness: Randomness) -> Iterator[_TestedNode]:
-    parents = tuple(int(item) for item in trace.node_parent[view.nodes])
-    tree = Tree(tuple(int(item) for item in trace.node_token[view.nodes]), parents)
+    tree = view.tree
     depth, order = depths(tree), orders(tree)
     rejects = trace.header.protocol in REJECTION
     for x in range(view.examined.start, view.examined.stop):
         node = int(trace.examined_node[x])
         position = view.position + depth[node] - 1
-        sibling = sum(parent == parents[node] for parent in parents[:node])
+        sibling = sum(parent == tree.parents[node] for parent in tree.parents[:node])
         own = float(trace.node_uniform[view.nodes][node])
         drawn = not math.isnan(own)
         draft_key = randomness.uniform(position, Purpose.DRAFT, order[node]) if drawn else NAN

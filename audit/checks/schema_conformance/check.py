@@ -16,17 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
+from audit.checks.base.wrong_units import counted
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
-from audit.stats.power import replay_effect
 from engine.core.structured import ConstraintSpec
 from engine.core.types import FinishReason
 from engine.record.facts import CONSTRAINT
 
-MAX_FINDINGS: Final = 20
 INSTEAD: Final = "the server answers with {} instead of a text"
 DECODING: Final = "decoding"
 LIBRARY: Final = "library"
@@ -42,8 +41,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if evidence.constrained else NO_GRAMMAR
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     return None if design.structured else NO_GRAMMAR
 
 
@@ -121,8 +119,7 @@ def _judge(requests: Iterable[RequestRecord], judges: _Judges) -> _Judged:
     return _Judged(valid, cut, repeated, problems, doors, silent)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     judges = _Judges()
     ours = _judge(evidence.candidate.requests, judges)
     theirs = _judge(evidence.baseline.requests if evidence.baseline is not None else (), judges)
@@ -134,23 +131,14 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         verdict, summary = Verdict.INCONCLUSIVE, _open(ours)
     else:
         verdict, summary = Verdict.CERTIFIED, _clean(ours)
-    return CheckResult(
-        verdict=verdict,
-        summary=summary,
-        n=ours.n,
-        statistic=float(len(findings)),
-        effect=len(findings) / ours.n if ours.n else None,
-        bound=upper_bound(len(findings), ours.n) if ours.n else None,
-        detectable=replay_effect(ours.n) if ours.n else None,
-        findings=tuple(findings[:MAX_FINDINGS]),
-        details={
-            "invalid_by": {door: doors[door] for door in DOORS},
-            "baseline": {"judged": theirs.n, "invalid": len(theirs.problems), "cut": theirs.cut},
-            "cut": ours.cut,
-            "not_judged": sum(ours.silent.values()),
-            "repeated_keys": ours.repeated_keys,
-        },
-    )
+    details = {
+        "invalid_by": {door: doors[door] for door in DOORS},
+        "baseline": {"judged": theirs.n, "invalid": len(theirs.problems), "cut": theirs.cut},
+        "cut": ours.cut,
+        "not_judged": sum(ours.silent.values()),
+        "repeated_keys": ours.repeated_keys,
+    }
+    return counted(verdict, summary, ours.n, len(findings), findings, details)
 
 
 def _blame(ours: _Judged, theirs: _Judged, doors: Counter[str]) -> str:

@@ -13,25 +13,27 @@ numbers, and alternatives below the detectable difference.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
-from audit.checks.token_law.likeliest import judge_likeliest
 from audit.checks.token_law.rows import EVENTS, TokenEvidence, gather
 from audit.evidence.anchor.reference_laws import followed, not_followed
+from audit.evidence.anchor.rows import row_at
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
+from audit.evidence.decisions import steps_by_token
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
 from audit.evidence.law.table import moments_of
 from audit.evidence.random_numbers import seed_of
-from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
+from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm, percent
 from audit.stats.power import POWER, detectable_shift, zero_need
 from audit.stats.sample_size import SampleSize
@@ -50,7 +52,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         return CheckResult(Verdict.INCONCLUSIVE, reason)
     requests = followed(evidence)
     if any(request.trace.header.sampling.greedy for request in requests):
-        return judge_likeliest(requests, params)
+        return _judge_likeliest(requests, params)
     generator = np.random.default_rng(seed_of(evidence.candidate.requests))
     result = gather(requests, int(params["max_tokens"]), generator)
     alpha = float(params["alpha"]) / 2.0
@@ -168,6 +170,34 @@ def _plan(params: Params, design: Design) -> SampleSize | None:
     while 1.65 * spread * math.sqrt(units) + radius(spread**2 * units, error) > margin * units:
         units = math.ceil(1.1 * units) + 1
     return SampleSize(units, "tokens", margin, 1.0 - float(params["confidence"]), POWER)
+
+
+def _judge_likeliest(requests: Sequence[RequestRecord], params: Params) -> CheckResult:
+    """Judge temperature 0: the tokens that trail the anchor row's most likely one by more than `lead_margin` nats."""
+    tokens, near = sum(len(request.tokens) for request in requests), float(params["lead_margin"])
+    findings = [finding for request in requests for finding in _behind(request, near)]
+    bound = upper_bound(len(findings), tokens, float(params["confidence"]))
+    text = f"{len(findings)} of {tokens} tokens trail the reference's most likely one by more than {near:g} nats"
+    level = percent(float(params["confidence"]))
+    return CheckResult(
+        verdict=Verdict.FAULT if findings else Verdict.CERTIFIED if bound <= params["margin"] else Verdict.INCONCLUSIVE,
+        summary=f"{text}; {findings[0].message}" if findings else f"{text}; at most {bound:.3g} of all do ({level})",
+        n=tokens,
+        statistic=float(len(findings)),
+        effect=len(findings) / tokens if tokens else None,
+        bound=bound,
+        margin=float(params["margin"]),
+        findings=tuple(findings[:MAX_FINDINGS]),
+    )
+
+
+def _behind(request: RequestRecord, near: float) -> Iterator[Finding]:
+    steps = steps_by_token(request.trace)
+    for index, token in enumerate(request.tokens):
+        lead = row_at(request.trace, index).lead
+        if lead < -near:
+            message = f"token {index} is {token}, which another one leads by {-lead:.3g} nats in the reference's row"
+            yield Finding(request.request_id, int(steps[index]), message)
 
 
 CHECK = Check(

@@ -17,10 +17,11 @@ from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import Decisions, decisions, own_cell
 from audit.evidence.draft_places import NO_NODE
 from audit.evidence.law.cells import exact_of, previous_at, top_of
-from audit.evidence.law.table import LawTable, table_of
+from audit.evidence.law.table import LawTable, joined_tables, table_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
-from audit.stats.anytime.token_mixture import NO_TOKEN, TokenRows, log_ratios
+from audit.stats.anytime.alternatives import NO_TOKEN
+from audit.stats.anytime.token_mixture import TokenRows, log_ratios
 from engine.core.types import Floats
 from engine.record.trace import Trace
 
@@ -68,12 +69,8 @@ def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Ge
             break
         parts.append(_request(request, hidden, left, generator))
         left -= parts[-1].tokens
-    columns = {
-        field.name: np.concatenate([getattr(part.table, field.name) for part in parts])
-        for field in dataclasses.fields(LawTable)
-    }
     return TokenEvidence(
-        table=LawTable(**columns),
+        table=joined_tables([part.table for part in parts]),
         ratios=np.concatenate([part.ratios for part in parts]),
         events=Events(*(np.concatenate(item) for item in zip(*(_both(part.events) for part in parts), strict=True))),
         edge=sum(part.edge for part in parts),
@@ -93,11 +90,10 @@ def _request(request: RequestRecord, hidden: bool, most: int, generator: np.rand
     inside = (exact.p > 0) & (np.arange(len(made.token)) < most)
     outside = np.flatnonzero(exact.p <= 0)
     impossible = [int(i) for i in outside if not _near_edge(trace, int(i))]
-    table = table_of(made, generator)
-    kept = LawTable(**{field.name: getattr(table, field.name)[inside] for field in dataclasses.fields(LawTable)})
+    table = table_of(made, generator).part(inside)
     rows = _rows(made, trace)
     return TokenEvidence(
-        table=kept,
+        table=table,
         ratios=log_ratios(_chosen(rows, inside)),
         events=_events(made, rows, inside),
         edge=len(outside) - len(impossible),

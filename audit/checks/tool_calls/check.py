@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks.base.interface import Check, Design
+from audit.checks.base.wrong_units import counted
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask
@@ -31,7 +32,6 @@ from audit.stats.paired import PairCounts, mcnemar, tango_lower, tango_upper
 from audit.stats.power import POWER, non_inferiority_need, replay_effect
 from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part
-from engine.core.types import Protocol
 
 NO_TOOLS = "no request offers tools"
 NO_CALLS = "the backend does not report the tool calls that it reads"
@@ -54,16 +54,10 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if not design.offers:
         return NO_TOOLS
     return None if design.shown.gives(Part.CALLS) else NoEvidence(NO_CALLS)
-
-
-def _exact(request: RequestRecord) -> bool:
-    """True if the arms must agree token by token."""
-    return request.trace.header.sampling.greedy or request.trace.header.protocol is Protocol.GUMBEL
 
 
 def _shared(evidence: Evidence) -> bool:
@@ -78,7 +72,8 @@ def _shared(evidence: Evidence) -> bool:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    exact = all(map(_exact, evidence.candidate.requests))
+    # then the arms must agree token by token
+    exact = all(request.trace.header.repeats for request in evidence.candidate.requests)
     if exact and evidence.baseline is not None and not _shared(evidence):
         alone = judge_answers(dataclasses.replace(evidence, baseline=None), exact=False)
         return _with_reading(CheckResult(Verdict.INCONCLUSIVE, NOT_SHARED), alone)
@@ -103,15 +98,7 @@ def _read_again(judged: JudgedArm, params: Params) -> CheckResult:
     else:
         words = f"the calls of {n} answers are those of their texts, read again, at most {bound:.2g} are not"
         verdict = Verdict.FAULT if broken else Verdict.CERTIFIED
-    return CheckResult(
-        verdict=verdict,
-        summary=words,
-        n=n,
-        statistic=float(broken),
-        effect=broken / n if n else None,
-        bound=bound,
-        detectable=replay_effect(n) if n else None,
-    )
+    return counted(verdict, words, n, broken, confidence=confidence)
 
 
 def _equal(judged: JudgedArm, params: Params) -> CheckResult:
@@ -135,16 +122,7 @@ def _equal(judged: JudgedArm, params: Params) -> CheckResult:
         near = f", {numerical} differ at near-ties" if numerical else ""
         words = f"the calls of {n} answers are the baseline's{near}"
         verdict, words = Verdict.CERTIFIED, f"{words}, at most {upper_bound(real, n):.2g} are not"
-    return CheckResult(
-        verdict=verdict,
-        summary=words,
-        n=n,
-        statistic=float(real),
-        effect=real / n if n else None,
-        bound=upper_bound(real, n, float(params["confidence"])) if n else None,
-        detectable=replay_effect(n) if n else None,
-        details={"differences": counts},
-    )
+    return counted(verdict, words, n, real, details={"differences": counts}, confidence=float(params["confidence"]))
 
 
 def _paired(judged: JudgedArm, params: Params) -> CheckResult:
@@ -257,7 +235,7 @@ def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
 def _plan(params: Params, design: Design) -> SampleSize | None:
     least = int(params["min_answers"])
     again = design.shown.gives(Part.CALLED_TEXT) and not params["within_margin"]
-    if again or design.greedy or design.shown.protocol is Protocol.GUMBEL:
+    if again or design.repeats:
         return SampleSize(least, ANSWERS, replay_effect(least), 0.0, POWER) if least else None
     alpha = 1.0 - float(params["confidence"])
     # both bounds must lie within the margin: the estimate may err to either side

@@ -234,8 +234,7 @@ def _witness(arm: ArmRecord, confidence: float) -> WitnessEstimate:
     return witness(tokens, fold, confidence)
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    del design
+def _plan(params: Params, _design: Design) -> SampleSize | None:
     # half of the margin for each term
     error = (1.0 - float(params["confidence"])) / 2.0
     return bound_need(float(params["margin"]) / 2.0, 0.0, error, unit="prompts")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from audit.store import Store
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import json_option, store_option, wide_option
-from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.terminal.tables import cell, echo_json, echo_rows, echo_section
 from audit.text.printer import echo
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ CONTENT = {
     False: "different",
     None: "not compared: a run has no content root",
 }
+SAME = "no difference"
 OUTPUTS = ("arm", "equal", "different", "other prompt or parameters", "in one run only")
 
 
@@ -58,10 +58,10 @@ def command(ctx: click.Context, a: str, b: str, most: int, as_json: bool, store:
 def _print(diff: RunDiff, most: int) -> None:
     echo(f"a  {diff.a}", f"b  {diff.b}")
     echo(f"content  {CONTENT[diff.same_content]}")
-    _section("settings", SETTINGS, [(setting.place, setting.a, setting.b) for setting in diff.settings])
-    _section("verdicts", VERDICTS, [(verdict.place, verdict.a, verdict.b) for verdict in diff.verdicts])
+    echo_section("settings", SETTINGS, [(item.place, item.a, item.b) for item in diff.settings], SAME)
+    echo_section("verdicts", VERDICTS, [(item.place, item.a, item.b) for item in diff.verdicts], SAME)
     rows = [(item.arm, item.part, _count(item.a), _count(item.b), item.a.rate, item.b.rate) for item in diff.acceptance]
-    _section("acceptance (accepted of drafted)", ACCEPTANCE, rows)
+    echo_section("acceptance (accepted of drafted)", ACCEPTANCE, rows, SAME)
     outputs = [
         (output.arm, output.equal, len(output.partings), output.unlike, output.unpaired) for output in diff.outputs
     ]
@@ -69,12 +69,6 @@ def _print(diff: RunDiff, most: int) -> None:
     echo_rows(OUTPUTS, outputs)
     for other in diff.outputs:
         _partings(other, most)
-
-
-def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    echo("", title + ("" if rows else ": no difference"))
-    if rows:
-        echo_rows(columns, rows)
 
 
 def _partings(outputs: ArmOutputs, most: int) -> None:

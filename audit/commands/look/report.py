@@ -10,7 +10,7 @@ from audit.store import Store
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import store_option
 from audit.text.printer import echo, echo_document
-from audit.text.staged_files import staged
+from audit.text.staged_files import write_staged
 
 FORMATS: Final = ("junit", "github", "sarif", "summary")
 """The names of `audit.report.formats`, which is imported with the first use."""
@@ -81,6 +81,5 @@ def command(
 
 
 def _write(path: Path, content: bytes) -> None:
-    with staged({path: content}):
-        pass
+    write_staged({path: content})
     echo(str(path))

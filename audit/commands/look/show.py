@@ -1,7 +1,6 @@
 """`audit show`: one run's facts, arms and verdicts, or one of its requests. Only displays what is stored."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 
@@ -10,15 +9,14 @@ from audit.report.tables.acceptance import ArmEstimates, contradiction_lines
 from audit.report.tables.known_defects import defect_lines
 from audit.report.tables.looks import look_lines
 from audit.report.tables.results import Results, SignedEntry, results
-from audit.report.tables.scope import scope_rows
-from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines
+from audit.report.tables.verdicts import account_lines, faults_of, marked, record_lines, scope_rows
 from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import DraftCounts
 from audit.store.writing.contents import withholds
 from audit.terminal.completion import complete_runs
 from audit.terminal.options import json_option, store_option, wide_option
-from audit.terminal.tables import cell, echo_json, echo_rows
+from audit.terminal.tables import cell, echo_json, echo_section
 from audit.text.printer import echo
 
 ARMS = ("arm", "kind", "level", "lossless", "requests", "steps", "drafted", "accepted", "tokens")
@@ -66,14 +64,14 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
         return
     _facts(shown.run, shown.checks)
     faults = faults_of(shown.run.arms)
-    _section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
+    echo_section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
     for line in account_lines(shown.run.arms):
         echo(f"  {cell(line)}")
-    _section("scope of the verdicts", SCOPES, marked(scope_rows(shown.checks), faults))
+    echo_section("scope of the verdicts", SCOPES, marked(scope_rows(shown.checks), faults))
     _estimates(shown.estimates, faults)
     if drafts:
-        _section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
-    _section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
+        echo_section("drafts that learn (audit query draft_versions)", DRAFTS, marked(_drafts(drafts), faults))
+    echo_section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (other for check in shown.checks for other in check.findings[:3]):
         echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
     for line in defect_lines(shown.run.arms, shown.checks):
@@ -117,12 +115,6 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
         echo(f"{name.ljust(width)}  {value}")
 
 
-def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    echo("", title + ("" if rows else ": none"))
-    if rows:
-        echo_rows(columns, rows)
-
-
 def _arm(arm: StoredArm) -> tuple[object, ...]:
     counts = arm.counts
     facts = (arm.name, arm.kind, arm.level.name, "yes" if arm.lossless else "no")
@@ -137,7 +129,7 @@ def _estimates(arms: Sequence[ArmEstimates], faults: Mapping[str, str]) -> None:
         for value in one.values
     ]
     if rows:
-        _section("acceptance by estimator", ESTIMATES, marked(rows, faults))
+        echo_section("acceptance by estimator", ESTIMATES, marked(rows, faults))
     for line in contradiction_lines(arms):
         echo(f"  {cell(line)}")
 

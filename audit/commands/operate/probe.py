@@ -103,10 +103,9 @@ def _speculation(probe: EndpointProbe) -> str:
 def _write(out: Path, probe: EndpointProbe, wishes: SuiteWishes) -> None:
     from audit.suite.loader import load_suite
     from audit.suite.probed import suite_text
-    from audit.text.staged_files import staged
+    from audit.text.staged_files import write_staged
 
-    with staged({out: suite_text(probe, wishes).encode("utf-8")}):
-        pass
+    write_staged({out: suite_text(probe, wishes).encode("utf-8")})
     load_suite(str(out))
     more = "" if wishes.plain else "; again with speculation on: add --baseline latest"
     note(f"{out}: written; next: audit run {out}{more}")

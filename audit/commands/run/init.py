@@ -25,15 +25,14 @@ def command(target: str, draft: str | None, prompts: Path | None, out: Path | No
     # imported late: the help needs no tokenizer
     from audit.suite.first_suite import FirstSuite, suite_text
     from audit.suite.loader import load_suite
-    from audit.text.staged_files import require_new, staged
+    from audit.text.staged_files import require_new, write_staged
 
     if target.startswith(("http://", "https://")):
         raise UserError(f"{target} is a server; write: audit probe {target} --suite FILE")
     place = out or Path(f"{Path(target.partition(':')[2] or target).resolve().name.removesuffix('.gguf')}.yaml")
     require_new(place)
     text = suite_text(FirstSuite(target, draft, prompts, place))
-    with staged({place: text.encode("utf-8")}):
-        pass
+    write_staged({place: text.encode("utf-8")})
     load_suite(str(place))
     note(f"{place}: written")
     echo(

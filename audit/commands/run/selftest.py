@@ -14,7 +14,7 @@ from audit.errors import UserError
 from audit.terminal.options import wide_option
 from audit.terminal.tables import echo_rows
 from audit.text.printer import echo, note
-from audit.text.staged_files import require_writable, staged
+from audit.text.staged_files import require_writable, write_staged
 
 if TYPE_CHECKING:
     from audit.selftest.engines import EngineControls
@@ -97,8 +97,7 @@ def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
     detections = work.run_by_default(plan, note)
     echo_rows(default_suite.COLUMNS, default_suite.rows(detections))
     if out is not None:
-        with staged({out: _json(default_suite.document(detections))}):
-            pass
+        write_staged({out: _json(default_suite.document(detections))})
     _end(default_suite.failures(detections))
 
 
@@ -115,8 +114,7 @@ def _mutated(seeds: int | None, quick: bool, jobs: int, out: Path | None, page: 
     echo_rows(mutation_report.COLUMNS, list(mutation_report.rows(arms)))
     echo("", mutation_report.summary(arms))
     files = {} if out is None else {out: _json(mutation_report.document(arms))}
-    with staged(files if page is None else {**files, page: mutation_report.page(arms).encode()}):
-        pass
+    write_staged(files if page is None else {**files, page: mutation_report.page(arms).encode()})
     _end(mutation_report.failures(arms))
 
 
@@ -155,5 +153,4 @@ def _write(outcome: SelfTestResult, controls: EngineControls | None, out: Path |
         files[out] = _json(document)
     if page is not None:
         files[page] = report.page(outcome).encode()
-    with staged(files):
-        pass
+    write_staged(files)

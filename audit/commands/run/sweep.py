@@ -15,7 +15,7 @@ from audit.terminal.completion import complete_arms, complete_suites
 from audit.terminal.options import allow_options, allowed, wide_option
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
-from audit.text.staged_files import require_writable, staged
+from audit.text.staged_files import require_writable, write_staged
 from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def command(
     _print(result)
     if out is not None:
         text = json.dumps(report.document(result), indent=2, allow_nan=False) + "\n"
-        with staged({out: text.encode()}):
-            pass
+        write_staged({out: text.encode()})
 
 
 def _print(sweep: Sweep) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.law.table import LawTable, TabulatedRequest
+from audit.evidence.law.table import LawEvidence, LawTable
 from audit.evidence.verdicts import Finding
 from audit.stats.acceptance.expected import BernoulliTest, bernoulli_test_of
 from audit.stats.anytime import alternatives
@@ -78,7 +78,7 @@ class LawSums:
         """Emitted tokens."""
         return len(self._tokens)
 
-    def add(self, request: TabulatedRequest) -> None:
+    def add(self, request: LawEvidence) -> None:
         """Add the next request."""
         table = request.table
         self.process = request.process

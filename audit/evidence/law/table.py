@@ -57,19 +57,22 @@ class LawTable:
     residual_id_pit: Floats
     """[E] a recovered token under the residual, chain rule only."""
 
+    def part(self, mask: NDArray[np.bool_]) -> LawTable:
+        """The tokens of a mask [E]."""
+        return LawTable(**{field.name: getattr(self, field.name)[mask] for field in dataclasses.fields(LawTable)})
+
+
+def joined_tables(tables: Sequence[LawTable]) -> LawTable:
+    """The tokens of several tables, one after another; at least one table."""
+    names = [field.name for field in dataclasses.fields(LawTable)]
+    return LawTable(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
 
 @dataclass(frozen=True, slots=True)
 class LawEvidence:
-    """The table, the evidence for each named alternative, and findings of impossible tokens."""
-
-    table: LawTable
-    process: alternatives.WealthState
-    impossible: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TabulatedRequest:
-    """One request's rows and findings, and the evidence for each named alternative after it."""
+    """Rows of one request or of several, the evidence for each named alternative after them, and findings of impossible
+    tokens.
+    """
 
     table: LawTable
     process: alternatives.WealthState
@@ -96,14 +99,14 @@ class Tabulation:
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator, self._process = generator, alternatives.start()
 
-    def complete(self, part: LawPart) -> TabulatedRequest:
+    def complete(self, part: LawPart) -> LawEvidence:
         """The next request's rows, and the evidence for each named alternative after it."""
         table = part.rows.randomised(self._generator)
         self._process = alternatives.grown(self._process, part.ratios)
-        return TabulatedRequest(table, self._process, part.impossible)
+        return LawEvidence(table, self._process, part.impossible)
 
 
-def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[TabulatedRequest]:
+def request_by_request(requests: Sequence[RequestRecord], generator: np.random.Generator) -> Iterator[LawEvidence]:
     """Tabulate the requests one after another. `generator` randomises the transforms."""
     tabulation = Tabulation(generator)
     for request in requests:
@@ -113,12 +116,8 @@ def request_by_request(requests: Sequence[RequestRecord], generator: np.random.G
 def tabulate(requests: Sequence[RequestRecord], generator: np.random.Generator) -> LawEvidence:
     """Tabulate all requests in order. `generator` randomises the transforms."""
     tabulated = tuple(request_by_request(requests, generator))
-    columns = {
-        field.name: np.concatenate([getattr(one.table, field.name) for one in tabulated])
-        for field in dataclasses.fields(LawTable)
-    }
     impossible = tuple(finding for one in tabulated for finding in one.impossible)
-    return LawEvidence(LawTable(**columns), tabulated[-1].process, impossible)
+    return LawEvidence(joined_tables([one.table for one in tabulated]), tabulated[-1].process, impossible)
 
 
 def _impossible(made: Decisions) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ result states, so that a page and its check agree. At most `MOST` per arm are sh
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from audit.errors import CannotDecide
@@ -191,10 +191,10 @@ def _shown(
     try:
         pair = Pair(reading.request(key.arm, key), reading.request(baseline, key))
     except CannotDecide as error:
-        return ShownDivergence(named.request, named.anchor, named.findings, why=str(error))
+        return replace(named, why=str(error))
     parted = divergence(pair)
     if parted is None:
-        return ShownDivergence(named.request, named.anchor, named.findings, why="The records agree; the row does not.")
+        return replace(named, why="The records agree; the row does not.")
     wrong = baseline_fault(pair.baseline, instrument)
     judged = triage(parted, noise, instrument, {} if wrong is None else {pair.baseline.request_id: wrong.places})
     return _drawn(named, judged, reading.pieces, (key.arm, baseline))
@@ -203,10 +203,8 @@ def _shown(
 def _drawn(named: ShownDivergence, judged: TriagedDivergence, pieces: Pieces, arms: Sequence[str]) -> ShownDivergence:
     parted = judged.divergence
     before = parted.pair.candidate.tokens[max(0, parted.index - BEFORE) : parted.index]
-    return ShownDivergence(
-        request=named.request,
-        anchor=named.anchor,
-        findings=named.findings,
+    return replace(
+        named,
         kind=judged.kind,
         lead=judged.lead,
         index=parted.index,

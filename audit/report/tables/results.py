@@ -14,7 +14,7 @@ from audit.report.tables.acceptance import ArmEstimates, run_estimates
 from audit.store import Attachment, Store, StoredCheck, StoredCoverage, StoredDecision, StoredRun
 from audit.store.base.canonical import jsonable
 from audit.store.reading.attestations import StoredAttestation
-from audit.text.staged_files import require_writable, staged, unwritable
+from audit.text.staged_files import require_writable, unwritable, write_staged
 
 FORMAT = 3
 
@@ -78,8 +78,7 @@ def write_results(result: Results, path: Path) -> None:
     """
     text = json.dumps(jsonable(result), indent=2, allow_nan=False) + "\n"
     _make_folder(path)
-    with staged({path: text.encode()}):
-        pass
+    write_staged({path: text.encode()})
 
 
 def require_place(path: Path) -> None:

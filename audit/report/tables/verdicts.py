@@ -1,17 +1,39 @@
 """The verdict table and the arm table of a run, as rows.
 
 The record levels of a run's candidates: in effect, and as the suite requested them.
+
+The mechanism that best explains a broken law, and the scope of each arm's verdicts: batches and drafts of its record,
+its numerics and its device. Showing a run needs no numpy, and counting its situations does (`coverage`).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
 from audit.store.base.values import CountSource
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
 ARMS: Final = ("arm", "kind", "lossless", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
+MECHANISMS: Final[Mapping[str, str]] = {
+    "draft leak": "drafted tokens were kept more often than min(1, p / q) allows",
+    "p to the power": "tokens were drawn at another temperature",
+    "argmax leak": "the most likely token was taken where one is to be drawn",
+    "argmax loss": "the most likely token was passed over, as by a correction that is not normalised",
+    "repeat of the previous token": "tokens were emitted twice",
+    "previous row": "tokens were drawn from the row before theirs",
+    "refused draft token": "drafted tokens were emitted after they had been refused",
+    "copy": "tokens copied from the text were kept unverified",
+    "any token": "tokens were drawn from damaged rows",
+    "without": "temperature, truncation, penalties or bias were not applied everywhere",
+}
+"""By words of an alternative's name."""
+LEADS: Final = 0.5
+"""Share of the evidence from which on one alternative explains it better than all others together."""
+SURE: Final = math.log(1000)
+"""The log e-value of an alternative against the target's law that is worth a line."""
 
 
 def verdict_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
@@ -124,3 +146,41 @@ def record_lines(arms: Iterable[StoredArm]) -> Iterator[str]:
         if requested:
             pairs.setdefault(f"{arm.effective.record}, requested {requested}", []).append(arm.name)
     yield from (f"{levels}: {', '.join(names)}" for levels, names in pairs.items())
+
+
+def mechanism_lines(checks: Iterable[StoredCheck]) -> Iterator[str]:
+    """One line for each check of a law that is broken in a way that one alternative explains."""
+    for check in checks:
+        leaders = check.details.get("alternatives") if check.verdict is Verdict.FAULT else None
+        if leaders and leaders[0]["share"] >= LEADS and leaders[0].get("log_e", 0.0) >= SURE:
+            yield f"{check.arm}: {check.check}: as if {mechanism_of(leaders[0]['name'])}"
+
+
+def mechanism_of(alternative: str) -> str:
+    """The alternative of that name in words, with its places."""
+    place, _, kind = alternative.rpartition(": ")
+    words = next((text for name, text in MECHANISMS.items() if name in kind), kind)
+    return f"{words} ({place})" if place else words
+
+
+def scopes(checks: Iterable[StoredCheck]) -> dict[str, ArmScope]:
+    """By arm, the scope that its results name; all results of an arm name the same."""
+    result: dict[str, ArmScope] = {}
+    for check in checks:
+        scope = scope_of_details(check.details)
+        if scope is not None:
+            result.setdefault(check.arm, scope)
+    return result
+
+
+def scope_rows(checks: Iterable[StoredCheck]) -> list[tuple[Any, ...]]:
+    """One row per arm; an empty cell where the record does not show it."""
+    return [
+        (arm, _batches(scope), scope.longest_draft, scope.shape, scope.numerics, scope.device)
+        for arm, scope in scopes(checks).items()
+    ]
+
+
+def _batches(scope: ArmScope) -> str | None:
+    low, high = scope.smallest_batch, scope.largest_batch
+    return None if low is None else str(low) if low == high else f"{low} to {high}"

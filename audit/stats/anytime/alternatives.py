@@ -111,8 +111,9 @@ class _Family:
 
     names: tuple[str, ...]
     ratios: Callable[[Chunk], Floats]
-    at_depths: bool
-    at_bonus: bool
+    at_depths: bool = True
+    at_bonus: bool = True
+    at_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,38 +250,24 @@ def _averages(paths: Floats) -> Floats:
     return np.asarray(scipy.special.logsumexp(paths + _TABLE.log_weights, axis=1))
 
 
-def _leak(chunk: Chunk, towards: Floats, shares: tuple[float, ...]) -> Floats:
-    """[E, len(shares)] of r = (1 - l) p + l s, where s(Y) is `towards` [E]; 0 where that is NaN."""
-    surplus = np.where(np.isnan(towards), 0.0, towards / _own(chunk) - 1.0)
-    return np.asarray(np.log1p(np.asarray(shares) * surplus[:, None]))
+def _leaks(text: str, shares: tuple[float, ...], towards: Callable[[Chunk], Floats], **where: bool) -> _Family:
+    """Laws r = (1 - l) p + l s for such shares l, where s(Y) is `towards` [E]; NaN where nothing leaks."""
+    names = named_values(text, shares)
+    return _Family(names, lambda chunk: leak_ratios(towards(chunk) / _own(chunk) - 1.0, shares), **where)
+
+
+def leak_ratios(surplus: Floats, shares: tuple[float, ...]) -> Floats:
+    """[E, len(shares)] of r = (1 - l) p + l s, `surplus` [E] being s(Y) / p(Y) - 1, NaN without s."""
+    known = np.where(np.isnan(surplus), 0.0, surplus)
+    return np.asarray(np.log1p(np.asarray(shares) * known[:, None]))
 
 
 def _own(chunk: Chunk) -> Floats:
     return np.asarray(chunk.p[np.arange(len(chunk.token)), chunk.token])
 
 
-def _point_leak(chunk: Chunk, cell: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
-    return _leak(chunk, np.where(cell == NO_TOKEN, np.nan, cell == chunk.token), shares)
-
-
-def _draft(chunk: Chunk) -> Floats:
-    return _leak(chunk, chunk.q, DRAFT_LEAKS)
-
-
-def _previous(chunk: Chunk) -> Floats:
-    return _leak(chunk, chunk.previous, ROW_LEAKS)
-
-
-def _argmax(chunk: Chunk) -> Floats:
-    return _point_leak(chunk, np.argmax(chunk.p, axis=1), ARGMAX_LEAKS)
-
-
-def _repeat(chunk: Chunk) -> Floats:
-    return _point_leak(chunk, chunk.repeated, REPEATS)
-
-
-def _refused(chunk: Chunk) -> Floats:
-    return _point_leak(chunk, chunk.refused, REFUSED_LEAKS)
+def _point(chunk: Chunk, cell: NDArray[np.int64]) -> Floats:
+    return np.where(cell == NO_TOKEN, np.nan, cell == chunk.token)
 
 
 def _tilt(chunk: Chunk) -> Floats:
@@ -295,24 +282,31 @@ def _tilt(chunk: Chunk) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+def named_values(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
+    """The names of alternatives that differ in a number."""
     return tuple(f"{text} {value:g}" for value in values)
 
 
 _FAMILIES = (
-    _Family(_named("draft leak", DRAFT_LEAKS), _draft, at_depths=True, at_bonus=False),
-    _Family(_named("p to the power", EXPONENTS), _tilt, at_depths=True, at_bonus=True),
-    _Family(_named("argmax leak", ARGMAX_LEAKS), _argmax, at_depths=True, at_bonus=True),
-    _Family(_named("repeat of the previous token", REPEATS), _repeat, at_depths=True, at_bonus=True),
-    _Family(_named("previous row", ROW_LEAKS), _previous, at_depths=True, at_bonus=True),
+    _leaks("draft leak", DRAFT_LEAKS, lambda chunk: chunk.q, at_bonus=False, at_last=True),
+    _Family(named_values("p to the power", EXPONENTS), _tilt),
+    _leaks("argmax leak", ARGMAX_LEAKS, lambda chunk: _point(chunk, np.argmax(chunk.p, axis=1))),
+    _leaks("repeat of the previous token", REPEATS, lambda chunk: _point(chunk, chunk.repeated)),
+    _leaks("previous row", ROW_LEAKS, lambda chunk: chunk.previous),
     # refusals form their own stratum
-    _Family(_named("refused draft token", REFUSED_LEAKS), _refused, at_depths=False, at_bonus=False),
+    _leaks(
+        "refused draft token",
+        REFUSED_LEAKS,
+        lambda chunk: _point(chunk, chunk.refused),
+        at_depths=False,
+        at_bonus=False,
+    ),
 )
 
 
 def _strata(family: _Family) -> tuple[int, ...]:
     depths = tuple(range(LAST_DEPTH + 1)) if family.at_depths else ()
-    last = (_LAST,) if family.ratios is _draft else ()
+    last = (_LAST,) if family.at_last else ()
     return (_ALWAYS, *depths, *((_BONUS,) if family.at_bonus else ()), *last)
 
 

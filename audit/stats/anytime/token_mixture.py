@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from audit.stats.anytime.alternatives import AnytimeTest, NamedAlternative
+from audit.stats.anytime.alternatives import NO_TOKEN, AnytimeTest, NamedAlternative, leak_ratios, named_values
 from engine.core.types import Floats
 
 EXPONENTS: Final = (0.6, 0.8, 0.9, 1.1, 1.25, 1.6)
@@ -26,7 +26,6 @@ ROW_LEAKS: Final = (0.03, 0.1, 0.3, 0.9)
 COPIES: Final = (0.01, 0.05, 0.2)
 UNIFORM_LEAKS: Final = (0.003, 0.03)
 PLAIN_LEAKS: Final = (0.1, 0.3, 0.9)
-NO_TOKEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +98,14 @@ def mixture(ratios: Floats, alpha: float) -> MixtureResult:
     return MixtureResult(test, leaders)
 
 
-def _leak(surplus: Floats, shares: tuple[float, ...]) -> Floats:
-    """[E, len(shares)] of r = (1 - l) p + l s, `surplus` [E] being s(Y) / p(Y) - 1, NaN without s."""
-    known = np.where(np.isnan(surplus), 0.0, surplus)
-    return np.asarray(np.log1p(np.asarray(shares) * known[:, None]))
+def _leaks(text: str, shares: tuple[float, ...], surplus: Callable[[TokenRows], Floats]) -> FaultFamily:
+    """Alternatives that mix such shares of another law into p; `surplus` as `leak_ratios` takes it."""
+    return FaultFamily(named_values(text, shares), lambda rows: leak_ratios(surplus(rows), shares))
 
 
-def _point(rows: TokenRows, point: NDArray[np.int64], shares: tuple[float, ...]) -> Floats:
+def _point(rows: TokenRows, point: NDArray[np.int64]) -> Floats:
     hit = np.where(point == rows.token, 1.0 / rows.p_token, 0.0) - 1.0
-    return _leak(np.where(point == NO_TOKEN, np.nan, hit), shares)
-
-
-def _repeat(rows: TokenRows) -> Floats:
-    return _point(rows, rows.repeated, REPEATS)
-
-
-def _copy(rows: TokenRows) -> Floats:
-    return _point(rows, rows.copied, COPIES)
-
-
-def _argmax(rows: TokenRows) -> Floats:
-    return _leak(np.where(rows.top, 1.0 / rows.p_token, 0.0) - 1.0, ARGMAX_LEAKS)
+    return np.where(point == NO_TOKEN, np.nan, hit)
 
 
 def _argmax_loss(rows: TokenRows) -> Floats:
@@ -133,16 +119,7 @@ def _argmax_loss(rows: TokenRows) -> Floats:
 
 
 def _previous(rows: TokenRows) -> Floats:
-    at = np.arange(len(rows.cell))
-    return _leak(rows.previous / rows.cells[at, rows.cell] - 1.0, ROW_LEAKS)
-
-
-def _uniform(rows: TokenRows) -> Floats:
-    return _leak(1.0 / (rows.vocabulary * rows.p_token) - 1.0, UNIFORM_LEAKS)
-
-
-def _plain(rows: TokenRows) -> Floats:
-    return _leak(rows.plain / rows.p_token - 1.0, PLAIN_LEAKS)
+    return np.asarray(rows.previous / rows.cells[np.arange(len(rows.cell)), rows.cell] - 1.0)
 
 
 def _power(rows: TokenRows) -> Floats:
@@ -153,17 +130,13 @@ def _power(rows: TokenRows) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _named(text: str, values: tuple[float, ...]) -> tuple[str, ...]:
-    return tuple(f"{text} {value:g}" for value in values)
-
-
 DIRECTIONS: Final = (
-    FaultFamily(_named("p to the power", EXPONENTS), _power),
-    FaultFamily(_named("argmax leak", ARGMAX_LEAKS), _argmax),
-    FaultFamily(_named("argmax loss", ARGMAX_LOSSES), _argmax_loss),
-    FaultFamily(_named("repeat of the previous token", REPEATS), _repeat),
-    FaultFamily(_named("previous row", ROW_LEAKS), _previous),
-    FaultFamily(_named("copy from the text", COPIES), _copy),
-    FaultFamily(_named("any token", UNIFORM_LEAKS), _uniform),
-    FaultFamily(_named("law without parameters", PLAIN_LEAKS), _plain),
+    FaultFamily(named_values("p to the power", EXPONENTS), _power),
+    _leaks("argmax leak", ARGMAX_LEAKS, lambda rows: np.where(rows.top, 1.0 / rows.p_token, 0.0) - 1.0),
+    FaultFamily(named_values("argmax loss", ARGMAX_LOSSES), _argmax_loss),
+    _leaks("repeat of the previous token", REPEATS, lambda rows: _point(rows, rows.repeated)),
+    _leaks("previous row", ROW_LEAKS, _previous),
+    _leaks("copy from the text", COPIES, lambda rows: _point(rows, rows.copied)),
+    _leaks("any token", UNIFORM_LEAKS, lambda rows: 1.0 / (rows.vocabulary * rows.p_token) - 1.0),
+    _leaks("law without parameters", PLAIN_LEAKS, lambda rows: rows.plain / rows.p_token - 1.0),
 )

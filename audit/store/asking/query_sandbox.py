@@ -5,7 +5,6 @@ that of a cursor in a read-only transaction with a statement timeout: a cursor t
 nor DO nor a second statement. A superuser's SELECT could still read files of the server and start programs.
 """
 
-import base64
 import math
 import os
 import re
@@ -109,7 +108,7 @@ def _ask_sqlite(url: URL, statement: TextClause, params: Mapping[str, Any], limi
         raise UserError(f"the result has more than {query_worker.MOST >> 20} MiB; select less, or lower --limit")
     if problem is not None:
         raise UserError(_explained(answer["reason"], limits))
-    rows = tuple(tuple(map(_read, row)) for row in answer["rows"])
+    rows = tuple(tuple(map(query_worker.restored, row)) for row in answer["rows"])
     return QueryResult(tuple(answer["columns"]), rows[: limits.rows], len(rows) > limits.rows)
 
 
@@ -123,10 +122,6 @@ def _answer(job: Mapping[str, Any], limits: QueryLimits) -> dict[str, Any]:
             raise UserError(_stopped(limits)) from stopped
         raise UserError("the query ended the process that ran it, perhaps for want of memory; narrow it") from stopped
     return answer
-
-
-def _read(cell: Any) -> Any:
-    return base64.b64decode(cell[query_worker.BYTES]) if isinstance(cell, dict) else cell
 
 
 def _ask_postgresql(url: URL, statement: TextClause, params: Mapping[str, Any], limits: QueryLimits) -> QueryResult:

@@ -48,7 +48,7 @@ def main() -> None:
 
 def _rows(job: dict[str, Any]) -> dict[str, Any]:
     with contextlib.closing(_connected(job)) as connection:
-        cursor = connection.execute(job["sql"], [_value(item) for item in job["values"]])
+        cursor = connection.execute(job["sql"], [restored(item) for item in job["values"]])
         if cursor.description is None:
             return {"error": "no rows"}
         rows, size = [], 0
@@ -79,7 +79,8 @@ def _written(cell: Any) -> Any:
     return {BYTES: base64.b64encode(cell).decode()} if isinstance(cell, bytes) else cell
 
 
-def _value(cell: Any) -> Any:
+def restored(cell: Any) -> Any:
+    """A value from its form in JSON."""
     return base64.b64decode(cell[BYTES]) if isinstance(cell, dict) else cell
 
 

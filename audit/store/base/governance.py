@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from audit.evidence.promises import promised
 from audit.store.base.canonical import sha256_json, to_json
 from engine.record.effective import Effective
 
@@ -17,11 +18,6 @@ EXACT_RULES: Final = ("greedy", "gumbel")
 """Lossless rules whose output equals plain decoding token by token."""
 BOUNDED_RULES: Final = ("ensemble",)
 """Lossy rules with a bound on the distance of the output's law from the target's."""
-COVERING: Final[Mapping[str, tuple[str, ...]]] = {
-    "tree": ("tree", "everywhere"),
-    "chain": ("chain", "tree", "everywhere"),
-}
-"""Promises of the numerics that cover drafts of each shape."""
 
 
 class ExpectedEquivalence(StrEnum):
@@ -118,8 +114,7 @@ def _equivalence(effective: Effective, lossless: bool) -> ExpectedEquivalence:
         return ExpectedEquivalence.BOUNDED if effective.protocol in BOUNDED_RULES else ExpectedEquivalence.NONE
     if effective.protocol not in EXACT_RULES:
         return ExpectedEquivalence.LAW
-    promises = None if effective.numerics is None else effective.numerics.promises
-    return ExpectedEquivalence.BITWISE if promises in COVERING[_shape(effective)] else ExpectedEquivalence.TOKEN
+    return ExpectedEquivalence.BITWISE if promised(effective) else ExpectedEquivalence.TOKEN
 
 
 def used_drafts(specs: Iterable[Mapping[str, Any]]) -> frozenset[str] | None:

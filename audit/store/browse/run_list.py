@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session, aliased
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.store.base.values import RunStatus
+from audit.store.reading.outcomes import verdicts_of
 from audit.store.tables.content import ErasureRow
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import AttachmentRow, AttestationRow, CheckRow, GateDecisionRow, JudgementRow
 
@@ -174,14 +175,12 @@ def listed(session: Session, rows: Sequence[Any]) -> tuple[ListedRun, ...]:
     models, engines = _models(session, ids), _engines(session, ids)
     verdicts, decisions = verdicts_of(session, ids), _decisions(session, ids)
     return tuple(
-        ListedRun(
-            ulid=row.ulid,
+        value_of(
+            ListedRun,
+            row,
             suite=row.suite_name,
             status=RunStatus(row.status),
             end=EXIT_CODES.get(row.exit_code, RunEnd.OPEN),
-            started_at=row.started_at,
-            actor=row.actor,
-            tokens=row.tokens,
             models=tuple(models.get(row.id, ())),
             engines=tuple(engines.get(row.id, ())),
             verdicts=verdicts.get(row.id, {}),
@@ -221,16 +220,6 @@ def _grouped(session: Session, query: Select[int, str]) -> dict[int, list[str]]:
         if name not in names:
             names.append(name)
     return grouped
-
-
-def verdicts_of(session: Session, ids: Sequence[int]) -> dict[int, dict[Verdict, int]]:
-    """The valid results of runs, counted by verdict."""
-    valid = select(func.max(CheckRow.id)).where(CheckRow.run_id.in_(ids)).group_by(CheckRow.arm_id, CheckRow.name)
-    query = select(CheckRow.run_id, CheckRow.verdict, func.count()).where(CheckRow.id.in_(valid))
-    counts: dict[int, dict[Verdict, int]] = {}
-    for run, verdict, count in session.execute(query.group_by(CheckRow.run_id, CheckRow.verdict)):
-        counts.setdefault(run, {})[Verdict(verdict)] = count
-    return counts
 
 
 def names(session: Session, limit: int) -> RunNames:

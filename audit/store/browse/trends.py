@@ -14,7 +14,7 @@ from audit.store.browse.run_list import RunFilter
 from audit.store.sums import sums
 from audit.store.sums.accounts import reports_steps
 from audit.store.sums.sums import DomainCounts
-from audit.store.tables.lookup import find_run
+from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, RunRow
 from engine.record.effective import Effective
 
@@ -48,14 +48,12 @@ def runs(session: Session, wanted: RunFilter, limit: int) -> tuple[TrendRun, ...
     query = select(RunRow.id, *run_list.COLUMNS).where(*run_list.conditions(wanted))
     rows = session.execute(query.order_by(RunRow.id.desc()).limit(limit)).all()[::-1]
     return tuple(
-        TrendRun(
-            ulid=run.ulid,
-            started_at=run.started_at,
-            suite=run.suite,
+        value_of(
+            TrendRun,
+            run,
             model=" + ".join(run.models) or "unknown",
             engine=" + ".join(run.engines) or "unknown",
             ended=row.exit_code is not None,
-            verdicts=run.verdicts,
         )
         for row, run in zip(rows, run_list.listed(session, rows), strict=True)
     )

@@ -19,7 +19,7 @@ from audit.errors import CannotDecide, UnreadableRecord
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed, request_order
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
-from audit.store.tables.lookup import find_arm, find_run
+from audit.store.tables.lookup import find_arm, find_run, value_of
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
 from audit.store.writing import contents
 from audit.store.writing.contents import WithheldContent
@@ -191,18 +191,7 @@ class _Stored:
 
     def record(self, trace: traces.Trace) -> RequestRecord:
         """The record with its trace."""
-        return RequestRecord(
-            request_id=self.header.request,
-            case_id=self.case_id,
-            sample=self.sample,
-            domain=self.domain,
-            trace=trace,
-            tokens=tuple(self.tokens),
-            text=self.text,
-            finish_reason=self.finish_reason,
-            latency_us=self.latency_us,
-            intact=self.intact,
-        )
+        return value_of(RequestRecord, self, request_id=self.header.request, trace=trace, tokens=tuple(self.tokens))
 
 
 def _absence(session: Session, row: RequestRow) -> str:

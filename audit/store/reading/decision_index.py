@@ -61,7 +61,6 @@ class DecidedRun:
     models: tuple[UsedModel, ...]
     configurations: frozenset[str]
     drafts: frozenset[str] | None
-    decision_id: int
     decision: str
     policy_sha256: str
     policy: Mapping[str, Any]
@@ -115,13 +114,10 @@ ENTRY: Final = (
     .order_by(LogEntryRow.seq.desc())
     .limit(1)
 )
-LATEST: Final = (
-    select(func.max(CheckRow.id)).where(CheckRow.run_id == bindparam("run")).group_by(CheckRow.arm_id, CheckRow.name)
-)
 LATER_FAULT: Final = (
     select(CheckRow.name, ArmRow.name)
     .join(ArmRow, ArmRow.id == CheckRow.arm_id)
-    .where(CheckRow.id.in_(LATEST), ArmRow.kind == ArmKind.CANDIDATE.value)
+    .where(CheckRow.id.in_(outcomes.latest_checks(bindparam("run"))), ArmRow.kind == ArmKind.CANDIDATE.value)
     .where(CheckRow.verdict == Verdict.FAULT.value, CheckRow.created_at > bindparam("at"))
     .limit(1)
 )
@@ -206,13 +202,7 @@ class DecisionReader:
                 if self._engine is not None:
                     self._engine.dispose()
                     self._engine = None
-                engine = open_readonly(self._url)
-                try:
-                    migrate.require_current(migrate.revision_of(engine, self._url), self._url)
-                except BaseException:
-                    engine.dispose()
-                    raise
-                self._engine, self._file = engine, file
+                self._engine, self._file = migrate.opened(open_readonly(self._url), self._url), file
             return self._engine
 
     def _run(self, session: Session, key: int) -> DecidedRun:
@@ -226,7 +216,6 @@ class DecisionReader:
             models=tuple(UsedModel(kind, role, sha256) for kind, role, sha256 in models),
             configurations=frozenset(sha256_json(arm.effective) for arm in arms),
             drafts=used_drafts([arm.spec for arm in arms]),
-            decision_id=key,
             decision=row.decision,
             policy_sha256=row.policy_sha256,
             policy=row.policy,

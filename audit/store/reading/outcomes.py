@@ -3,9 +3,10 @@
 Functions take an open session.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import BindParameter, func, select
 from sqlalchemy.orm import Session
 
 from audit.evidence.records import Level
@@ -17,9 +18,19 @@ from audit.store.tables.runs import ArmRow, EnvironmentRow
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 
 
-def latest_checks(run_id: int) -> Any:
+def latest_checks(run_id: int | BindParameter[Any]) -> Any:
     """Ids of the last row of each arm and check; a later result supersedes."""
     return select(func.max(CheckRow.id)).where(CheckRow.run_id == run_id).group_by(CheckRow.arm_id, CheckRow.name)
+
+
+def verdicts_of(session: Session, ids: Sequence[int]) -> dict[int, dict[Verdict, int]]:
+    """The valid results of runs, counted by verdict."""
+    valid = select(func.max(CheckRow.id)).where(CheckRow.run_id.in_(ids)).group_by(CheckRow.arm_id, CheckRow.name)
+    query = select(CheckRow.run_id, CheckRow.verdict, func.count()).where(CheckRow.id.in_(valid))
+    counts: dict[int, dict[Verdict, int]] = {}
+    for run, verdict, count in session.execute(query.group_by(CheckRow.run_id, CheckRow.verdict)):
+        counts.setdefault(run, {})[Verdict(verdict)] = count
+    return counts
 
 
 def checks(session: Session, ulid: str) -> tuple[StoredCheck, ...]:

@@ -11,14 +11,12 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.evidence.environment import Environment
 from audit.evidence.records import ArmKind, Level
-from audit.evidence.verdicts import Verdict
 from audit.store.base import values
 from audit.store.base.ulid import ALPHABET
-from audit.store.reading.outcomes import latest_checks
+from audit.store.reading.outcomes import verdicts_of
 from audit.store.sums import accounts
 from audit.store.tables.lookup import find_run, value_of
 from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
-from audit.store.tables.verdicts import CheckRow
 from audit.store.writing import integrity
 from engine.record.effective import Effective
 
@@ -79,17 +77,13 @@ def list_runs(session: Session, limit: int) -> tuple[values.RunSummary, ...]:
 
 
 def _summary(session: Session, run: RunRow) -> values.RunSummary:
-    latest = latest_checks(run.id).subquery()
-    verdicts = session.execute(
-        select(CheckRow.verdict, func.count()).where(CheckRow.id.in_(select(latest))).group_by(CheckRow.verdict)
-    )
     return value_of(
         values.RunSummary,
         run,
         status=values.RunStatus(run.status),
         arms=_count(session, ArmRow, run),
         requests=_count(session, RequestRow, run),
-        verdicts={Verdict(verdict): count for verdict, count in verdicts},
+        verdicts=verdicts_of(session, [run.id]).get(run.id, {}),
     )
 
 

@@ -1,6 +1,7 @@
 """The provenance store's tables, as SQLAlchemy mapped classes.
 
-Counts are stored, never rates. Digests are hex SHA-256. Tables are append-only (`APPEND_ONLY`), but for `RUN_PROGRESS`.
+Counts are stored, never rates. Digests are hex SHA-256. Tables are append-only (`APPEND_ONLY`); of a run, its progress
+may change.
 """
 
 # no `from __future__ import annotations`: SQLAlchemy would evaluate every annotation from its text, at every start
@@ -39,9 +40,6 @@ APPEND_ONLY: Final = (
 
 ERASABLE: Final = ("content", "request_tokens", "token_trace", "tool_event", "finding")
 """Tables whose rows may be deleted if a row of `erasure` names them."""
-
-RUN_PROGRESS: Final = ("status", "finished_at", "record_root", "content_root", "tokens", "exit_code")
-"""The only columns of `run` that may be updated."""
 
 NAMING: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",

@@ -7,7 +7,7 @@ bytes from the database's files. Cannot reach: backups, exports, reports, and co
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
@@ -19,6 +19,9 @@ from audit.store.tables.lookup import find_run, now
 from audit.store.tables.runs import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
 from audit.store.tables.verdicts import CheckRow
 from audit.store.writing.contents import REASON
+
+PARTS: Final = (ContentRow, RequestTokensRow, TokenTraceRow, ToolEventRow)
+"""The content of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,7 @@ def plan(session: Session, ulid: str, names: Sequence[str] = ()) -> ErasurePlan:
     rows = _requests(session, run)
     keys = sorted(rows)
     chosen = {key for name in names for key in requests_named(ulid, keys, name)} if names else set(keys)
-    parts = (ContentRow, RequestTokensRow, TokenTraceRow, ToolEventRow)
-    kept = {number for part in parts for number in session.scalars(select(part.request_id))}
+    kept = {number for part in PARTS for number in session.scalars(select(part.request_id))}
     outcome = select(FindingRow).join(CheckRow, CheckRow.id == FindingRow.check_result_id)
     results = session.scalars(outcome.where(CheckRow.run_id == run.id).order_by(FindingRow.check_result_id))
     return ErasurePlan(
@@ -108,10 +110,8 @@ def _erase(session: Session, planned: ErasurePlan, reason: str, actor: str) -> N
     session.add_all(ErasureRow(check_result_id=finding, what=FINDING, **shared) for finding in planned.findings)
     session.flush()
     for other in planned.requests:
-        session.execute(delete(ContentRow).where(ContentRow.request_id == other))
-        session.execute(delete(RequestTokensRow).where(RequestTokensRow.request_id == other))
-        session.execute(delete(TokenTraceRow).where(TokenTraceRow.request_id == other))
-        session.execute(delete(ToolEventRow).where(ToolEventRow.request_id == other))
+        for part in PARTS:
+            session.execute(delete(part).where(part.request_id == other))
     for other in planned.findings:
         session.execute(delete(FindingRow).where(FindingRow.check_result_id == other))
 

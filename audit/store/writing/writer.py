@@ -3,10 +3,11 @@
 Functions take an open session inside a transaction and never commit.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import func, insert, inspect, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -29,16 +30,7 @@ from audit.store.ledger import log
 from audit.store.sums import sums
 from audit.store.tables.content import FINDING, ErasureRow, FindingRow
 from audit.store.tables.lookup import find_arm, find_run, now
-from audit.store.tables.runs import (
-    ArmRow,
-    ArtifactRow,
-    Base,
-    EnvironmentRow,
-    RequestRow,
-    RunArtifactRow,
-    RunEventRow,
-    RunRow,
-)
+from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 from audit.store.writing import contents, integrity
 
@@ -75,30 +67,19 @@ def begin_run(session: Session, start: NewRun) -> str:
 
 
 def _artifact(session: Session, used: ArtifactRef) -> int:
-    values = {
-        "kind": used.kind,
-        "name": used.name,
-        "revision": used.revision,
-        "sha256": used.sha256,
-        "manifest": jsonable(used.manifest),
-    }
-    made = _insert_if_new(session, ArtifactRow, values)
-    query = select(ArtifactRow.id).where(ArtifactRow.kind == used.kind, ArtifactRow.sha256 == used.sha256)
-    result = session.execute(query).scalar_one()
-    log.note(session, "artifact", [(result,)] if made else [])
-    return result
+    values = {name: getattr(used, name) for name in ("kind", "name", "revision", "sha256")}
+    return _id_of(session, ArtifactRow, {**values, "manifest": jsonable(used.manifest)}, ("kind", "sha256"))
 
 
 def _environment(session: Session, place: Environment) -> int:
     parts = {name: jsonable(getattr(place, name)) for name in ("packages", "hardware", "code")}
-    made = _insert_if_new(session, EnvironmentRow, {"sha256": place.sha256, **parts})
-    result = session.execute(select(EnvironmentRow.id).where(EnvironmentRow.sha256 == place.sha256)).scalar_one()
-    log.note(session, "environment", [(result,)] if made else [])
-    return result
+    return _id_of(session, EnvironmentRow, {"sha256": place.sha256, **parts}, ("sha256",))
 
 
-def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) -> bool:
-    """Insert a row unless a unique constraint already holds it; True if it was new. Safe against concurrent writers."""
+def _id_of(
+    session: Session, table: type[ArtifactRow | EnvironmentRow], values: dict[str, Any], unique: Sequence[str]
+) -> int:
+    """The id of a row, which is inserted unless its unique columns are there. Safe against concurrent writers."""
     if session.get_bind().dialect.name == "postgresql":
         # imported only for this kind of store: its modules would slow every command on an SQLite file
         from sqlalchemy.dialects import postgresql
@@ -106,8 +87,11 @@ def _insert_if_new(session: Session, table: type[Base], values: dict[str, Any]) 
         statement: Any = postgresql.insert(table)
     else:
         statement = sqlite.insert(table)
-    made = statement.values(**values).on_conflict_do_nothing().returning(inspect(table).primary_key[0])
-    return session.execute(made).first() is not None
+    made = session.execute(statement.values(**values).on_conflict_do_nothing().returning(table.id)).first()
+    query = select(table.id).where(*(getattr(table, name) == values[name] for name in unique))
+    result = session.execute(query).scalar_one()
+    log.note(session, table.__tablename__, [] if made is None else [(result,)])
+    return result
 
 
 def _link(run_id: int, used: ArtifactRef, artifact_id: int) -> RunArtifactRow:

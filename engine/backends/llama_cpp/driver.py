@@ -15,13 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from engine.backends.installed import installed
 from engine.backends.openai.server_counters import counters
 from engine.backends.process.driver import ALIVE_EVERY, EngineDriver, microseconds, one_line, run_driver
-from engine.core.child import Inbox
 
 GROUPS: Final = {
     "draft-simple": "draft",
@@ -39,10 +38,8 @@ PAGE_S: Final = 120.0
 class LlamaDriver(EngineDriver):
     """The loop of one server."""
 
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        super().__init__(inbox, out)
-        self._server: Any = None
-        self._http: LoopbackServer
+    _server: Any = None
+    _http: LoopbackServer
 
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Start the server; its package, its own properties, and the way of speculating that an answer names."""

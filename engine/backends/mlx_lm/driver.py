@@ -7,17 +7,15 @@ gives, and the arguments that its running generator holds. Imports only mlx, mlx
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 
 from engine.backends.installed import installed, versions
 from engine.backends.process.driver import EngineDriver, microseconds, run_driver
-from engine.core.child import Inbox
 
 PACKAGES: Final = ("mlx", "mlx-cpu", "numpy", "transformers", "tokenizers")
 ARGUMENTS: Final = ("max_tokens", "num_draft_tokens", "prefill_step_size")
@@ -63,11 +61,9 @@ class SeenTokens:
 class MlxDriver(EngineDriver):
     """The loop of one engine."""
 
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        super().__init__(inbox, out)
-        self._target: Any = None
-        self._draft: Any = None
-        self._tokenizer: Any = None
+    _target: Any = None
+    _draft: Any = None
+    _tokenizer: Any = None
 
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Load the models; the engine's facts."""
@@ -98,12 +94,8 @@ class MlxDriver(EngineDriver):
         way = "none" if held.get("draft_model") is None else "draft_model"
         return {**{name: held.get(name) for name in speculative}, "way": way}
 
-    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Answer one request after another; the library's exceptions concern it alone."""
-        for request in requests:
-            self.guarded([request["id"]], partial(self._answer, request))
-
-    def _answer(self, request: Mapping[str, Any]) -> None:
+    def answer_one(self, request: Mapping[str, Any]) -> None:
+        """Generate, and say what was seen."""
         begun = time.perf_counter()
         seen = self._seen(request)
         self.say(

@@ -10,12 +10,14 @@ from engine import proposers, verify
 from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Capabilities, Engine, Prompt, PromptTokenizer, TargetSizes
+from engine.backends.limits import require_length
+from engine.backends.local_target import REFERENCE_PASS, model_facts, reading_facts
 from engine.backends.native import LEVELS
 from engine.backends.native.limits import require_fit, require_room, require_tokens
 from engine.backends.tokenizer import tokens_by
 from engine.constraints.compiled import Grammars
 from engine.constraints.interface import TokenSpelling
-from engine.core.errors import CapacityError, InvalidRequest, ModelError
+from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import FinishReason, Generation, Request
 from engine.decode.arrivals import Arrivals
 from engine.decode.loop import Loop, LoopOptions
@@ -139,14 +141,8 @@ class NativeEngine:
         """
         for request in requests:
             require_tokens(request, self._target.vocabulary)
-            needed = len(request.prompt) + request.sampling.max_new_tokens
             self._grammars.constraint(self._calls.constrained(request).sampling)
-            if needed > self._target.context:
-                raise CapacityError(
-                    f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
-                    f"{request.sampling.max_new_tokens} exceed the target's context of {self._target.context}; "
-                    "shorten the prompt or lower max_new_tokens"
-                )
+            require_length(request, self._target.context)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """Run the loop; raises as `require`, before any request is started."""
@@ -194,8 +190,7 @@ class NativeEngine:
 
     def anchor_config(self) -> Effective:
         """The pass of `anchor`; opens the reference."""
-        reading = "one forward over prompt and tokens; no cache, no draft, no batch"
-        return self._reading_config(reading, {"reference": dict(self._opened().facts)})
+        return self._reading_config(REFERENCE_PASS, reference=dict(self._opened().facts))
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`."""
@@ -206,7 +201,7 @@ class NativeEngine:
     def reread_config(self) -> Effective:
         """The reading of `reread`, whose numerics are those of decoding."""
         reading = "the target's own forward over prompt and tokens; a fresh cache, no draft, no batch"
-        return self._reading_config(reading, {"numerics": self._numerics["numerics"], **self._rereader.facts()})
+        return self._reading_config(reading, numerics=self._numerics["numerics"], **self._rereader.facts())
 
     def reread(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The target's rows on `tokens`, without a fault."""
@@ -243,21 +238,10 @@ class NativeEngine:
         )
         return redrafter.run(request, recorded_steps(recorded))
 
-    def _reading_config(self, reading: str, more: Mapping[str, Any]) -> Effective:
+    def _reading_config(self, reading: str, **more: Any) -> Effective:
         """The configuration of a pass over given tokens."""
-        document = {
-            "backend": "native",
-            "target": dict(self._target.facts),
-            "pass": reading,
-            **more,
-            "protocol": self._plan.protocol.value,
-            "lossless": True,
-            "rows": 1,
-            "gamma": 0,
-            "record": self._plan.level.value,
-            "torch_threads": torch.get_num_threads(),
-        }
-        return stated(LoopOwner.OWN, document)
+        facts = reading_facts("native", self._target.facts, self._plan, reading, **more)
+        return stated(LoopOwner.OWN, {**facts, "torch_threads": torch.get_num_threads()})
 
     def _reading_header(self, request: Request) -> TraceHeader:
         given = ForeignEngine(
@@ -328,8 +312,8 @@ class NativeBackend:
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
-        models = (_facts(name, item.source, item.model.facts, item) for name, item in self._models.items())
-        heads = (_facts(name, item.source, item.facts, item) for name, item in self._heads.items())
+        models = (model_facts(name, one.resolved, one.files, one.model.facts) for name, one in self._models.items())
+        heads = (model_facts(name, one.resolved, one.files, one.facts) for name, one in self._heads.items())
         return (*models, *heads)
 
     def arm(self, plan: EngineSpec) -> Engine:
@@ -355,13 +339,6 @@ class NativeBackend:
 
 def _equipped(loaded: LoadedModel) -> ModelWithNumerics:
     return ModelWithNumerics(loaded.model, loaded.numerics)
-
-
-def _facts(name: str, source: str, facts: Mapping[str, Any], loaded: LoadedModel | LoadedHead) -> ModelFacts:
-    revision = loaded.resolved.partition("@")[2] or None if source.startswith("hf:") else None
-    files = {file.name: {"sha256": file.sha256, "size": file.size} for file in loaded.files}
-    manifest = {"facts": dict(facts), "files": files}
-    return ModelFacts(name, source, revision, facts["model_sha256"], facts["tokenizer_sha256"], manifest)
 
 
 def _tokens(loaded: LoadedModel) -> PromptTokenizer:

@@ -5,16 +5,14 @@ are read, and before it, if the request asks for rows, the target's row. Imports
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 
 from engine.backends.installed import installed, versions
 from engine.backends.process.driver import EngineDriver, microseconds, run_driver
-from engine.core.child import Inbox
 
 PACKAGES: Final = ("onnxruntime", "onnx", "onnx-ir", "numpy")
 COUNTED: Final = (
@@ -38,9 +36,7 @@ class Seen:
 class OrtDriver(EngineDriver):
     """The loop of one engine."""
 
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        super().__init__(inbox, out)
-        self._model: Any = None
+    _model: Any = None
 
     def options(self, speculative: Mapping[str, Any]) -> dict[str, Any]:
         """The options of speculation as the engine keeps them."""
@@ -61,12 +57,8 @@ class OrtDriver(EngineDriver):
             "type": self._model.type,
         }
 
-    def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Answer one request after another; the library's exceptions concern it alone."""
-        for request in requests:
-            self.guarded([request["id"]], partial(self._answer, request))
-
-    def _answer(self, request: Mapping[str, Any]) -> None:
+    def answer_one(self, request: Mapping[str, Any]) -> None:
+        """Generate, and say what was seen."""
         begun = time.perf_counter()
         params = self._params(request)
         seen, sequence = self._generated(params, request)

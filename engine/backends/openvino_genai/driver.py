@@ -8,13 +8,12 @@ numpy.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 
 from engine.backends.installed import installed, versions
 from engine.backends.process.driver import EngineDriver, microseconds, run_driver
-from engine.core.child import Inbox
 
 PACKAGES: Final = ("openvino", "openvino-tokenizers", "numpy")
 
@@ -34,10 +33,8 @@ class RunningRequest:
 class OpenVinoDriver(EngineDriver):
     """The loop of one engine."""
 
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        super().__init__(inbox, out)
-        self._pipeline: Any = None
-        self._numbered = 0
+    _pipeline: Any = None
+    _numbered = 0
 
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Load the models; the engine's facts."""

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Capabilities, Prompt
-from engine.backends.local_target import LocalTarget
+from engine.backends.interface import Capabilities
+from engine.backends.limits import require_length, require_prompt
+from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.process.convert import Converted, WorkFolder
 from engine.backends.process.engine_process import Failure, RestartedEngine
-from engine.backends.process.record import AnswerTerms, ReadAnswer, failed
+from engine.backends.process.record import AnswerTerms, ReadAnswer
 from engine.backends.process.settings import ProcessSettings, Refusals, matching_rule, refusal
 from engine.core.child import Frame
-from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.errors import InvalidRequest
 from engine.core.types import Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign.requests import ForeignEngine
+from engine.record.foreign.requests import ForeignEngine, unanswered
 
 M = TypeVar("M")
 
@@ -33,11 +34,9 @@ class ArmModels(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessEngine(Generic[M]):
-    """One arm. Its engine starts at the first request."""
+class ProcessEngine(LocalEngine, Generic[M]):
+    """One arm. Its engine starts at the first request, and has a generator for each."""
 
-    backend: ClassVar[str]
-    """The registered name."""
     refused: ClassVar[Refusals]
 
     plan: EngineSpec
@@ -50,17 +49,6 @@ class ProcessEngine(Generic[M]):
     def name(self) -> str:
         """The engine's own name."""
         return self.processes.program.name
-
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's tokens, by the target's own tokenizer."""
-        return self.target.encode(prompt)
-
-    def memory(self) -> str | None:
-        """No state persists between requests: each has a generator of its own."""
-        return None
-
-    def forget(self) -> None:
-        """Nothing to empty."""
 
     def starts(self) -> str | None:
         """The engine by its draft, unless it runs already."""
@@ -84,19 +72,8 @@ class ProcessEngine(Generic[M]):
                 raise InvalidRequest(
                     f"request {request.id}: {self.name} compares tokens at temperature 0 only; use verifier: chain"
                 )
-            self._require_fitting(request)
-
-    def _require_fitting(self, request: Request) -> None:
-        target, most = self.target, request.sampling.max_new_tokens
-        wrong = [token for token in request.prompt if not 0 <= token < target.vocabulary]
-        if wrong:
-            last = target.vocabulary - 1
-            raise InvalidRequest(f"request {request.id}: the prompt names token {wrong[0]}, but ids end at {last}")
-        if len(request.prompt) + most > target.context:
-            raise CapacityError(
-                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens {most} exceed the "
-                f"target's context of {target.context}; shorten the prompt or lower max_new_tokens"
-            )
+            require_prompt(request, self.target.vocabulary)
+            require_length(request, self.target.context)
 
     def message(self, request: Request) -> dict[str, Any]:
         """A request as the driver reads it."""
@@ -118,9 +95,9 @@ class ProcessEngine(Generic[M]):
         answers = self.processes.answers(messages, self.rows)
         for request, message, answer in zip(requests, messages, answers, strict=True):
             if isinstance(answer, Failure):
-                yield failed(request, answer, self.observed())
+                yield unanswered(request, self.observed(), answer.kind, answer.message)
             elif not answer.header["tokens"]:
-                yield failed(request, Failure("malformed", "the engine ended without a token"), self.observed())
+                yield unanswered(request, self.observed(), "malformed", "the engine ended without a token")
             else:
                 terms = AnswerTerms(self.observed(), self.settings, self.target)
                 read = self.read(request, answer, message, terms)
@@ -187,14 +164,6 @@ class ProcessEngine(Generic[M]):
     def identity(self) -> dict[str, Any]:
         """The part of an effective configuration that names the models that the engine loads."""
         raise NotImplementedError
-
-    def anchor_config(self) -> Effective:
-        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
-        return self.target.anchor_config(self.backend, self.plan)
-
-    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
-        """The reference's rows on `tokens`."""
-        return self.target.anchor(request, tokens, self.plan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Imports neither torch nor any engine.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from engine.core.child import Frame, Inbox, serve_parent, write
@@ -25,7 +26,12 @@ class EngineDriver:
         raise NotImplementedError
 
     def generate(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Answer the requests of one message."""
+        """Answer the requests of one message, one after another; the library's exceptions concern each alone."""
+        for request in requests:
+            self.guarded([request["id"]], partial(self.answer_one, request))
+
+    def answer_one(self, request: Mapping[str, Any]) -> None:
+        """Answer one request, where the engine runs one at a time."""
         raise NotImplementedError
 
     def options(self, speculative: Mapping[str, Any]) -> Mapping[str, Any]:

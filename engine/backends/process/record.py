@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.local_target import LocalTarget
-from engine.backends.process.engine_process import Failure
 from engine.backends.process.settings import ProcessSettings
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.types import FinishReason, Generation, Request
-from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, header_of, observed_trace
 from engine.record.foreign.steps import ForeignStep
 
 
@@ -36,13 +35,6 @@ class ReadAnswer:
         """The generation of the request."""
         trace = observed_trace(header_of(request, terms.observed, self.reason, self.facts), self.record)
         return Generation(request, self.tokens, self.reason, trace, self.text, latency_us, self.facts)
-
-
-def failed(request: Request, failure: Failure, observed: ForeignEngine) -> Generation:
-    """The generation of an unanswered request."""
-    facts = {"error": {"kind": failure.kind, "message": failure.message}}
-    header = header_of(request, observed, FinishReason.ERROR, facts)
-    return Generation(request, (), FinishReason.ERROR, failed_trace(header), facts=facts)
 
 
 def end_of(request: Request, tokens: Sequence[int], eos_ids: Sequence[int]) -> FinishReason:

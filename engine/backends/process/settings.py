@@ -65,6 +65,16 @@ class ProcessSettings:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
+def require_known(engine: str, schema: str, given: Mapping[str, Any]) -> None:
+    """Refuse settings that the schema lacks. Raises InvalidRequest."""
+    known = schemas.load(schema)["properties"]
+    for name in given:
+        if name not in known:
+            raise InvalidRequest(
+                f"engine.{name}: there is no such setting of {engine} here; there are: {', '.join(known)}"
+            )
+
+
 def process_settings(plan: EngineSpec, words: EngineWords) -> ProcessSettings:
     """The arm's settings.
 
@@ -72,12 +82,7 @@ def process_settings(plan: EngineSpec, words: EngineWords) -> ProcessSettings:
         InvalidRequest: a setting that the engine lacks; the message states the fix.
     """
     given = dict(plan.engine)
-    known = schemas.load(words.schema)["properties"]
-    for name in given:
-        if name not in known:
-            raise InvalidRequest(
-                f"engine.{name}: there is no such setting of {words.name} here; there are: {', '.join(known)}"
-            )
+    require_known(words.name, words.schema, given)
     if plan.fault is not None:
         raise InvalidRequest(f"fault {plan.fault}: faults are of the native backend; remove it")
     return ProcessSettings(
@@ -166,7 +171,7 @@ def matching_rule(asked: Protocol) -> Protocol:
     return Protocol.GREEDY if asked is Protocol.GREEDY else Protocol.CHAIN
 
 
-def seed_of(request: Request) -> int:
-    """A request's own seed, in [0, 2^31): a digest of seed and stream."""
+def seed_of(request: Request, size: int = 4) -> int:
+    """A request's own seed, of one bit less than `size` bytes: another for every pair of seed and stream."""
     text = f"{request.sampling.seed} {request.stream}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") >> 1

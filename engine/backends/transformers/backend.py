@@ -17,19 +17,20 @@ import torch
 from transformers import GenerationConfig
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Capabilities, Prompt
-from engine.backends.local_target import LocalTarget
+from engine.backends.interface import Capabilities
+from engine.backends.limits import require_length
+from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.transformers import compat as guard
 from engine.backends.transformers.hooks import HookedGenerate, watched
 from engine.backends.transformers.networks import network_of
 from engine.backends.transformers.sampling import configuration, ends, refusal
 from engine.backends.transformers.settings import ARGMAX, LEVELS, TEXT_LEVEL, TransformersSettings, assistant_keys
 from engine.backends.transformers.to_record import SOURCES, GenerateOutput, logprobs, mismatches, observed, plain, told
-from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, Request
 from engine.models.loading import LoadedModel
 from engine.record.effective import Effective, LoopOwner, stated
-from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, header_of, observed_trace, unanswered
 from engine.sampling.stopping import StopRule
 
 
@@ -48,8 +49,10 @@ def seed_of(request: Request) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-class TransformersEngine:
+class TransformersEngine(LocalEngine):
     """Assisted generation over one target, or plain `generate`."""
+
+    backend = "transformers"
 
     def __init__(
         self,
@@ -59,16 +62,16 @@ class TransformersEngine:
         plan: EngineSpec,
         settings: TransformersSettings,
     ) -> None:
-        self._loaded, self._assistance, self._local_target = target, assistance, local_target
+        self._loaded, self._assistance, self.target = target, assistance, local_target
         self._network = network_of(target)
-        self._plan, self._settings = plan, settings
+        self.plan, self._settings = plan, settings
         self._copies: dict[bool, Any] = {}
         self._problems = guard.problems(settings.kind)
         self._protocol = settings.protocol(plan.protocol)
 
     @property
     def _level(self) -> int:
-        whole = LEVELS[self._plan.level].level
+        whole = LEVELS[self.plan.level].level
         return min(whole, TEXT_LEVEL) if self._problems else whole
 
     def capabilities(self) -> Capabilities:
@@ -91,10 +94,10 @@ class TransformersEngine:
             "lossless": settings.weight == 1.0,
             "verifier_options": {},
             "rows": 1,
-            "record": self._plan.level.value,
+            "record": self.plan.level.value,
             "fault": ARGMAX if settings.argmax_draft else None,
             "evidence": {"level": self._level, "problems": list(self._problems)},
-            "requested": self._compared(self._plan.protocol.value, self._plan.gamma),
+            "requested": self._compared(self.plan.protocol.value, self.plan.gamma),
             "effective": self._compared(self._protocol.value, settings.gamma),
             "torch_threads": torch.get_num_threads(),
         }
@@ -103,17 +106,6 @@ class TransformersEngine:
     def _compared(self, protocol: str, gamma: int) -> dict[str, Any]:
         """A plain arm verifies nothing: transformers does not run the rule that a suite plans for it."""
         return {} if self._settings.kind is None else {"protocol": protocol, "gamma": gamma}
-
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's tokens, by the chat template unless it is raw text."""
-        return self._local_target.encode(prompt)
-
-    def memory(self) -> str | None:
-        """No state persists between requests."""
-        return None
-
-    def forget(self) -> None:
-        """Nothing to empty."""
 
     def require(self, requests: Sequence[Request]) -> None:
         """Check lengths, rules and parameters.
@@ -127,20 +119,14 @@ class TransformersEngine:
 
     def _require(self, request: Request) -> None:
         sampling = request.sampling
-        problem = refusal(sampling, self._local_target.eos_ids, self._settings)
+        problem = refusal(sampling, self.target.eos_ids, self._settings)
         if problem is not None:
             raise InvalidRequest(f"request {request.id}: {problem}")
-        if self._settings.kind is not None and self._plan.protocol is Protocol.GREEDY and not sampling.greedy:
+        if self._settings.kind is not None and self.plan.protocol is Protocol.GREEDY and not sampling.greedy:
             raise InvalidRequest(
                 f"request {request.id}: transformers takes the argmax at temperature 0 only; use verifier: chain"
             )
-        needed = len(request.prompt) + sampling.max_new_tokens
-        if needed > self._loaded.model.context:
-            raise CapacityError(
-                f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
-                f"{sampling.max_new_tokens} exceed the target's context of {self._loaded.model.context}; "
-                "shorten the prompt or lower max_new_tokens"
-            )
+        require_length(request, self._loaded.model.context)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Generation]:
         """One request after the other; raises as `require`, before any request is started."""
@@ -154,7 +140,8 @@ class TransformersEngine:
             with self._watched(request) as seen:
                 output = self._run(request)
         except Exception as error:  # transformers raises arbitrary exceptions; the other requests continue
-            return self._failed(request, error)
+            words = " ".join(str(error).split())[:500]
+            return unanswered(request, self._observed(), "refused", f"{type(error).__name__}: {words}")
         return self._generation(request, output, seen, int(1e6 * (time.perf_counter() - start)))
 
     def _watched(self, request: Request) -> AbstractContextManager[HookedGenerate | None]:
@@ -166,7 +153,7 @@ class TransformersEngine:
     @torch.no_grad()
     def _run(self, request: Request) -> GenerateOutput:
         prompt = torch.tensor([list(request.prompt)], device=self._network.device)
-        asked = configuration(request.sampling, self._local_target.eos_ids, self._settings)
+        asked = configuration(request.sampling, self.target.eos_ids, self._settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(request))
             answer = self._network.generate(
@@ -207,10 +194,10 @@ class TransformersEngine:
     def _generation(
         self, request: Request, output: GenerateOutput, seen: HookedGenerate | None, latency: int
     ) -> Generation:
-        rule = StopRule(request.sampling, self._local_target.eos_ids, self._local_target.tokens.decode)
+        rule = StopRule(request.sampling, self.target.eos_ids, self.target.tokens.decode)
         reason = self._reason(request, output.tokens)
         facts, answer = self._answer(request, output, seen)
-        facts["decoded"] = self._local_target.tokens.decode(output.tokens)
+        facts["decoded"] = self.target.tokens.decode(output.tokens)
         header = header_of(request, self._observed(), reason, facts)
         trace = observed_trace(header, answer)
         text = rule.text(output.tokens, reason)
@@ -235,34 +222,20 @@ class TransformersEngine:
 
     def _reason(self, request: Request, tokens: tuple[int, ...]) -> FinishReason:
         sampling = request.sampling
-        if tokens[-1] in ends(sampling, self._local_target.eos_ids):
+        if tokens[-1] in ends(sampling, self.target.eos_ids):
             return FinishReason.STOP if tokens[-1] in sampling.stop_token_ids else FinishReason.EOS
-        text = self._local_target.tokens.decode(tokens) if sampling.stop else ""
+        text = self.target.tokens.decode(tokens) if sampling.stop else ""
         return FinishReason.STOP if any(stop in text for stop in sampling.stop) else FinishReason.LENGTH
-
-    def _failed(self, request: Request, error: Exception) -> Generation:
-        words = " ".join(str(error).split())[:500]
-        facts = {"error": {"kind": "refused", "message": f"{type(error).__name__}: {words}"}}
-        trace = failed_trace(header_of(request, self._observed(), FinishReason.ERROR, facts))
-        return Generation(request, (), FinishReason.ERROR, trace, facts=facts)
 
     def _observed(self) -> ForeignEngine:
         return ForeignEngine(
             vocabulary=self._loaded.model.vocabulary,
-            eos_ids=self._local_target.eos_ids,
+            eos_ids=self.target.eos_ids,
             protocol=self._protocol,
             proposer=self._settings.kind or "plain",
-            level=self._plan.level,
+            level=self.plan.level,
             lossless=self._settings.weight == 1.0,
         )
-
-    def anchor_config(self) -> Effective:
-        """The teacher-forced pass of `engine.models.passes.reference_pass`; opens the reference."""
-        return self._local_target.anchor_config("transformers", self._plan)
-
-    def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
-        """The reference's rows on `tokens`."""
-        return self._local_target.anchor(request, tokens, self._plan)
 
 
 def argmax_draft(generator: Any) -> Any:

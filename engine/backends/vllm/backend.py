@@ -18,12 +18,13 @@ the parser that transformers ships, as the built-in engine reads them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from engine.backends import REGISTRY
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine, Prompt
-from engine.backends.local_target import LocalTarget, facts_of
+from engine.backends.interface import Capabilities, Engine
+from engine.backends.limits import require_length, require_prompt
+from engine.backends.local_target import LocalEngine, LocalTarget, facts_of
 from engine.backends.second_decoding import SecondDecoding
 from engine.backends.vllm import options
 from engine.backends.vllm.adapters import AdapterTargets, AnchorPass
@@ -34,7 +35,7 @@ from engine.backends.vllm.second_masks import SecondMasks
 from engine.backends.vllm.structured import structured_params
 from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
 from engine.backends.vllm.to_record import RecordOptions, generation_of
-from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.errors import InvalidRequest
 from engine.core.types import Generation, Protocol, RecordLevel, Request
 from engine.decode.call_reader import CallReader, is_read, offer_facts
 from engine.models.loading import OpenedSource, open_source
@@ -140,8 +141,13 @@ LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class VllmEngine:
-    """One arm. `setting` identifies the engine, which starts at the first request."""
+class VllmEngine(LocalEngine):
+    """One arm. `setting` identifies the engine, which starts at the first request.
+
+    The state of a suffix cache is not read back.
+    """
+
+    backend: ClassVar[str] = "vllm"
 
     plan: EngineSpec
     setting: VllmSettings
@@ -164,32 +170,14 @@ class VllmEngine:
         draft = "no draft" if self.plan.proposer is None else f"{self.plan.proposer}, {self.plan.gamma} tokens"
         return f"vLLM ({draft})"
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The prompt's tokens, by the target's own tokenizer."""
-        return self.target.encode(prompt)
-
     def require(self, requests: Sequence[Request]) -> None:
         """Check token ids, lengths and notations of grammars; vLLM itself refuses parameters that it lacks."""
         context = self.setting.job["arguments"]["max_model_len"]
         for request in requests:
             if request.sampling.structured is not None:
                 structured_params(request.sampling.structured)
-            wrong = [token for token in request.prompt if not 0 <= token < self.target.vocabulary]
-            if wrong:
-                raise InvalidRequest(
-                    f"request {request.id}: the prompt names token {wrong[0]}, but ids end at "
-                    f"{self.target.vocabulary - 1}"
-                )
-            if len(request.prompt) + request.sampling.max_new_tokens > context:
-                raise CapacityError(
-                    f"request {request.id}: prompt of {len(request.prompt)} tokens and max_new_tokens "
-                    f"{request.sampling.max_new_tokens} exceed the engine's max_model_len of {context}; "
-                    "shorten the prompt or lower max_new_tokens"
-                )
-
-    def memory(self) -> str | None:
-        """None: the state of a suffix cache is not read back."""
-        return None
+            require_prompt(request, self.target.vocabulary)
+            require_length(request, context, "the engine's max_model_len")
 
     def forget(self) -> None:
         """Start methods with state anew in another engine."""
@@ -206,10 +194,6 @@ class VllmEngine:
         for at in range(0, len(requests), size):
             for batch in asking.ask(requests[at : at + size]):
                 yield from self._generations(batch)
-
-    def anchor_config(self) -> Effective:
-        """The pass of `anchor`."""
-        return self.target.anchor_config("vllm", self.plan)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`, without vLLM; an adapter's changes are in the reference's weights."""

@@ -14,13 +14,12 @@ Requests into a running engine, with adapter and priority, and the prefixes that
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from engine.backends.installed import installed, versions
 from engine.backends.process.driver import EngineDriver, microseconds, one_line, run_driver
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
-from engine.core.child import Inbox
 
 GPU_ONLY = "needs a GPU, here there is"
 
@@ -131,9 +130,7 @@ GRAMMARS: Final = ("llguidance", "xgrammar")
 class VllmDriver(EngineDriver):
     """The loop of one engine."""
 
-    def __init__(self, inbox: Inbox, out: BinaryIO) -> None:
-        super().__init__(inbox, out)
-        self._engine: Any = None
+    _engine: Any = None
 
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Start the engine; its facts."""

@@ -10,7 +10,6 @@ vLLM ignores, such as a rule that its model runner lacks, appear only in the eff
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import schemas
 from engine.backends.access import OutsideAccess, OutsideKind
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.backends.process.settings import DECODED, require_known, seed_of
 from engine.backends.vllm.features import KEY, RequestTerms, adapter_arguments, terms_of
 from engine.backends.vllm.structured import requested_config, structured_config, structured_params
 from engine.core.errors import InvalidRequest
@@ -68,23 +67,7 @@ HARMLESS: Final = frozenset(
 MADE: Final = "made:"
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {
-        RecordLevel.TOKENS: (
-            0,
-            frozenset(
-                (
-                    Part.TEXT,
-                    Part.DECODED,
-                    Part.CALLS,
-                    Part.CALLED_TEXT,
-                    Part.MASKS,
-                    Part.TOKENS,
-                    Part.DRAFTS,
-                    Part.COUNTS,
-                    Part.REFERENCE,
-                    Part.ACCOUNTS,
-                )
-            ),
-        ),
+        RecordLevel.TOKENS: (0, DECODED | {Part.CALLS, Part.CALLED_TEXT, Part.MASKS, Part.DRAFTS, Part.COUNTS}),
         RecordLevel.SCALARS: (1, frozenset((Part.LOGPROBS,))),
         RecordLevel.TOPK: (3, frozenset((Part.P, Part.APPLIED, Part.Q))),
         RecordLevel.FULL: (3, frozenset((Part.ROWS,))),
@@ -146,7 +129,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         InvalidRequest: an unknown setting, or one that contradicts the plan.
     """
     given = dict(plan.engine)
-    _require_known(given)
+    require_known("vLLM", "engine-vllm", given)
     dtype = given.get("dtype", places.dtype)
     if dtype not in DTYPES:
         raise InvalidRequest(f"models.target: vLLM has no dtype {dtype}; write one of {', '.join(DTYPES)}")
@@ -194,13 +177,6 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
     )
 
 
-def _require_known(given: Mapping[str, Any]) -> None:
-    known = schemas.load("engine-vllm")["properties"]
-    for name in given:
-        if name not in known:
-            raise InvalidRequest(f"engine.{name}: there is no such setting of vLLM here; there are: {', '.join(known)}")
-
-
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
     """`speculative_config`, and the file that a scripted proposer reads."""
@@ -246,12 +222,6 @@ def _requested(
     return {**plain, **runner, "rejection_sample_method": "standard", **drawn, **models}
 
 
-def seed_of(request: Request) -> int:
-    """A request's own seed, in [0, 2^63): another for every pair of seed and stream."""
-    text = f"{request.sampling.seed} {request.stream}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
     """`SamplingParams` of a request; it omits those that are off, so that vLLM refuses only requested ones."""
     asked = request.sampling
@@ -273,7 +243,7 @@ def sampling_of(request: Request, logprobs: int | None) -> dict[str, Any]:
         "min_tokens": (asked.min_tokens, 0),
         "stop": (list(asked.stop), []),
         "stop_token_ids": (list(asked.stop_token_ids), []),
-        "seed": (None if asked.greedy else seed_of(request), None),
+        "seed": (None if asked.greedy else seed_of(request, 8), None),
         "structured_outputs": (None if asked.structured is None else structured_params(asked.structured), None),
     }
     return mapping | {name: value for name, (value, off) in optional.items() if value != off}

@@ -12,7 +12,6 @@ from importlib import metadata
 from typing import Any, Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.backends.vllm.public_api import CONFIG
 from engine.backends.vllm.structured import LIBRARIES
@@ -20,6 +19,7 @@ from engine.constraints.interface import choice_in_lark
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import Mask, SamplingParams
 from engine.record.facts import CONSTRAINT
+from engine.record.mask_bits import unpacked
 from engine.record.rows.row_digests import second_masks
 
 UNREAD: Final = "unread"
@@ -93,17 +93,13 @@ class SecondMasks:
         return rows
 
 
-def _unpacked(bits: NDArray[np.uint8], vocabulary: int) -> Mask:
-    return np.unpackbits(bits, count=vocabulary, bitorder="little").astype(np.bool_)
-
-
 @dataclass(frozen=True, slots=True)
 class _LlguidanceMatcher:
     inner: Any
     vocabulary: int
 
     def mask(self) -> Mask:
-        return _unpacked(np.frombuffer(self.inner.compute_bitmask(), np.uint8), self.vocabulary)
+        return unpacked(np.frombuffer(self.inner.compute_bitmask(), np.uint8), self.vocabulary)
 
     def accept(self, token: int) -> bool:
         return bool(self.inner.consume_token(token))
@@ -124,8 +120,7 @@ def _llguidance(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
             return str(llguidance.LLMatcher.grammar_from_lark(choice_in_lark(spec)))
         return str(llguidance.grammar_from("regex" if spec.kind is ConstraintKind.REGEX else "grammar", spec.source))
 
-    def matcher(spec: ConstraintSpec, ends: Sequence[int]) -> _Matcher:
-        del ends
+    def matcher(spec: ConstraintSpec, _ends: Sequence[int]) -> _Matcher:
         return _LlguidanceMatcher(llguidance.LLMatcher(words, grammar(spec), log_level=0), vocabulary)
 
     return matcher
@@ -139,7 +134,7 @@ class _XgrammarMatcher:
 
     def mask(self) -> Mask:
         self.inner.fill_next_token_bitmask(self.bits)
-        return _unpacked(self.bits.numpy().view(np.uint8)[0], self.vocabulary)
+        return unpacked(self.bits.numpy().view(np.uint8)[0], self.vocabulary)
 
     def accept(self, token: int) -> bool:
         return bool(self.inner.accept_token(token))
@@ -149,6 +144,8 @@ def _xgrammar(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
     """As `vllm.v1.structured_output.backend_xgrammar`: every end token of the request ends."""
     import xgrammar
 
+    from engine.constraints.xgrammar import compiled_by
+
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary)
     compiler = xgrammar.GrammarCompiler(info, max_threads=1)
     layout: dict[str, Any] = {"any_whitespace": not compact, "separators": (",", ":") if compact else None}
@@ -157,11 +154,7 @@ def _xgrammar(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
     def grammar(spec: ConstraintSpec) -> Any:
         if spec.kind is ConstraintKind.JSON:
             return compiler.compile_json_schema(spec.source, **layout)
-        if spec.kind is ConstraintKind.REGEX:
-            return compiler.compile_regex(spec.source)
-        if spec.kind is ConstraintKind.CHOICE:
-            return compiler.compile_lark(choice_in_lark(spec))
-        return compiler.compile_lark(spec.source)
+        return compiled_by(compiler, spec)
 
     def matcher(spec: ConstraintSpec, ends: Sequence[int]) -> _Matcher:
         if spec not in compiled:

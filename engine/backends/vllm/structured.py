@@ -60,9 +60,8 @@ def structured_params(spec: ConstraintSpec) -> dict[str, Any]:
     return {spec.kind.value: spec.value if spec.kind is ConstraintKind.CHOICE else spec.source}
 
 
-def grammar_problem(engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
+def grammar_problem(_engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
     """Why vLLM cannot be asked for a grammar; None if it can."""
-    del engine
     try:
         structured_params(spec)
     except InvalidRequest as error:

@@ -178,9 +178,9 @@ class GenerateCall:
             answered = {outcome.request.id for outcome in batch.outcomes}
             left = [item for item in left if item.id not in answered]
             if batch.died is not None and alone:
-                batch = CallOutcomes(
-                    batch.call, (*batch.outcomes, RequestOutcome(left.pop(0), _failure(batch.died))), batch.died
-                )
+                failure = Failure("timeout" if batch.died.timeout else "engine_died", str(batch.died))
+                outcomes = (*batch.outcomes, RequestOutcome(left.pop(0), failure))
+                batch = CallOutcomes(batch.call, outcomes, batch.died)
             alone = max(0, alone - 1) if alone else self._suspects(left) if batch.died else 0
             yield batch
 
@@ -256,7 +256,3 @@ def _outcome(
         None if worker is None else tuple(worker),
         None if scheduler is None else tuple(scheduler),
     )
-
-
-def _failure(died: EngineDied) -> Failure:
-    return Failure("timeout" if died.timeout else "engine_died", str(died))

@@ -19,7 +19,7 @@ from engine.backends.vllm.spool import SpooledRows, SpooledStep, valid_drafts
 from engine.backends.vllm.supervise import CallFacts, RequestOutcome
 from engine.backends.vllm.worker_terms import CallTerms
 from engine.core.types import FinishReason, Generation, Request
-from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
+from engine.record.foreign.requests import ForeignEngine, ForeignRecord, header_of, observed_trace, unanswered
 from engine.record.foreign.steps import ForeignStep, cut
 
 Decoder = Callable[[Sequence[int], Sequence[int]], SecondDecoding | None]
@@ -33,9 +33,8 @@ Answered = Callable[[Request, Sequence[int], str], Mapping[str, Any]]
 """A request, its tokens and its text -> the facts that follow from these alone."""
 
 
-def no_facts(request: Request, tokens: Sequence[int], text: str) -> Mapping[str, Any]:
+def no_facts(_request: Request, _tokens: Sequence[int], _text: str) -> Mapping[str, Any]:
     """Of a request with neither grammar nor tools."""
-    del request, tokens, text
     return {}
 
 
@@ -76,7 +75,7 @@ def generation_of(
     request.
     """
     if outcome.failure is not None:
-        return _failed(outcome, reading)
+        return unanswered(outcome.request, reading.observed, outcome.failure.kind, outcome.failure.message)
     request, answer = outcome.request, outcome.answer
     tokens = tuple(answer["tokens"])
     reason = _reason(answer, reading.observed)
@@ -93,13 +92,6 @@ def generation_of(
     header = header_of(request, reading.observed, reason, facts)
     trace = observed_trace(header, ForeignRecord(observed, _logprobs(answer, observed)))
     return Generation(request, tokens, reason, trace, answer["text"], answer["latency_us"], facts)
-
-
-def _failed(outcome: RequestOutcome, reading: RecordOptions) -> Generation:
-    assert outcome.failure is not None
-    facts = {"error": {"kind": outcome.failure.kind, "message": outcome.failure.message}}
-    header = header_of(outcome.request, reading.observed, FinishReason.ERROR, facts)
-    return Generation(outcome.request, (), FinishReason.ERROR, failed_trace(header), facts=facts)
 
 
 def told_of(outcome: RequestOutcome) -> SourceReports:

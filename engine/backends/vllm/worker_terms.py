@@ -5,23 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backends.vllm.decisions import StepReading
-from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
+from engine.core.types import Protocol, RecordLevel, Request
 from engine.record.requests import sampling_from_json
+from engine.record.rows.row_laws import RowHeader
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTerms:
-    """One request, as `engine.record.rows.row_laws.CallTerms` asks for it, and the meaning of its steps."""
+class WorkerTerms(RowHeader):
+    """One request, and the meaning of its steps."""
 
-    level: RecordLevel
-    protocol: Protocol
-    vocabulary: int
-    sampling: SamplingParams
-    prompt: tuple[int, ...]
-    eos_ids: tuple[int, ...]
-    stream: int
     reading: StepReading
-    coupled_draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)

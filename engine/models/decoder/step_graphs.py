@@ -47,7 +47,6 @@ class Record(Protocol):
 
     def __call__(self, work: Callable[[], Forward]) -> Recorded:
         """Run the work and record it."""
-        ...
 
 
 def as_cuda_graph(work: Callable[[], Forward]) -> Recorded:

@@ -89,7 +89,8 @@ def require_sizes(folder: ModelFolder) -> None:
         ModelError: names the fields.
     """
     config: Mapping[str, Any] = folder.config.get("text_config") or folder.config
-    tensors, room, where = _tensors(folder), _bytes(folder) * BITS, folder.name("config.json")
+    tensors, where = _tensors(folder), folder.name("config.json")
+    room = BITS * sum(file.size for file in folder.files if file.name.endswith(".safetensors"))
     for name in LAYERS:
         count = config.get(name) or 0
         if count > tensors:
@@ -109,10 +110,6 @@ def _product(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
         # a list has one size per layer
         product *= max(value, default=0) if isinstance(value, list) else value or 0
     return product
-
-
-def _bytes(folder: ModelFolder) -> int:
-    return sum(file.size for file in folder.files if file.name.endswith(".safetensors"))
 
 
 def _tensors(folder: ModelFolder) -> int:

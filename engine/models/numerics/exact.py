@@ -32,7 +32,15 @@ from engine.core.errors import ModelError
 from engine.models.cache import CacheShape, CacheViews, TensorSlotCache
 from engine.models.interface import Placement
 from engine.models.numerics import interface
-from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, grouped, is_alone, padding, ungrouped
+from engine.models.numerics.layouts import (
+    MaskedLayout,
+    additive_mask,
+    batch_rows,
+    grouped,
+    is_alone,
+    padding,
+    ungrouped,
+)
 from engine.models.numerics.rotations import rope_tables
 
 VALUE_BITS = 20
@@ -74,16 +82,6 @@ class ExactCache(TensorSlotCache):
         wide = values.to(torch.float64, copy=True)
         unit = row_unit(wide)
         super().write(layer, opened, keys, torch.cat([on_grid(wide.div_(unit), 1.0, VALUE_BITS), unit], -1))
-
-
-@dataclass(frozen=True, slots=True)
-class ExactLayout:
-    """`mask` [B, 1, width, 1, columns] is additive; None where every query sees every column."""
-
-    placement: Placement
-    heads: interface.HeadSizes
-    pads: Padding
-    mask: Tensor | None
 
 
 class ExactNumerics:
@@ -148,9 +146,9 @@ class ExactNumerics:
             )
         pads = padding(placement)
         if is_alone(placement, pads):
-            return ExactLayout(placement, heads, pads, None)
+            return MaskedLayout(placement, heads, pads, None)
         mask = additive_mask(placement, pads, placement.span, torch.float64)
-        return ExactLayout(placement, heads, pads, mask[:, None, :, None])
+        return MaskedLayout(placement, heads, pads, mask[:, None, :, None])
 
     def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """Keys [B * kv_heads, head_dim, columns] and values [B * kv_heads, columns, head_dim + 1]."""
@@ -161,7 +159,7 @@ class ExactNumerics:
 
     def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """Explicit attention; numerator and denominator are exact sums over the columns."""
-        assert isinstance(layout, ExactLayout)
+        assert isinstance(layout, MaskedLayout)
         pads, heads = layout.pads, layout.heads
         scores = torch.bmm(grouped(queries, pads, heads), window.keys)
         weights = self._weights(masked(scores.mul_(1.0 / math.sqrt(heads.head_dim)), layout.mask))

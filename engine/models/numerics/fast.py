@@ -10,7 +10,6 @@ compiler and is undocumented, so its absence is reported, not raised.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +18,11 @@ from torch import Tensor
 from engine.models.cache import CacheShape, TensorSlotCache
 from engine.models.interface import Placement
 from engine.models.numerics import interface
-from engine.models.numerics.layouts import Padding, additive_mask, batch_rows, is_alone, padding, working_dtype
+from engine.models.numerics.layouts import MaskedLayout, additive_mask, batch_rows, is_alone, padding, working_dtype
 from engine.models.numerics.ordered.panels import panels
 
 ROWS_HINT = 8
 """The layout is chosen for about this many rows; any number may be given."""
-
-
-@dataclass(frozen=True, slots=True)
-class FastLayout:
-    """`mask` [B, 1, T, S] is None where every query sees every column."""
-
-    placement: Placement
-    heads: interface.HeadSizes
-    pads: Padding
-    mask: Tensor | None
 
 
 class FastNumerics:
@@ -86,7 +75,7 @@ class FastNumerics:
         pads = padding(placement)
         single = is_alone(placement, pads)
         mask = None if single else additive_mask(placement, pads, placement.span, working_dtype(dtype)).unsqueeze(1)
-        return FastLayout(placement, heads, pads, mask)
+        return MaskedLayout(placement, heads, pads, mask)
 
     def windows(self, cache: TensorSlotCache, layout: interface.AttentionLayout) -> Sequence[interface.AttentionWindow]:
         """The columns that any query sees."""
@@ -96,7 +85,7 @@ class FastNumerics:
 
     def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
         """Fused attention."""
-        assert isinstance(layout, FastLayout)
+        assert isinstance(layout, MaskedLayout)
         pads, wide = layout.pads, queries.to(window.keys.dtype)
         alone = pads.width == 1 and pads.gather is None
         seen = F.scaled_dot_product_attention(

@@ -88,7 +88,6 @@ class AttentionLayout(Protocol):
     @property
     def placement(self) -> Placement:
         """The placement that it was made for."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +129,9 @@ class LayerPass(Protocol):
 
         keys_only: write them, and answer x itself.
         """
-        ...
 
     def ffn(self, index: int, x: Tensor) -> Tensor:
         """Add the feed-forward of layer `index` to x."""
-        ...
 
 
 class Layers(Protocol):
@@ -142,7 +139,6 @@ class Layers(Protocol):
 
     def begin(self, cache: TensorSlotCache, step: ForwardContext) -> LayerPass | None:
         """Start a forward; None if it cannot run so."""
-        ...
 
 
 class Numerics(Protocol):
@@ -158,39 +154,30 @@ class Numerics(Protocol):
 
     def matrix(self, affine: Affine) -> Matrix:
         """Prepare an affine map, once per model."""
-        ...
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> Norm:
         """Prepare a norm over a last dimension of `width`, times `weight`, once per model."""
-        ...
 
     def joined(self, layers: Sequence[DecoderLayer], heads: HeadSizes) -> Layers | None:
         """The layers with fewer calls and the same bits; None if the mode has only calls one by one."""
-        ...
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for [N, 2 F] -> [N, F]."""
-        ...
 
     def rotate(self, x: Tensor, rope: RopeTables) -> Tensor:
         """Rotary embedding of [N, heads, head_dim] by rows [N, 1, head_dim] of the tables."""
-        ...
 
     def rope(self, frequencies: Tensor, positions: int, dtype: torch.dtype) -> RopeTables:
         """Tables for positions 0 to `positions` - 1 and float64 `frequencies` [head_dim / 2]."""
-        ...
 
     def new_cache(self, shape: CacheShape, dtype: torch.dtype) -> TensorSlotCache:
         """An empty cache as `attend` wants it, for a model of `dtype`."""
-        ...
 
     def layout(self, placement: Placement, heads: HeadSizes, dtype: torch.dtype) -> AttentionLayout:
         """The data of a placement that the layers share."""
-        ...
 
     def windows(self, cache: TensorSlotCache, layout: AttentionLayout) -> Sequence[AttentionWindow]:
         """The keys and values that the layers' attention will read: views, which reflect later writes."""
-        ...
 
     def attend(self, queries: Tensor, window: AttentionWindow, layout: AttentionLayout) -> Tensor:
         """Attention of queries [N, heads, head_dim], already rotated, over the batch's cache rows.
@@ -203,4 +190,3 @@ class Numerics(Protocol):
         Returns:
             [N, heads * head_dim] in the queries' dtype.
         """
-        ...

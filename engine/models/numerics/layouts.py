@@ -49,6 +49,16 @@ class Padding:
         return rows if self.scatter is None else rows.index_select(0, self.scatter)
 
 
+@dataclass(frozen=True, slots=True)
+class MaskedLayout:
+    """`mask` is additive, of the shape of the scores; None where every query sees every column."""
+
+    placement: Placement
+    heads: HeadSizes
+    pads: Padding
+    mask: Tensor | None
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """The attention's dtype for a model's: float32, or float64 for float64 models.
 

@@ -9,7 +9,7 @@ and the lean forward. Both share only the files, the tokenizer and `engine.sampl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,19 +26,6 @@ from engine.sampling.transforms import transform
 
 MOST_WIDE = 2**26
 """Parameters of the largest model that is computed in float64, which takes twice as long as float32."""
-
-
-class Reference(Protocol):
-    """A target that computes the rows of a whole text."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Code, dtype and digest of the weights."""
-        ...
-
-    def rows(self, tokens: Sequence[int], first: int) -> Rows:
-        """[len(tokens) - first, V] the logits that decide the tokens from index `first` >= 1 on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +70,10 @@ class TransformersReference:
         answer = self._network(input_ids=torch.tensor([list(tokens[:-1])]), use_cache=False, **fewer)
         rows: Rows = answer.logits[0, -count:].float().numpy()
         return rows
+
+
+Reference: TypeAlias = ScriptedReference | TransformersReference
+"""A target that computes the rows of a whole text."""
 
 
 def open_reference(target: LoadedModel) -> Reference:

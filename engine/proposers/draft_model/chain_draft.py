@@ -6,6 +6,7 @@ Shared by all proposers that draft a chain token by token from logits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain
 from engine.proposers.confidence import EndRule, unsure
 from engine.proposers.interface import Context
 from engine.proposers.parts import ProposerParts
-from engine.sampling.draw import DraftContext, Draw, DrawRule
+from engine.sampling.draw import Draw, DrawRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +57,24 @@ class ChainDraft:
 
     def extend(self, logits: NDArray[np.floating[Any]], how: DrawSettings) -> None:
         """Draw the next token from its row of logits [V], or stop before it."""
-        request = self.context.request
-        context = DraftContext(
-            self.history,
-            len(request.prompt),
-            request.sampling,
-            how.eos_ids,
-            self.context.randomness,
-            self.context.masks,
-        )
+        context = self.context.drawing(self.history, how.eos_ids)
         self.stopped = how.unsure(how.stop_below, logits, context)
         if not self.stopped:
             self.draws.append(how.draw(how.rule, logits, context))
 
     def proposal(self) -> Proposal:
         """The drawn tokens, with their q rows if there are any."""
-        if not self.draws:
-            return Proposal()
-        tree = Tree.chain(tuple(draw.token for draw in self.draws))
-        if self.draws[0].q is None:
-            return Proposal(tree, QKind.ONE_HOT)
-        q = np.stack([draw.q for draw in self.draws if draw.q is not None])
-        return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in self.draws]))
+        return drawn_proposal(Tree.chain(tuple(draw.token for draw in self.draws)), self.draws)
+
+
+def drawn_proposal(tree: Tree, draws: Sequence[Draw]) -> Proposal:
+    """A tree of drawn tokens, with their q rows if there are any."""
+    if not draws:
+        return Proposal()
+    if draws[0].q is None:
+        return Proposal(tree, QKind.ONE_HOT)
+    q = np.stack([draw.q for draw in draws if draw.q is not None])
+    return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in draws]))
 
 
 def read_prompt(model: TargetModel, cache: SlotCache, context: Context) -> int:

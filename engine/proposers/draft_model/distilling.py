@@ -50,7 +50,6 @@ class Student(Protocol):
 
     def digest(self) -> str:
         """Hex SHA-256 of the state that its drafts depend on."""
-        ...
 
     def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
         """One update; the model to draft with from here on.
@@ -58,7 +57,6 @@ class Student(Protocol):
         Raises:
             InvalidRequest: the update gave no usable weights.
         """
-        ...
 
 
 Divergence = Callable[[Tensor, Tensor], Tensor]

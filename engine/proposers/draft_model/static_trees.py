@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.trees import ROOT
-from engine.core.types import Proposal, QKind, StepOutcome, Tree
+from engine.core.types import Proposal, StepOutcome, Tree
 from engine.models.interface import TargetModel, to_numpy
+from engine.proposers.draft_model.chain_draft import drawn_proposal
 from engine.proposers.draft_model.tree_draft import TreeLevel, TreeReader
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.parts import ProposerParts
 from engine.proposers.tree_planning import TreeShape
-from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
+from engine.sampling.draw import Draw, Siblings, SiblingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,27 +130,21 @@ class DraftReader(Protocol):
 
     def room(self, context: Context) -> int:
         """The number of nodes that can be read behind the row's committed tokens."""
-        ...
 
     def start(self, context: Context) -> None:
         """A request enters a row."""
-        ...
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token."""
-        ...
 
     def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row."""
-        ...
 
     def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:
         """The verdict on the row's tree, whose first `read` nodes were read."""
-        ...
 
     def finish(self, row: int) -> None:
         """Forget the row."""
-        ...
 
 
 def readers_of(parts: ProposerParts, drafts: Sequence[TargetModel]) -> list[TreeReader]:
@@ -221,11 +216,7 @@ class StaticTreeProposer:
         return {row: to_numpy(logits) for row, logits in reader.read(levels).items()}
 
     def _children(self, grown: _Grown, node: _DraftedNode, logits: NDArray[np.floating[Any]]) -> list[Draw]:
-        context, request = grown.context, grown.context.request
-        history = [*context.history, *node.path]
-        drafting = DraftContext(
-            history, len(request.prompt), request.sampling, self._eos_ids, context.randomness, context.masks
-        )
+        drafting = grown.context.drawing([*grown.context.history, *node.path], self._eos_ids)
         siblings = SiblingSpec(len(node.below), self._growth.siblings, grown.order)
         return self._draw_siblings(self._rule, siblings, logits, drafting)
 
@@ -253,11 +244,5 @@ def _level(grown: _Grown, branch: _DrafterTree) -> TreeLevel:
 
 def _proposal(nodes: Sequence[_DraftedNode]) -> Proposal:
     draws = [node.drawn for node in nodes if node.drawn is not None]
-    if not draws:
-        return Proposal()
     parents = tuple(node.parent.whole for node in nodes if node.parent is not None)
-    tree = Tree(tuple(draw.token for draw in draws), parents)
-    if draws[0].q is None:
-        return Proposal(tree, QKind.ONE_HOT)
-    q = np.stack([draw.q for draw in draws if draw.q is not None])
-    return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in draws]))
+    return drawn_proposal(Tree(tuple(draw.token for draw in draws), parents), draws)

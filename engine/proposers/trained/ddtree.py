@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.trees import ROOT
-from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
+from engine.core.types import Floats, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.options import read
 from engine.proposers.parts import ProposerParts
-from engine.proposers.trained.dflash import BlockDrafter
+from engine.proposers.trained.dflash import BlockDrafter, BlockProposer
 from engine.sampling.transforms import softmax, transform
 
 
-class DDTreeProposer:
+class DDTreeProposer(BlockProposer):
     """Drafts trees of up to the budget's nodes, as deep as a block's masks."""
 
     def __init__(self, drafter: BlockDrafter, eos_ids: tuple[int, ...]) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._eos_ids = eos_ids
         self.facts = ProposerFacts(
             "ddtree", shape="tree", q_kind=QKind.ONE_HOT, can_couple=False, hidden=drafter.hidden, measured=False
@@ -38,10 +38,6 @@ class DDTreeProposer:
         """From a head; takes no options."""
         read("ddtree", parts.options)
         return cls(BlockDrafter.build("ddtree", parts), parts.eos_ids)
-
-    def start(self, context: Context) -> None:
-        """Keep the prompt's states."""
-        self._drafter.start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One tree per row with a budget."""
@@ -67,14 +63,6 @@ class DDTreeProposer:
         allowed = None if masks is None else masks(context.history[start:]) if first else np.ones(len(logits), np.bool_)
         row = transform(logits, list(context.history), start, request.sampling, self._eos_ids, allowed)
         return softmax(row.scores) if request.sampling.greedy else row.p
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Keep the states of what was committed."""
-        self._drafter.observe(context, verdict)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._drafter.finish(row)
 
 
 def best_prefixes(marginals: Floats, budget: int) -> Tree:

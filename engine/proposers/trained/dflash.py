@@ -28,11 +28,30 @@ from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 
-class DFlashProposer:
+class BlockProposer:
+    """The common part of chains and trees: rows that one drafter reads."""
+
+    def __init__(self, drafter: BlockDrafter) -> None:
+        self._drafter = drafter
+
+    def start(self, context: Context) -> None:
+        """Keep the prompt's states."""
+        self._drafter.start(context)
+
+    def observe(self, context: Context, verdict: StepOutcome) -> None:
+        """Keep the states of what was committed."""
+        self._drafter.observe(context, verdict)
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._drafter.finish(row)
+
+
+class DFlashProposer(BlockProposer):
     """Drafts chains of up to a block's masks."""
 
     def __init__(self, drafter: BlockDrafter, how: DrawSettings) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._how = how
         self.facts = ProposerFacts(
             "dflash",
@@ -47,10 +66,6 @@ class DFlashProposer:
         options = read("dflash", parts.options)
         return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
 
-    def start(self, context: Context) -> None:
-        """Keep the prompt's states."""
-        self._drafter.start(context)
-
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
         rows = {context.row: ChainDraft(limited(context, self._drafter.room(context))) for context in contexts}
@@ -60,14 +75,6 @@ class DFlashProposer:
                 if rows[row].unread:
                     rows[row].extend(to_numpy(logits), self._how)
         return [rows[context.row].proposal() for context in contexts]
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Keep the states of what was committed."""
-        self._drafter.observe(context, verdict)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._drafter.finish(row)
 
 
 class BlockDrafter:

@@ -15,7 +15,7 @@ from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, l
 from engine.proposers.draft_model.tree_draft import TreeLevel
 from engine.proposers.interface import Context, ProposerFacts
 from engine.proposers.trained.feature_reader import FeatureReader
-from engine.sampling.transforms import log_sum_exp, transform
+from engine.sampling.transforms import log_sum_exp
 
 
 class FeatureProposer:
@@ -180,11 +180,8 @@ class DynamicTree(FeatureProposer):
 
     def _log_q(self, row: _Growing, node: int, logits: NDArray[np.floating[Any]]) -> Floats:
         """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""
-        context, request = row.context, row.context.request
-        history = [*context.history, *row.path(node)]
-        start, masks = len(request.prompt), context.masks
-        allowed = None if masks is None else masks(history[start:])
-        scores = transform(logits, history, start, request.sampling, self._eos_ids, allowed).scores
+        drafting = row.context.drawing([*row.context.history, *row.path(node)], self._eos_ids)
+        scores = drafting.row(logits).scores
         return np.asarray(scores - log_sum_exp(scores[None]))
 
     def _proposal(self, row: _Growing) -> Proposal:

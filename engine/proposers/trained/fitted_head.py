@@ -63,29 +63,34 @@ def _on_device(tensors: Mapping[str, Tensor], device: torch.device) -> Mapping[s
     return {name: copies[id(tensor)] for name, tensor in tensors.items()}
 
 
-class LastStates:
-    """Of each row, the hidden state of the newest token that the target has read: the one before the newest.
+class LastStateProposer:
+    """Keeps of each row the hidden state of the newest token that the target has read: the one before the newest.
 
-    A row with a prompt of one token has no state until its first step.
+    The first drafted token continues it. A row with a prompt of one token has no state until its first step.
     """
 
     def __init__(self, layer: int) -> None:
         self._layer = layer
         self._states: dict[int, Tensor] = {}
 
-    def __contains__(self, row: int) -> bool:
-        return row in self._states
-
     def start(self, context: Context) -> None:
         """Discard the row's state; of a prompt, all tokens but the last have been read."""
         self._states.pop(context.row, None)
-        self.update(context)
+        self._keep(context)
 
-    def update(self, context: Context) -> None:
+    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
+        """Keep the state of the last accepted token, or of the root."""
+        self._keep(context)
+
+    def _keep(self, context: Context) -> None:
         """Keep the last of the newly read tokens; a copy, for the model may use its own again."""
         read = context.read.hidden.get(self._layer)
         if read is not None and len(read):
             self._states[context.row] = read[-1].clone()
+
+    def knows(self, row: int) -> bool:
+        """True if the row has a state."""
+        return row in self._states
 
     def stacked(self, rows: list[int]) -> Tensor:
         """[N, H] of the named rows."""
@@ -94,22 +99,3 @@ class LastStates:
     def finish(self, row: int) -> None:
         """Forget the row."""
         self._states.pop(row, None)
-
-
-class LastStateProposer:
-    """Keeps of each row the state of the newest token that was read, which the first drafted token continues."""
-
-    def __init__(self, layer: int) -> None:
-        self._states = LastStates(layer)
-
-    def start(self, context: Context) -> None:
-        """Keep the state of the last token that was read, if any was."""
-        self._states.start(context)
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:  # noqa: ARG002 - the states suffice
-        """Keep the state of the last accepted token, or of the root."""
-        self._states.update(context)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._states.finish(row)

@@ -32,7 +32,7 @@ from engine.proposers.options import NO_TREE, read
 from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
 from engine.proposers.tree_planning import TreeShape
-from engine.sampling.draw import DraftContext, Draw, Siblings, SiblingSpec
+from engine.sampling.draw import Draw, Siblings, SiblingSpec
 
 OUTSIDE: Final = -1e30
 """Logit of a token that a reduced vocabulary lacks: never drawn, unless a request masks all others."""
@@ -120,12 +120,12 @@ class MedusaProposer(LastStateProposer):
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One draft per row, none where nothing was read yet."""
-        ready = [context.row for context in contexts if context.budget > 0 and context.row in self._states]
+        ready = [context.row for context in contexts if context.budget > 0 and self.knows(context.row)]
         if not ready:
             return [Proposal() for _ in contexts]
         most = max(min(context.budget, context.depth) for context in contexts)
         heads = min(self._heads.count, len(self._widths) or most, most)
-        rows = to_numpy(self._heads.logits(self._states.stacked(ready), heads))
+        rows = to_numpy(self._heads.logits(self.stacked(ready), heads))
         result = dict(zip(ready, rows, strict=True))
         return [
             self._draft(context, result[context.row]) if context.row in result else Proposal() for context in contexts
@@ -159,15 +159,7 @@ class MedusaProposer(LastStateProposer):
         return Proposal(Tree(tuple(tokens), tuple(parents)), QKind.ONE_HOT) if tokens else Proposal()
 
     def _children(self, context: Context, path: Sequence[int], logits: Rows) -> list[Draw]:
-        request = context.request
-        drafting = DraftContext(
-            [*context.history, *path],
-            len(request.prompt),
-            request.sampling,
-            self._how.eos_ids,
-            context.randomness,
-            context.masks,
-        )
+        drafting = context.drawing([*context.history, *path], self._how.eos_ids)
         siblings = SiblingSpec(self._widths[len(path)], Siblings.TOP)
         return self._draw_siblings(DraftRule.GREEDY, siblings, logits, drafting)
 

@@ -116,9 +116,9 @@ class MlpSpeculatorProposer(LastStateProposer):
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One chain per row, none where nothing was read yet."""
         drafted = [ChainDraft(context) for context in contexts]
-        live = [item for item in drafted if item.unread and item.context.row in self._states]
+        live = [item for item in drafted if item.unread and self.knows(item.context.row)]
         if live:
-            states = self._speculator.enter(self._states.stacked([item.context.row for item in live]))
+            states = self._speculator.enter(self.stacked([item.context.row for item in live]))
             for stage in range(self._speculator.stages):
                 states = self._speculator.advance(stage, states, [item.history[-1] for item in live])
                 for one, logits in zip(live, to_numpy(self._speculator.logits(stage, states)), strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.core.types import FinishReason, Protocol, RecordLevel, Request, StepRecord
+from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, StepRecord
 from engine.record.foreign.steps import ForeignStep, step_record
 from engine.record.recorder import to_trace
 from engine.record.rows.reduction import RecordedBlock, block_of, reduce
@@ -80,3 +80,10 @@ def _blocks(header: TraceHeader, steps: Sequence[ForeignStep], records: list[Ste
 def failed_trace(header: TraceHeader) -> bytes:
     """The record of a request without an answer; its facts state the reason."""
     return encode(to_trace(replace(header, finish_reason=FinishReason.ERROR), []))
+
+
+def unanswered(request: Request, observed: ForeignEngine, kind: str, message: str) -> Generation:
+    """The generation of a request without an answer, by the kind of its failure (`Engine.generate`) and its message."""
+    facts = {"error": {"kind": kind, "message": message}}
+    header = header_of(request, observed, FinishReason.ERROR, facts)
+    return Generation(request, (), FinishReason.ERROR, failed_trace(header), facts=facts)

@@ -4,15 +4,19 @@ Rows of large vocabularies take another way to the same numbers, up to rounding:
 instructions, and no copies. It costs half. Their weights stay undivided: the sum of all is the divisor.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final, Self
-from typing import Protocol as TypeProtocol
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.types import Floats, Protocol, RecordLevel, SamplingParams
 from engine.sampling.transforms import log_sum_exp, one_hot, softmax, truncate
+
+if TYPE_CHECKING:
+    from engine.record.trace import TraceHeader
 
 WIDE: Final = 2**14
 """Rows of fewer tokens are read as the engine reads them, bit by bit."""
@@ -23,40 +27,21 @@ CROWDED: Final = 64
 BLOCK: Final = 512
 
 
-class RowTerms(TypeProtocol):
-    """A trace header, or the part of one that an engine's process gets."""
+@dataclass(frozen=True, slots=True)
+class RowHeader:
+    """The part of a trace header that an engine's process gets, to reduce rows where they are."""
 
-    @property
-    def level(self) -> RecordLevel:
-        """The record level."""
+    level: RecordLevel
+    protocol: Protocol
+    vocabulary: int
+    sampling: SamplingParams
+    prompt: tuple[int, ...]
+    eos_ids: tuple[int, ...]
+    stream: int
+    coupled_draft: bool = field(default=False, kw_only=True)
 
-    @property
-    def protocol(self) -> Protocol:
-        """The verification rule."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Size of the target's vocabulary."""
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """The sampling parameters of the request."""
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """The prompt's tokens."""
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The model's end tokens."""
-
-    @property
-    def stream(self) -> int:
-        """The random stream of the request."""
-
-    @property
-    def coupled_draft(self) -> bool:
-        """True if the draft used the target's noise."""
+RowTerms: TypeAlias = "TraceHeader | RowHeader"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,7 @@ def build(spec: FilterSpec) -> ClassifierRules:
     Raises:
         InvalidRequest: unknown rules, a folder without a sequence classifier, or a label that it does not have.
     """
-    rules = spec.document
-    unknown = sorted(set(rules) - set(KEYS))
-    if unknown:
-        raise InvalidRequest(f"filter classifier has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
+    rules = spec.given(*KEYS)
     source, wanted, threshold = rules.get("model"), rules.get("labels"), rules.get("threshold", THRESHOLD)
     if not isinstance(source, str):
         raise InvalidRequest("filter classifier needs model: bundled:guard, or a folder with a sequence classifier")

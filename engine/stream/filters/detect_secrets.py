@@ -56,10 +56,7 @@ def build(spec: FilterSpec) -> SecretRules:
     Raises:
         InvalidRequest: unknown rules or plugins, or detect-secrets is not installed.
     """
-    rules = spec.document
-    unknown = sorted(set(rules) - {"plugins"})
-    if unknown:
-        raise InvalidRequest(f"filter detect_secrets has no rule {unknown[0]!r}; it has: plugins")
+    rules = spec.given("plugins")
     try:
         plugins: Any = importlib.import_module("detect_secrets.core.plugins.util")
     except ImportError as error:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.stream.interface import FilterDecision, FilterFacts, FilterProgress, FilterSpec, Mark
+from engine.stream.interface import FilterDecision, FilterFacts, FilterProgress, FilterSpec, Mark, ResumedFilter
 
 VERSION: Final = "1"
 KEYS: Final = ("categories", "ignore_case", "whole_words")
@@ -101,12 +100,12 @@ class _Search(FilterProgress):
     waiting: list[Mark] = field(default_factory=list)
 
 
-class PatternFilter:
+class PatternFilter(ResumedFilter[_Search]):
     """The search in one text."""
 
     def __init__(self, rules: PatternRules, state: _Search) -> None:
+        super().__init__(state)
         self._rules = rules
-        self._state = state
 
     def feed(self, text: str) -> FilterDecision:
         """Search more text."""
@@ -127,15 +126,6 @@ class PatternFilter:
         self._settle("")
         self._state.clear = len(self._state.text)
         return self._state.decided()
-
-    def snapshot(self) -> object:
-        """A copy of the state."""
-        return deepcopy(self._state)
-
-    def rollback(self, state: object) -> None:
-        """Search on from a snapshot."""
-        assert isinstance(state, _Search)
-        self._state = deepcopy(state)
 
     def _match(self, mark: Mark) -> None:
         if not self._rules.whole_words:
@@ -162,10 +152,7 @@ def build(spec: FilterSpec) -> PatternRules:
     Raises:
         InvalidRequest: no categories, or an entry of another type.
     """
-    rules = spec.document
-    unknown = sorted(set(rules) - set(KEYS))
-    if unknown:
-        raise InvalidRequest(f"filter patterns has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
+    rules = spec.given(*KEYS)
     ignore_case, whole_words = (_flag(rules, key) for key in KEYS[1:])
     patterns = _patterns(rules.get("categories"), ignore_case=ignore_case)
     return PatternRules(spec.facts(VERSION), Automaton(patterns), ignore_case, whole_words)

@@ -51,10 +51,7 @@ def build(spec: FilterSpec) -> PresidioRules:
     Raises:
         InvalidRequest: unknown rules, or presidio is not installed.
     """
-    rules = spec.document
-    unknown = sorted(set(rules) - set(KEYS))
-    if unknown:
-        raise InvalidRequest(f"filter presidio has no rule {unknown[0]!r}; it has: {', '.join(KEYS)}")
+    rules = spec.given(*KEYS)
     entities, score = rules.get("entities", list(ENTITIES)), rules.get("score", SCORE)
     if not isinstance(entities, list) or not entities or not all(isinstance(entity, str) for entity in entities):
         raise InvalidRequest(f"filter presidio: entities must be a list of names, not {entities!r}")

@@ -73,7 +73,8 @@ class DFlashHead(nn.Module):
         for layer in self.layers:
             entered = torch.cat([features, layer.get_submodule("input_layernorm")(x.float())], 1)
             x = x + self._attention(layer, entered, rope, mask)
-            x = x + _fed_forward(layer, x)
+            assert isinstance(layer, HeadLayer)
+            x = x + layer.fed_forward(x)
         last: Tensor = self.norm(x.float())
         return last
 
@@ -89,13 +90,6 @@ class DFlashHead(nn.Module):
         seen = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
         out: Tensor = attention.get_submodule("o_proj")(seen.transpose(1, 2).flatten(-2))
         return out
-
-
-def _fed_forward(layer: nn.Module, x: Tensor) -> Tensor:
-    rows = layer.get_submodule("post_attention_layernorm")(x.float())
-    gate, up, down = (layer.get_submodule(f"mlp.{name}_proj") for name in ("gate", "up", "down"))
-    out: Tensor = down(F.silu(gate(rows)) * up(rows))
-    return out
 
 
 def compare(head: DFlashHead, teacher: Teacher, tokens: Tensor, plan: DFlashRecipe) -> PositionLogits:

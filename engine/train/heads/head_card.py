@@ -17,7 +17,7 @@ from engine.core.types import Protocol, RecordLevel
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
 from engine.train import corpus, recipe
-from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain, losses
+from engine.train.card import GAMMA, LENGTH, PROMPTS, by_domain, losses, write_card
 
 TRAININGS: Final[Mapping[str, Any]] = {
     "dflash": recipe.DFLASH_HEAD,
@@ -38,8 +38,6 @@ def write_head_card(folder: Path, target: Path, manifest: Mapping[str, Any]) -> 
     if loaded is None:
         raise ValueError(f"{folder} holds no draft head")
     card = {
-        "format": 1,
-        "name": folder.name,
         "model_sha256": loaded.facts["model_sha256"],
         "files": {file.name: file.sha256 for file in loaded.files},
         "layout": loaded.head.layout,
@@ -48,7 +46,7 @@ def write_head_card(folder: Path, target: Path, manifest: Mapping[str, Any]) -> 
         "training": asdict(TRAININGS[folder.name]),
         "corpus": manifest,
     }
-    (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_card(folder, card)
 
 
 def write_exit_card(work: Path, name: str) -> None:
@@ -58,8 +56,6 @@ def write_exit_card(work: Path, name: str) -> None:
     facts = shops["trained"].models()[0]
     text = corpus.load(work / "corpus")
     card = {
-        "format": 1,
-        "name": name,
         "model_sha256": facts.sha256,
         "tokenizer_sha256": facts.tokenizer_sha256,
         "files": {file: item["sha256"] for file, item in facts.manifest["files"].items()},
@@ -70,7 +66,7 @@ def write_exit_card(work: Path, name: str) -> None:
         "acceptance": {"gamma": GAMMA, "prompts_per_domain": PROMPTS, "max_new_tokens": LENGTH}
         | {key: _by_exit(shop) for key, shop in shops.items()},
     }
-    (work / name / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    write_card(work / name, card)
 
 
 def _by_exit(shop: NativeBackend) -> dict[str, Any]:

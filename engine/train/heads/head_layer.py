@@ -71,10 +71,14 @@ class HeadLayer(nn.Module):
         normed = [self._norm(name, chunk) for name, chunk in zip(self._form.norms, chunks, strict=True)]
         kept = normed[-1] if self._form.residual == "normed" else chunks[-1]
         x = kept + self._attention(torch.cat(normed, -1), unrolled)
+        return x + self.fed_forward(x)
+
+    def fed_forward(self, x: Tensor) -> Tensor:
+        """The part that the layer adds to [rows, T, hidden] after its attention."""
         rows = self._norm("post_attention_layernorm", x)
         inner: Tensor = F.silu(self.mlp["gate_proj"](rows)) * self.mlp["up_proj"](rows)
         down: Tensor = self.mlp["down_proj"](inner)
-        return x + down
+        return down
 
     def _norm(self, name: str | None, rows: Tensor) -> Tensor:
         normed: Tensor = rows if name is None else self.get_submodule(name)(rows.float())

@@ -70,8 +70,8 @@ def test_checks_that_others_were_faster_than_are_on_the_page():
 
 def test_only_where_every_fault_was_run_are_idle_checks_sought(monkeypatch):
     found = outcome({"law": 3}).detections[0]
-    monkeypatch.setattr(work, "_detect", lambda piece: replace(found, fault=piece.name))
-    monkeypatch.setattr(work, "_seek", lambda piece: CheckDetection(piece.check, None, 256, 0, 0))
+    monkeypatch.setattr(work, "detect", lambda name, limits: replace(found, fault=name))
+    monkeypatch.setattr(work, "seek", lambda check, limits: CheckDetection(check, None, 256, 0, 0))
     every = work.run(planned(FULL, (), PresetOverrides(clean=0), 1), lambda line: None)
     assert {each.check for each in every.sought} == set(battery.names()) - {"law"}
     assert work.run(planned(FULL, ("sqrt_acceptance",), PresetOverrides(clean=0), 1), lambda line: None).sought == ()

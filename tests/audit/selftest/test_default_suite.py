@@ -183,7 +183,7 @@ def found(name, code, **verdicts):
 def detections(monkeypatch):
     def install(*listed):
         by_name = {each.fault: each for each in listed}
-        monkeypatch.setattr(work, "_detect_by_default", lambda piece: by_name[piece.name])
+        monkeypatch.setattr(work, "detect_by_default", lambda name, limits: by_name[name])
         return [part for each in listed for part in ("--fault", each.fault)]
 
     return install

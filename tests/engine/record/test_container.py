@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from engine.record.container import pack, sealed, unpack
-from engine.record.trace import DAMAGE
+from engine.record.envelope import DAMAGE
 
 TYPES = [np.dtype(code) for code in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8", "?")]
 

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from engine.core.errors import InvalidRequest
+from engine.record.envelope import DAMAGE
 from engine.record.facts import KINDS, facts_fault
-from engine.record.trace import DAMAGE, header_document, header_of_document
+from engine.record.trace import header_document, header_of_document
 from tests.audit.checks.simulator import Setup, arm, world
 
 RIGHT = {

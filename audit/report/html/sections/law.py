@@ -15,7 +15,7 @@ import numpy as np
 
 from audit.errors import CannotDecide
 from audit.evidence.decisions import unreadable
-from audit.evidence.law.table import TabulatedRequest, request_by_request
+from audit.evidence.law.table import LawEvidence, request_by_request
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict
@@ -161,7 +161,7 @@ def _histogram_spec() -> dict[str, Any]:
     }
 
 
-def _process(name: str, tabulated: Sequence[TabulatedRequest]) -> Chart | None:
+def _process(name: str, tabulated: Sequence[LawEvidence]) -> Chart | None:
     states = [one.process for one in tabulated if one.process.n]
     if not states:
         return None

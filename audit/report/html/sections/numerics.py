@@ -7,7 +7,7 @@ from typing import Any, Final
 from audit.evidence.coverage.scope import ArmScope
 from audit.evidence.verdicts import Verdict
 from audit.report.html.registry import Nothing, ReportSection, ReportSource
-from audit.report.tables.scope import scopes
+from audit.report.tables.verdicts import scopes
 from audit.store import StoredArm, StoredCheck
 
 PROMISES: Final[Mapping[str, str]] = {

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from engine.backends.vllm.decisions import decided
 from engine.backends.vllm.spool import NamedStep, arrays_of, head_of, split
@@ -103,7 +103,8 @@ class Reducer:
             if terms is None:
                 continue
             step = self._step(seen, tuple(head.get("offered", ())), terms)
-            requests.append(_without_rows(head) | ({} if step is None else {"reduced": head_of(step)}))
+            told = {name: value for name, value in head.items() if name not in ("behind", "offered")}
+            requests.append(told | ({} if step is None else {"reduced": head_of(step)}))
             steps += [] if step is None else [step]
         return Frame({**frame.header, "requests": requests}, arrays_of(steps))
 
@@ -116,7 +117,3 @@ class Reducer:
         record = None if step.logits is None else step_record(index, step, history, terms)
         history += step.emitted
         return None if record is None else replace(step, columns=columns_of(reduce(terms, [record])))
-
-
-def _without_rows(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in head.items() if name not in ("behind", "offered")}

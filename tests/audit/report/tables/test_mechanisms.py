@@ -7,7 +7,7 @@ import pytest
 
 from audit.api.running import Quiet
 from audit.evidence.verdicts import Verdict
-from audit.report.tables.mechanisms import MECHANISMS, mechanism_lines, mechanism_of
+from audit.report.tables.verdicts import MECHANISMS, mechanism_lines, mechanism_of
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.selftest.default_suite import default_suite

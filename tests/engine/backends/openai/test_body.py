@@ -16,7 +16,7 @@ SAMPLED = SamplingParams(temperature=0.7, top_p=0.9, max_new_tokens=9, stop=("x"
 
 
 def body(prompt=CHAT, ids=None, sampling=SAMPLED, salt="s", **engine):
-    return body_of(settings_of({"url": URL, **engine}), "m", prompt, ids, Request("r", (1,), sampling, 8), salt)
+    return body_of(settings_of({"url": URL, **engine}), "m", prompt, ids, Request("r", (1,), sampling, 8), salt, {})
 
 
 def test_a_chat_for_a_server_that_knows_openais_own_parameters():

@@ -92,7 +92,7 @@ def first_of_a_step(engine, text):
     generation = run(engine, SamplingParams(max_new_tokens=40), (text,))[0]
     tokens = generation.tokens
     for view in steps_of(decode(generation.trace)):
-        told = engine._local_target.tokens.decode(tokens[: view.emitted.start + 1])
+        told = engine.target.tokens.decode(tokens[: view.emitted.start + 1])
         if view.emitted.stop - view.emitted.start > 1 and told.find(told[-3:]) == len(told) - 3:
             return told[-3:], generation
     raise AssertionError("no step emits several tokens")

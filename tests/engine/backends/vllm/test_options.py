@@ -91,12 +91,12 @@ def test_what_is_on_is_asked_for():
     found = sampling_of(Request("a", (1,), on, 9), None)
     wanted = {"top_k": 5, "min_p": 0.1, "stop": ["x"], "min_tokens": 2, "logit_bias": [[3, 1.0]], "bad_words": [[1, 2]]}
     assert wanted.items() <= found.items()
-    assert found["seed"] == seed_of(Request("b", (1,), on, 9))
+    assert found["seed"] == seed_of(Request("b", (1,), on, 9), 8)
 
 
 def test_every_stream_and_every_seed_has_a_seed_of_its_own():
     def seeded(seed, stream):
-        return seed_of(Request("a", (1,), SamplingParams(temperature=1, seed=seed), stream))
+        return seed_of(Request("a", (1,), SamplingParams(temperature=1, seed=seed), stream), 8)
 
     found = {seeded(seed, stream) for seed in range(4) for stream in (0, 1, 2**64 - 1)}
     assert len(found) == 12
