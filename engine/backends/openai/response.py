@@ -19,6 +19,11 @@ NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 """The form in which some servers give a token's id instead of its text."""
 SAME: Final = 1e-4
 """Difference between two statements of one log-probability, as servers round what they print."""
+OF_SGLANG: Final = {
+    "spec_num_proposed_drafts": "drafted",
+    "spec_num_correct_drafts": "accepted",
+    "spec_verify_ct": "steps",
+}
 META: Final = ("id", "model", "system_fingerprint", "provider", "service_tier", "created")
 
 
@@ -219,8 +224,10 @@ def read(document: Any) -> Completion:
 
 
 def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Counts of drafts, if the server reports them per request (vLLM: `metrics`; llama.cpp: `timings`)."""
-    metrics, timings = whole.get("metrics"), whole.get("timings")
+    """Counts of drafts, if the server reports them per request (vLLM: `metrics`; llama.cpp: `timings`; SGLang:
+    `sglext`, for requests with `return_spec_tokens_details`).
+    """
+    metrics, timings, more = whole.get("metrics"), whole.get("timings"), whole.get("sglext")
     if isinstance(metrics, Mapping) and isinstance(metrics.get("speculative_decoding"), Mapping):
         result = metrics["speculative_decoding"]
         names = {"num_draft_tokens": "drafted", "num_accepted_draft_tokens": "accepted", "num_spec_steps": "steps"}
@@ -229,7 +236,20 @@ def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
         }
     if isinstance(timings, Mapping) and isinstance(timings.get("draft_n"), int):
         return {"drafted": timings["draft_n"], "accepted": timings.get("draft_n_accepted", 0)}
+    if isinstance(more, Mapping) and isinstance(more.get("spec_tokens_details"), Mapping):
+        told = more["spec_tokens_details"]
+        return {new: told[old] for old, new in OF_SGLANG.items() if isinstance(told.get(old), int)} or None
     return None
+
+
+def predicted(usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Counts of drafts in the place where OpenAI counts the tokens of a request's `prediction`."""
+    details = usage.get("completion_tokens_details")
+    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+    accepted, rejected = map(details.get, names) if isinstance(details, Mapping) else (None, None)
+    if not isinstance(accepted, int) or not isinstance(rejected, int):
+        return None
+    return {"drafted": accepted + rejected, "accepted": accepted}
 
 
 def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:

@@ -9,7 +9,7 @@ from engine.backends.openai.client import Endpoint, require_size
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
-from engine.backends.openai.response import Collector, Completion, read, without_key
+from engine.backends.openai.response import Collector, Completion, predicted, read, without_key
 from engine.backends.openai.settings import OpenAISettings, Streaming
 
 
@@ -117,6 +117,8 @@ class RetryingClient:
     def _cleared(self, answer: Completion, route: Mapping[str, str], body: Mapping[str, Any]) -> Completion:
         """The answer in its bounds and without the key, with what its headers say about who sent it."""
         whole = without_key(require_size(answer, body), self.endpoint.secret)
+        if whole.speculation is None and self.settings.dialect.predicts and "prediction" not in body:
+            whole = replace(whole, speculation=predicted(whole.usage))
         return replace(whole, meta={**whole.meta, "route": dict(route)}) if route else whole
 
 

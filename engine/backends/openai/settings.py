@@ -50,6 +50,7 @@ class ServerDialect:
     max_tokens: its name of the length on the chat route.
     flagged: both routes ask for log-probabilities as chat does.
     fixed: what every request holds besides, so that the parameters mean what they mean in a suite.
+    predicts: drafted tokens are counted in the answer's usage as OpenAI counts those of a `prediction`.
     counts_prompt: presence and frequency penalties count the prompt's tokens too, so they are refused.
     """
 
@@ -59,6 +60,7 @@ class ServerDialect:
     max_tokens: str = "max_tokens"
     flagged: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    predicts: bool = False
     counts_prompt: bool = False
 
 
@@ -72,7 +74,7 @@ _COMMON: Final = {
 DIALECTS: Final[Mapping[str, ServerDialect]] = {
     "openai": ServerDialect(max_tokens="max_completion_tokens"),
     "vllm": ServerDialect(_COMMON, token_ids=True),
-    "sglang": ServerDialect(_COMMON),
+    "sglang": ServerDialect(_COMMON, fixed={"return_spec_tokens_details": True}, predicts=True),
     "tensorrt-llm": ServerDialect(_COMMON),
     "llama.cpp": ServerDialect(
         {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
@@ -249,7 +251,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
 )
 """With log-probabilities, which the setting `logprobs: 0` turns off; they name the tokens that make the text."""
 SERVED: Final = "served:"
-COUNTING: Final = ("vllm", "llama.cpp")
+COUNTING: Final = ("vllm", "llama.cpp", "sglang")
 """Servers that may report counts of drafts with an answer."""
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
-from engine.backends.openai.response import Collector, Piece, ToolCall, read
+from engine.backends.openai.response import Collector, Piece, ToolCall, predicted, read
 from engine.backends.openai.secret import Secret
 
 CHAT = {
@@ -230,3 +230,28 @@ def test_a_status_says_whether_to_try_again(status, kind, again):
 )
 def test_a_servers_words_are_one_line(text, words):
     assert said(text, Secret()) == words
+
+
+def of_sglang(**more):
+    return read({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], **more})
+
+
+def test_sglang_counts_drafts_in_its_own_place():
+    told = {"spec_num_proposed_drafts": 12, "spec_num_correct_drafts": 7, "spec_verify_ct": 4, "spec_accept_rate": 0.6}
+    assert of_sglang(sglext={"spec_tokens_details": told}).speculation == {"drafted": 12, "accepted": 7, "steps": 4}
+    assert of_sglang(sglext={"spec_tokens_details": None}).speculation is None
+    assert of_sglang(sglext={"spec_tokens_details": {}}).speculation is None
+
+
+@pytest.mark.parametrize(
+    ("details", "counts"),
+    [
+        ({"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 3}, {"drafted": 8, "accepted": 5}),
+        ({"accepted_prediction_tokens": None, "rejected_prediction_tokens": None}, None),
+        ({"accepted_prediction_tokens": 5}, None),
+        (None, None),
+    ],
+)
+def test_gateways_count_drafts_as_predictions(details, counts):
+    assert predicted({"completion_tokens_details": details}) == counts
+    assert predicted({}) is None
