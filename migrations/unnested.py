@@ -54,7 +54,9 @@ SELECT run.ulid AS run, arm.name AS arm, arm.kind AS arm_kind, request.domain, r
          (SELECT MIN(run_artifact.artifact_id) FROM run_artifact
           WHERE run_artifact.run_id = run.id AND run_artifact.role = 'tokenizer')) AS piece,
        CASE {role} WHEN 'A' THEN 'accepted' WHEN 'R' THEN 'rejected' WHEN 'N' THEN 'not examined'
-                   WHEN 'C' THEN 'recovered' WHEN 'B' THEN 'bonus' WHEN 'P' THEN 'plain' END AS role,
+                   WHEN 'C' THEN 'recovered' WHEN 'B' THEN 'bonus'
+                   WHEN 'P' THEN CASE arm.effective ->> 'proposer' WHEN 'served' THEN 'unknown' ELSE 'plain' END
+       END AS role,
        CASE {role} WHEN 'A' THEN 1 WHEN 'R' THEN 0 WHEN 'N' THEN 0 END AS accepted,
        {p} AS p, {q} AS q,
        CASE WHEN {role} IN ('R', 'N') THEN NULL

@@ -300,7 +300,7 @@ OF_TABLE: Final[Mapping[str, str]] = {
     "request_tokens.q": "the same of q, of the drafted tokens only",
     "request_tokens.logprob": "minus 1000 times the log-probability, of the emitted tokens only; NULL if it "
     "equals p everywhere",
-    "v_token.role": "accepted, rejected, not examined, recovered (drawn at the first rejection), "
+    "v_token.role": "accepted, rejected, not examined, unknown (a server's), recovered (drawn at the first rejection), "
     "bonus (after a draft that was kept whole) or plain (a step without a draft)",
     "v_token.position": "absolute position of the token in prompt and output; of a token that was not "
     "kept, where it would have stood",

@@ -43,6 +43,14 @@ def test_a_sound_service_is_named(audit):
     assert "bundled" in rows.stdout
     shown = invoke("show", "latest", "--store", str(found.store))
     assert "by 'bundled', fingerprint 'test-1'" in shown.stdout + found.output
+    sql = "SELECT DISTINCT arm_kind, role FROM v_token ORDER BY arm_kind"
+    roles = invoke("query", "--sql", sql, "--format", "csv", "--store", str(found.store)).stdout
+    assert "candidate,unknown" in roles
+    assert "baseline,plain" in roles
+    request = found.arm("speculating")[0][0].request_id
+    shown = invoke("show", "latest", request, "--store", str(found.store)).stdout
+    assert "unknown" in shown
+    assert " plain " not in shown
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ UNREACHED: Final = "not examined"
 ROLES: Final = {int(role): role.name.lower() for role in Role}
 """Names of roles by their numbers in a record: the lookup in an enumeration takes most of a page's time."""
 ACCEPTED: Final = ROLES[Role.ACCEPTED]
+UNKNOWN: Final = "unknown"
+SERVED: Final = "served"
+"""The proposer of a server, whose answers do not show which tokens were drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,11 @@ class TokenLine:
     """One drafted or emitted token.
 
     step, position: of the token; the position of a drafted token that was not kept is where it would have stood. role:
-    accepted, recovered, bonus or plain; `rejected`, or `not examined`, of a drafted token that was not emitted. parent:
-    the drafted token before it in the step's tree, from 0; -1 for the root; None if it was not drafted. p, q: of the
-    token at its decision. uniform: the number that decided or drew it. margin: lead of the best score over the next, of
-    the row that decided an emitted token. allowed: number of tokens that the grammar allows there.
+    accepted, recovered, bonus or plain, `unknown` of a server's; `rejected`, or `not examined`, of a drafted token that
+    was not emitted. parent: the drafted token before it in the step's tree, from 0; -1 for the root; None if it was not
+    drafted. p, q: of the token at its decision. uniform: the number that decided or drew it. margin: lead of the best
+    score over the next, of the row that decided an emitted token. allowed: number of tokens that the grammar allows
+    there.
     """
 
     step: int
@@ -50,7 +54,8 @@ def token_lines(trace: Trace) -> Iterator[TokenLine]:
 def _step(trace: Trace, view: StepView) -> Iterator[TokenLine]:
     tree, examined = view.tree, _examined(trace, view)
     emitted = range(view.emitted.start, view.emitted.stop)
-    roles = {at: ROLES[int(number)] for at, number in zip(emitted, trace.role[view.emitted], strict=True)}
+    names = ROLES if trace.header.proposer != SERVED else dict.fromkeys(ROLES, UNKNOWN)
+    roles = {at: names[int(number)] for at, number in zip(emitted, trace.role[view.emitted], strict=True)}
     # an accepted token stands on the row of its parent: its node is the one that was accepted there
     kept = {node: entry for node, entry in examined.items() if trace.examined_accepted[entry]}
     places = dict(zip(kept, (e for e in emitted if roles[e] == ACCEPTED), strict=False))
