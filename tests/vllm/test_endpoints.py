@@ -11,7 +11,10 @@ from .setting import REFERENCE
 pytestmark = pytest.mark.vllm
 DRAFT = {"method": "draft_model", "model": str(REFERENCE / "medium_draft"), "num_speculative_tokens": 3}
 LONGER = {"max_new_tokens: 40": "max_new_tokens: 96"}
-NUMBERED = ("liveness", "configuration", "reconciliation", "greedy_equality", "logprob_closeness")
+NUMBERED = (
+    *("liveness", "configuration", "identity", "surface_parity", "reconciliation", "greedy_equality"),
+    "logprob_closeness",
+)
 
 
 @pytest.fixture(scope="module")

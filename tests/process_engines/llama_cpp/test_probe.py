@@ -47,7 +47,7 @@ def _logprobs(*documents):
     return [each for document in documents for each in document["features"] if each["feature"] == "logprobs"]
 
 
-def test_the_suite_of_the_probe_finds_the_log_probabilities_of_zero(servers, tmp_path):
+def test_the_suite_of_the_probe_finds_the_log_probabilities_of_zero_and_the_lost_rivals(servers, tmp_path):
     plain, drafting = servers
     suite, results = tmp_path / "probed.yaml", tmp_path / "results.json"
     probed(drafting, "--suite", str(suite), "--plain-url", plain, "--target", "bundled:target")
@@ -59,6 +59,6 @@ def test_the_suite_of_the_probe_finds_the_log_probabilities_of_zero(servers, tmp
     done = invoke("run", str(suite), "--store", str(tmp_path / "audit.db"), "--results", str(results))
     verdicts = {check["check"]: check["verdict"] for check in json.loads(results.read_text())["checks"]}
     assert done.exit_code == 1, done.output
-    assert {name for name, verdict in verdicts.items() if verdict == "fault"} == {"logprob_closeness"}
-    clean = ("liveness", "configuration", "greedy_equality", "reconciliation", "text")
+    assert {name for name, verdict in verdicts.items() if verdict == "fault"} == {"logprob_closeness", "surface_parity"}
+    clean = ("liveness", "configuration", "identity", "greedy_equality", "reconciliation", "text")
     assert {name: verdicts[name] for name in clean} == dict.fromkeys(clean, "certified"), done.output

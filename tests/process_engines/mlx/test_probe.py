@@ -53,7 +53,7 @@ def test_the_probe_names_the_server_and_its_suite_passes_on_a_new_one(mlx, tmp_p
     assert (found["token ids"], found["prompt as ids"]) == ("ignored", "refused")
     moved(suite, mlx(*DRAFT))
     verdicts, done = verdicts_of(suite, tmp_path)
-    clean = ("liveness", "greedy_equality", "reconciliation", "text", "logprob_closeness")
+    clean = ("liveness", "identity", "surface_parity", "greedy_equality", "reconciliation", "text", "logprob_closeness")
     assert {name: verdicts[name] for name in clean} == dict.fromkeys(clean, "certified"), done.output
     assert verdicts["configuration"] == "inconclusive"  # the server does not say whether it speculates
 
