@@ -37,6 +37,7 @@ class AnswerForm:
     def __init__(self, model: ServedModel, asked: AskedCompletion, completion: str, created: int) -> None:
         self._model, self._asked = model, asked
         self._head = {"id": completion, "created": created, "model": model.name}
+        self._head |= {"system_fingerprint": model.fingerprint}
         self._kind = "chat.completion" if asked.chat else "text_completion"
 
     @property
@@ -162,10 +163,8 @@ class AnswerForm:
         }
 
     def _extra(self, ends: Sequence[ChoiceEnd]) -> dict[str, Any]:
-        mapping: dict[str, Any] = {"system_fingerprint": self._model.fingerprint}
-        if len(ends) == 1 and any(ends[0].drafts.drafted):
-            mapping["metrics"] = {"speculative_decoding": _drafts(ends[0].drafts)}
-        return mapping
+        drafted = len(ends) == 1 and any(ends[0].drafts.drafted)
+        return {"metrics": {"speculative_decoding": _drafts(ends[0].drafts)}} if drafted else {}
 
 
 def _drafts(account: DraftAccount) -> dict[str, Any]:

@@ -101,3 +101,37 @@ def test_options_of_a_suite_need_a_file_that_is_new(tmp_path):
     assert invoke("probe", "http://127.0.0.1:9/v1", "--target", "bundled:target").exit_code == 2
     assert invoke("probe", "http://127.0.0.1:9/v1", "--suite", str(here)).exit_code == 2
     assert here.read_text() == "mine"
+
+
+def contract(server, *more):
+    done = invoke("probe", server.url, "--contract", "--json", *more)
+    return done, {row["expectation"]: row["result"] for row in json.loads(done.stdout)["contract"]}
+
+
+def test_the_contract_of_a_sound_server_holds(serve):
+    with serve(gamma=3) as server:
+        done, found = contract(server)
+        shown = invoke("probe", server.url, "--contract")
+    assert (done.exit_code, shown.exit_code) == (0, 0), done.stderr
+    assert set(found.values()) == {"holds"}
+    assert {"one name", "own lists", "fields in stream", "token ids", "drafts per answer", "min_p"} <= set(found)
+    assert "does not hold" not in shown.stdout
+    assert "surface_parity holds a token against its own list" in shown.stdout
+
+
+UNSCORED = Misdeed(swap=('"delta": {"role"', '"logprobs": null, "delta": {"role"'), times=-1)
+BROKEN = {
+    "one name": {"fail": Script(always=Misdeed(swap=('"model": "bundled"', '"model": "other"'), times=-1))},
+    "own lists": {"told": lambda values: [value - 1.0 for value in values]},
+    "fields in stream": {"fail": Script(always=UNSCORED)},
+    "logprobs": {"scores": False},
+    "token ids": {"ids": False},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_expectation_that_does_not_hold_is_named(serve, name):
+    with serve(gamma=3, **BROKEN[name]) as server:
+        done, found = contract(server)
+    assert done.exit_code == 1
+    assert found[name] == "does not hold"

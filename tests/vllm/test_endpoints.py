@@ -1,8 +1,11 @@
 """vLLM's own server, audited over HTTP: with a draft it says what it says without."""
 
+import json
+
 import pytest
 
 from audit.evidence.verdicts import Verdict
+from tests.audit.invoke import invoke
 from tests.http.running import run_suite
 
 from .endpoints import started
@@ -50,6 +53,12 @@ def test_tokens_and_log_probabilities_are_the_plain_servers(servers, tmp_path, s
     for key in ("drafted", "accepted"):
         assert counted[key] >= sum(each["speculation"][key] for each in facts)
     assert counted["drafted"] == pytest.approx(times * sum(each["speculation"]["drafted"] for each in facts), rel=0.05)
+
+
+def test_the_contract_holds(servers):
+    for server in servers:
+        done = invoke("probe", server.url, "--contract", "--json")
+        assert {row["result"] for row in json.loads(done.stdout)["contract"]} == {"holds"}, done.stdout
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])

@@ -16,8 +16,10 @@ from audit.text.printer import echo, note
 if TYPE_CHECKING:
     from audit.suite.probed import SuiteWishes
     from engine.backends.openai.probing import EndpointProbe
+    from engine.backends.openai.probing.contract import Expectation
 
 COLUMNS = ("feature", "outcome", "detail")
+EXPECTED = ("expectation", "result", "seen", "rests on it")
 
 
 @click.command("probe")
@@ -27,21 +29,28 @@ COLUMNS = ("feature", "outcome", "detail")
 @click.option("--suite", "out", type=click.Path(path_type=Path), metavar="FILE", help="Write a suite to this new file.")
 @click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
 @click.option("--target", metavar="SOURCE", help="For the suite: the target's folder, .gguf file or hf:ORG/NAME.")
+@click.option("--contract", is_flag=True, help="Print what this program expects of such a server, and what holds.")
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     url: str,
     model: str | None,
     api_key_env: str | None,
     out: Path | None,
     plain_url: str | None,
     target: str | None,
+    contract: bool,
     as_json: bool,
 ) -> None:
     """Find out what the OpenAI-compatible server at URL is and what it speaks.
 
     Sends about forty short requests: routes, streams, log-probabilities, token ids, seeds, truncation, JSON schemas,
     tools, counts of drafts. A parameter counts as kept if it changes what it must change. Prints the evidence level
-    that an audit of this server would have, and with --suite writes a suite that fits it.
+    that an audit of this server would have, and with --suite writes a suite that fits it. With --contract the answers
+    are held against what is expected of a server of this kind; attach the output to a report.
+
+    Exit codes: 0 done, 1 an expectation does not hold, 2 invalid input, 3 no route answers, or a trial decides nothing.
     """
     # imported late: the help needs no HTTP library
     from audit.suite.probed import SuiteWishes
@@ -52,8 +61,12 @@ def command(
     if out is not None:
         require_new(out)
     probe = _probed(url, model, api_key_env)
+    expected = probe.contract() if contract else ()
     if as_json:
-        echo_json(probe.to_json())
+        echo_json(probe.to_json() | ({"contract": list(map(_row, expected))} if contract else {}))
+    elif contract:
+        echo(*_facts(probe))
+        echo_rows(EXPECTED, [tuple(_row(item).values()) for item in expected])
     else:
         echo(*_facts(probe))
         echo_rows(COLUMNS, [(feature.name, feature.outcome.value, feature.detail) for feature in probe.features])
@@ -61,6 +74,13 @@ def command(
         raise CannotDecide(f"{probe.url}: neither route answers, so no suite fits")
     if out is not None:
         _write(out, probe, SuiteWishes(plain_url, target, api_key_env))
+    failed = [item for item in expected if not item.holds]
+    context.exit(0 if not failed else 1 if any(item.holds is False for item in failed) else 3)
+
+
+def _row(item: Expectation) -> dict[str, str]:
+    holds = {True: "holds", False: "does not hold", None: "undecided"}[item.holds]
+    return {"expectation": item.name, "result": holds, "seen": item.seen.detail, "rests on it": item.rests}
 
 
 def _probed(url: str, model: str | None, api_key_env: str | None) -> EndpointProbe:

@@ -26,19 +26,20 @@ def surface_facts(
     `rivals` is the requested length of the lists of likely tokens.
     """
     flaws = [{"place": place, "text": piece.flaw} for place, piece in enumerate(answer.pieces or ()) if piece.flaw]
-    facts: dict[str, Any] = {"fields": _fields(answer, rivals)}
+    facts: dict[str, Any] = {"fields": fields_of(answer, rivals)}
     if flaws:
         facts["flaws"] = flaws[:MOST_FLAWS]
     if sampling.greedy and sampling.plain_scores and answer.pieces:
         behind = [piece.behind for piece in answer.pieces if not math.isnan(piece.behind)]
         facts |= {"behind": max(behind), "behind_at": behind.index(max(behind))} if behind else {}
     if parts is not None:
-        lost = set(facts["fields"]) - set(_fields(parts, rivals)) - set(CONTENT)
+        lost = set(facts["fields"]) - set(fields_of(parts, rivals)) - set(CONTENT)
         facts["streamed_lacks"] = sorted(lost)
     return {KEY: facts}
 
 
-def _fields(answer: Completion, rivals: int) -> list[str]:
+def fields_of(answer: Completion, rivals: int) -> list[str]:
+    """The fields that an answer fills, with lists of at least `rivals` likely tokens."""
     pieces = answer.pieces or ()
     # an answer without any token has no list to fill
     scored = answer.pieces is not None or not answer.text

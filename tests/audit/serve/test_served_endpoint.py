@@ -63,6 +63,13 @@ def test_probe_reads_it_as_vllm(pair, monkeypatch):
     assert {outcomes[name] for name in (*kept, "top_k", "min_p", "json schema", "drafts per answer")} == {"yes"}
 
 
+def test_it_keeps_the_contract_of_vllm(pair, monkeypatch):
+    monkeypatch.setenv("SERVED_KEY", TOKEN)
+    result = invoke("probe", pair.url, "--api-key-env", "SERVED_KEY", "--contract", "--json")
+    assert {row["result"] for row in json.loads(result.stdout)["contract"]} == {"holds"}, result.stdout
+    assert result.exit_code == 0
+
+
 def test_an_audit_over_http_sees_the_drafts_that_the_server_counts(pair, tmp_path, monkeypatch):
     monkeypatch.setenv("SERVED_KEY", TOKEN)
     (tmp_path / "plain").mkdir()

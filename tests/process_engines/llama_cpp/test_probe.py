@@ -43,6 +43,12 @@ def test_the_probe_says_whether_the_server_speculates(servers):
     assert rivals[1] < 16
 
 
+def test_the_contract_holds(servers):
+    for url in servers:
+        done = invoke("probe", url, "--contract", "--json")
+        assert {row["result"] for row in json.loads(done.stdout)["contract"]} == {"holds"}, done.stdout
+
+
 def _logprobs(*documents):
     return [each for document in documents for each in document["features"] if each["feature"] == "logprobs"]
 

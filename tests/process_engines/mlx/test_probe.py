@@ -51,6 +51,13 @@ def test_the_probe_names_the_server_and_its_suite_passes_on_a_new_one(mlx, tmp_p
     found = {each["feature"]: each["outcome"] for each in document["features"]}
     assert {found[name] for name in ("chat", "completions", "stream", "logprobs", "top_k", "seed")} == {"yes"}
     assert (found["token ids"], found["prompt as ids"]) == ("ignored", "refused")
+    held = invoke("probe", mlx(*DRAFT).url, "--contract", "--json")
+    broken = [row for row in json.loads(held.stdout)["contract"] if row["result"] != "holds"]
+    # a property of mlx_lm 0.32.2: its streams have no log-probabilities
+    assert [(row["expectation"], row["seen"]) for row in broken] == [
+        ("fields in stream", "ids in logprobs, logprobs, top_logprobs")
+    ]
+    assert held.exit_code == 1
     moved(suite, mlx(*DRAFT))
     verdicts, done = verdicts_of(suite, tmp_path)
     clean = ("liveness", "identity", "surface_parity", "greedy_equality", "reconciliation", "text", "logprob_closeness")

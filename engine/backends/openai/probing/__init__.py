@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.models import probe_endpoint
+from engine.backends.openai.probing.contract import Expectation, contract
 from engine.backends.openai.probing.identity import ServerIdentity, identify, read_pages
 from engine.backends.openai.probing.trials import ProbedFeature, Prober, TrialOutcome, tried
 from engine.backends.openai.settings import Api, OpenAISettings
@@ -42,6 +43,10 @@ class EndpointProbe:
     def holds(self, name: str) -> bool:
         """True if a feature was tried and held."""
         return any(feature.name == name and feature.outcome is TrialOutcome.YES for feature in self.features)
+
+    def contract(self) -> tuple[Expectation, ...]:
+        """What is expected of a server of this kind, and what was seen."""
+        return contract(self.identity.kind, speculates=self.speculates, features=self.features)
 
     def to_json(self) -> dict[str, Any]:
         """The probe as a JSON object."""

@@ -4,6 +4,7 @@ A parameter counts as kept if it changes what it must change: one that is only a
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,10 +15,14 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.response import Collector, Completion, read
 from engine.backends.openai.settings import Api, OpenAISettings
+from engine.backends.openai.surface import fields_of
 
 TEXT: Final = "Count from one to ten:"
 SHORT: Final = 16
 LONG: Final = 64
+RIVALS: Final = 2
+TIE: Final = 0.01
+"""Nats by which rounding may put another token first."""
 HOT: Final = 2.0
 """The highest temperature that every server takes: draws differ from the likeliest tokens."""
 ONE_TOKEN: Final[Mapping[str, Any]] = {"top_p": 1e-6, "top_k": 1, "min_p": 0.9999}
@@ -66,10 +71,10 @@ class Prober:
         """
         return read(self.endpoint.ask(_path(api), self._body(api, tokens, keys)).document)
 
-    def ask_streamed(self, api: Api) -> Completion:
+    def ask_streamed(self, api: Api, **keys: Any) -> Completion:
         """The answer to the same request in parts; raises as `ask`."""
         collector = Collector()
-        for part in self.endpoint.stream(_path(api), {**self._body(api, SHORT, {}), "stream": True}):
+        for part in self.endpoint.stream(_path(api), {**self._body(api, SHORT, keys), "stream": True}):
             collector.add(part.document)
         return collector.answer()
 
@@ -127,6 +132,33 @@ def _stream(prober: Prober, api: Api) -> ProbedFeature:
     )
 
 
+def _one_name(prober: Prober, api: Api) -> ProbedFeature:
+    answers = [prober.ask(api), prober.ask(api, LONG), prober.ask_streamed(api)]
+    names = {(answer.meta.get("model"), answer.meta.get("system_fingerprint")) for answer in answers}
+    model = answers[0].meta.get("model")
+    if len(names) > 1 or model != prober.model:
+        shown = "several names" if len(names) > 1 else f"answers are by {str(model)[:60]!r}"
+        return ProbedFeature("one name", TrialOutcome.NO, shown)
+    return ProbedFeature("one name", TrialOutcome.YES)
+
+
+def _own_lists(prober: Prober, api: Api) -> ProbedFeature:
+    pieces = _scored(prober, api).pieces or ()
+    flaw = next((piece.flaw for piece in pieces if piece.flaw), "")
+    behind = max((piece.behind for piece in pieces if piece.rivals), default=math.nan)
+    if not flaw and behind > TIE:
+        flaw = f"a token of the list is likelier by {behind:.2g} nats than the one at temperature 0"
+    decided = TrialOutcome.UNCLEAR if math.isnan(behind) else TrialOutcome.YES
+    return ProbedFeature("own lists", TrialOutcome.NO if flaw else decided, flaw)
+
+
+def _fields_in_stream(prober: Prober, api: Api) -> ProbedFeature:
+    keys = {**_scores(prober, api), **({"return_token_ids": True} if prober.settings.dialect.token_ids else {})}
+    whole, parts = prober.ask(api, **keys), prober.ask_streamed(api, stream_options={"include_usage": True}, **keys)
+    lost = sorted(set(fields_of(whole, RIVALS)) - set(fields_of(parts, RIVALS)))
+    return ProbedFeature("fields in stream", TrialOutcome.NO if lost else TrialOutcome.YES, ", ".join(lost))
+
+
 def _repeats(prober: Prober, api: Api) -> ProbedFeature:
     same = prober.ask(api, LONG).text == prober.ask(api, LONG).text
     return ProbedFeature("repeatable", TrialOutcome.YES if same else TrialOutcome.NO, "temperature 0, asked twice")
@@ -141,9 +173,12 @@ def _logprobs(prober: Prober, api: Api) -> ProbedFeature:
 
 
 def _scored(prober: Prober, api: Api) -> Completion:
+    return prober.ask(api, **_scores(prober, api))
+
+
+def _scores(prober: Prober, api: Api) -> dict[str, Any]:
     flagged = api is Api.CHAT or prober.settings.dialect.flagged
-    keys: dict[str, Any] = {"logprobs": True, "top_logprobs": 2} if flagged else {"logprobs": 2}
-    return prober.ask(api, **keys)
+    return {"logprobs": True, "top_logprobs": RIVALS} if flagged else {"logprobs": RIVALS}
 
 
 def _ids_in_logprobs(prober: Prober, api: Api) -> ProbedFeature:
@@ -211,6 +246,9 @@ def _accounts(prober: Prober, api: Api) -> ProbedFeature:
 
 TRIALS: Final[Mapping[str, Trial]] = {
     "stream": _stream,
+    "one name": _one_name,
+    "own lists": _own_lists,
+    "fields in stream": _fields_in_stream,
     "repeatable": _repeats,
     "logprobs": _logprobs,
     "ids in logprobs": _ids_in_logprobs,
