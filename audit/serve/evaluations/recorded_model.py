@@ -60,7 +60,7 @@ class RecordedScore:
 class AwaitedRecords:
     """Records that somebody waits for, by the engine's names of their requests.
 
-    An `audit.serve.records.RecordWatcher`; any thread may call.
+    An `audit.serve.serving_run.RecordWatcher`; any thread may call.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit import checks
 from audit.checks.base.interface import evaluate
-from audit.checks.replay.versions import unknown_versions
+from audit.checks.replay.check import unknown_versions
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine import proposers
