@@ -31,7 +31,7 @@ from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
 from audit.store.tables import foreign_values
-from audit.store.tables.lookup import find_run
+from audit.store.tables.runs import find_run
 from audit.store.views import damaged_views
 from audit.store.writing import contents, erasure, integrity, request_writer, writer
 from audit.store.writing.contents import WithheldContent, withholds

@@ -38,8 +38,16 @@ from engine.decode.batch_facts import BatchPlace, UnlikeRounds
 from engine.decode.call_reader import is_read, offer_facts
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
-from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
-from engine.models.placement import Placed, place
+from engine.models.interface import (
+    Forward,
+    Placed,
+    SlotCache,
+    TargetModel,
+    WantedOutputs,
+    chain_placement,
+    place,
+    to_numpy,
+)
 from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
 from engine.record.facts import CONSTRAINT
 from engine.record.recorder import Recorder
@@ -48,7 +56,7 @@ from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode, StopRule
-from engine.sampling.target_rows import MaskOf, TargetRows
+from engine.sampling.transforms import MaskOf, TargetRows
 from engine.stream.fresh_reading import has_model, read_afresh
 from engine.stream.holding import whole
 from engine.stream.text_stream import StreamRules, stream_facts

@@ -25,8 +25,7 @@ from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
 from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
-from engine.train.heads.head_layer import load_teacher, open_target, teacher_of
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, load_teacher, open_target, teacher_of
 from engine.train.own_draft import train_draft
 from engine.train.prompts import write_prompts
 from engine.train.trainer import CHECKPOINT, training_folder

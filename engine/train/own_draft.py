@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 from engine.core.errors import ModelError
 from engine.train import trainer
-from engine.train.heads.head_layer import Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, Teacher
 from engine.train.passes import PositionLogits
 from engine.train.recipe import OWN_DRAFT
 from engine.train.user_data import OwnText, TokenText

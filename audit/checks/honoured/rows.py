@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.evidence.decisions import deciding_row
-from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
+from audit.evidence.decisions import NO_NODE, DraftPlaces, deciding_row, places
 from audit.evidence.records import RequestRecord
 from engine.core.types import Mask, RecordLevel, Role, SamplingParams
 from engine.record.columns import shape_fault

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.cells import cells_beside
+from audit.evidence.decisions import cells_beside
 from audit.evidence.draft_draws import SINGLE_PRECISION
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, Protocol, QKind

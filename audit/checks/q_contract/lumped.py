@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.q_contract.columns import SUMS
-from audit.evidence.decisions import lumped_decisions
+from audit.evidence.decisions import NO_NODE, lumped_decisions
 from audit.evidence.draft_draws import SINGLE_PRECISION
-from audit.evidence.draft_places import NO_NODE
 from audit.evidence.tally import TOLERANCE, same
 from engine.core.trees import depths, orders
 from engine.core.types import Floats, Protocol

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import Decisions, LumpedDecisions
-from audit.evidence.draft_places import NO_NODE
+from audit.evidence.decisions import NO_NODE, Decisions, LumpedDecisions
 from audit.evidence.tally import TOLERANCE
 from engine.core.types import Floats, QKind, Role
 from engine.record.columns import EntryIndex, entries_before, examined_nodes, numbered

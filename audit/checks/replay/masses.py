@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from audit.checks.replay.columns import PURPOSES, ROUNDED, strange_steps
-from audit.evidence.decisions import Decisions, LumpedDecisions
-from audit.evidence.draft_places import NO_NODE
+from audit.evidence.decisions import NO_NODE, Decisions, LumpedDecisions
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.types import QKind, Role

@@ -13,8 +13,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.access import require_allowed
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import allow_options, allowed, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, complete_runs, store_option, wide_option
 from audit.terminal.run_session import finish, stopped_by_sigterm
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note

@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from audit.attest.decision import ALLOW, FAILED, PASSED, urn
-from audit.attest.envelope import opened
-from audit.attest.statement import DECISION, InToto
+from audit.attest.statement import DECISION, InToto, opened
 from audit.attest.verify import moment_of
 from audit.errors import UserError
 from audit.store.base.keys import PublicKey

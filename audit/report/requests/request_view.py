@@ -20,8 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.evidence.decisions import deciding_row
-from audit.evidence.draft_places import NO_NODE, places
+from audit.evidence.decisions import NO_NODE, deciding_row, places
 from audit.evidence.records import RequestRecord
 from audit.report.requests.choice import NamedFinding
 from audit.report.requests.generation import REJECTED, UNREACHED, TokenLine, events, token_lines

@@ -20,8 +20,7 @@ import torch
 from transformers import GenerationConfig
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Capabilities
-from engine.backends.limits import require_length
+from engine.backends.interface import Capabilities, require_length
 from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.transformers import compat as guard
 from engine.backends.transformers.hooks import HookedGenerate, watched

@@ -27,9 +27,8 @@ import numpy as np
 from engine.core.errors import InvalidRequest
 from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
-from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SharedMemory
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts, SharedMemory
 
 _OWN: Final = 0
 """The number of the only text in a request's own tree."""

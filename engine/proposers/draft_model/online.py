@@ -38,9 +38,8 @@ from engine.models.lean_weights import LayerWeights, LeanConfig, LeanWeights, ro
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import Affine, RopeTables
 from engine.proposers.draft_model.draft_model import DraftModelProposer
-from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 
 FLOOR: Final = -40.0
 """Least log-probability of the target: a masked token would make the reverse divergence infinite."""

@@ -19,7 +19,7 @@ from engine.heads.formats.eagle import forms
 from engine.models.lean_weights import LeanConfig, read_config
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 Map = Callable[[Tensor], Tensor]

@@ -13,8 +13,7 @@ from engine.models.loading import check_same_tokenizer, load_model
 from engine.train import __main__ as command
 from engine.train import own_draft, trainer, user_data
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import Teacher, load_teacher, open_target
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, Teacher, load_teacher, open_target
 from engine.train.own_draft import Lessons, kept_layers, pieces, sampled_loss, train_draft
 from engine.train.passes import PositionLogits
 from engine.train.recipe import OWN_DRAFT, TrainRecipe
