@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
-from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
-from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, redrawn
+from audit.checks.q_contract.columns import cell_laws, drawn_tokens, kept_tokens, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
 from audit.evidence.draft_draws import (

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.replay.columns import PURPOSES, ROUNDED
-from audit.checks.replay.masses import acceptance_faults, replay_masses
+from audit.checks.replay.masses import PURPOSES, ROUNDED, acceptance_faults, replay_masses
 from audit.evidence.decisions import Decisions, lumped_decisions
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same

@@ -19,8 +19,7 @@ from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGr
 from engine.proposers.interface import Proposer, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
 from engine.proposers.trained.feature_draft import DynamicTree, DynamicTreeSize, FeatureChain
-from engine.proposers.trained.feature_head import FeatureHead, feature_head
-from engine.proposers.trained.feature_reader import FeatureReader
+from engine.proposers.trained.feature_head import FeatureHead, FeatureReader, feature_head
 from engine.sampling.draw import Siblings
 
 CHAIN: Final = (1,)
