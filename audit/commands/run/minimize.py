@@ -124,7 +124,7 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
 
 
 def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
-    from audit.minimize.page import CUT_DOWN, minimal, only_just, reproduces, rows
+    from audit.minimize.result import CUT_DOWN, minimal, only_just, reproduces, rows
 
     echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.result)])
     last = done.checked.results[-1]
