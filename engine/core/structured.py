@@ -166,7 +166,7 @@ class ConstraintKind(StrEnum):
     GRAMMAR = "grammar"
     """Lark."""
     STRUCTURAL_TAG = "structural_tag"
-    """Texts that begin a JSON value (`engine.core.structural_tag`)."""
+    """Texts that begin a JSON value (`read_tags`)."""
     CASE = "case"
     """That of each case; a request never has it."""
 
