@@ -1,6 +1,6 @@
 """Alembic's environment: the table metadata and the database connection.
 
-`audit db upgrade` passes its own connection; `audit.store.views` passes a kind of
+`audit db upgrade` passes its own connection; `audit.store.migrate` passes a kind of
 database, to read the SQL. A developer's `alembic` command names the database with `-x url=...`.
 """
 

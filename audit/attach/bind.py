@@ -22,9 +22,9 @@ from audit.attach.statement import (
     with_line,
 )
 from audit.attach.subject import ModelComparison, compare_models, is_own_document
-from audit.attest.envelope import SignedStatement
 from audit.attest.facts import tool
 from audit.attest.signing import stored
+from audit.attest.statement import SignedStatement
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun

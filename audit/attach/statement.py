@@ -14,8 +14,7 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.attest.envelope import SignedStatement, sign, unverified
-from audit.attest.statement import InToto, StatementSubject
+from audit.attest.statement import InToto, SignedStatement, StatementSubject, sign, unverified
 from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import PrivateKey
 from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes

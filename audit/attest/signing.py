@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from audit.attest.envelope import SignedStatement, sign
-from audit.attest.statement import InToto
+from audit.attest.statement import InToto, SignedStatement, sign
 from audit.errors import CannotDecide
 from audit.store import Store
 from audit.store.base.keys import PrivateKey

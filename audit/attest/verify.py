@@ -15,9 +15,20 @@ from jsonschema import Draft202012Validator
 
 import schemas
 from audit.attest.decision import decision_problem, on_bundle
-from audit.attest.envelope import OpenedEnvelope, SignatureError, opened, unverified
 from audit.attest.facts import artifact_name
-from audit.attest.statement import DECISION, REVIEW, SPECULATION, TEST_RESULT, WAIVER, InToto, StatementSubject
+from audit.attest.statement import (
+    DECISION,
+    REVIEW,
+    SPECULATION,
+    TEST_RESULT,
+    WAIVER,
+    InToto,
+    OpenedEnvelope,
+    SignatureError,
+    StatementSubject,
+    opened,
+    unverified,
+)
 from audit.attest.waivers import statement_problem
 from audit.errors import UserError
 from audit.store import Store

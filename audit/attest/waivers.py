@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import schemas
-from audit.attest.envelope import opened, unverified
-from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject, moment
+from audit.attest.statement import REVIEW, SHORT, WAIVER, InToto, StatementSubject, moment, opened, unverified
 from audit.errors import UserError, needs
 from audit.store.base.keys import PublicKey, parse_public
 from audit.store.reading.attestations import StoredAttestation

@@ -17,7 +17,7 @@ from audit.checks.base.interface import Check, Design
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
-from audit.evidence.divergence.excerpts import parting
+from audit.evidence.divergence.triage import parting
 from audit.evidence.pairing import Divergence, Pairing, compared, divergence, pair_arms
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict

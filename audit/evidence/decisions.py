@@ -1,22 +1,24 @@
-"""The distributions behind a trace's emitted tokens, as arrays.
+"""The distributions behind a trace's emitted tokens, and the tokens drafted at each one's place, as arrays.
 
 At level `full`, p of every emitted token is recomputed from its logits row, and q of its position from the tokens
 drafted there. At `topk` both come from the recorded cells: a token is then the number of its cell, and the last cell is
 the tail. `LumpedDecisions` holds the numbers that cells cannot give exactly.
+
+The source of drafted tokens is the step's tree, never the list of examined nodes alone: the drafted tokens are fixed
+before the target draws its token, the examined ones are not. Chains are read without a loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.draft_places import NO_NODE, DraftPlaces, places
 from audit.evidence.records import ArmRecord, RequestRecord
-from engine.core.types import Floats, Protocol, QKind, RecordLevel
+from engine.core.types import Floats, Protocol, QKind, RecordLevel, Role
 from engine.record.columns import shape_fault
 from engine.record.rows.lumping import PAD
-from engine.record.trace import Trace
+from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.transforms import TransformedRow, plain_laws, transform
 
 TAIL = -1
@@ -24,6 +26,122 @@ TAIL = -1
 UNUSED = -2
 EMPTY = "the arm has no requests"
 Indices = NDArray[np.int64]
+NO_NODE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CellsBesideRows:
+    """Cells [n, k] of n rows: which are used, which name a token of the vocabulary, and the rows' values there.
+
+    held: 0 where a cell is unused; meaningless where it names no token. twice: [n] a token has two cells.
+    """
+
+    used: NDArray[np.bool_]
+    inside: NDArray[np.bool_]
+    held: Floats
+    twice: NDArray[np.bool_]
+
+
+def cells_beside(ids: NDArray[np.int64], rows: Floats) -> CellsBesideRows:
+    """Compare the tokens `ids` [n, k] of cells with whole rows [n, V]; PAD marks an unused cell."""
+    used, inside = ids != PAD, ids < rows.shape[1]
+    held = np.where(used, np.take_along_axis(rows, np.where(used & inside, ids, 0), axis=1), 0.0)
+    ordered = np.sort(ids, axis=1)
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != PAD)).any(axis=1)
+    return CellsBesideRows(used, inside, held, twice)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPlaces:
+    """One trace's E emitted tokens."""
+
+    step: Indices
+    depth: Indices
+    """Position in the block: 0 for the first token of a step."""
+    kind: Indices
+    """`QKind` of the step."""
+    offered: tuple[tuple[int, ...], ...] | None
+    """The tokens drafted at each place; None for a chain, where `drafted` is enough."""
+    drafted: Indices
+    """The drafted token if there is exactly one, else `NO_NODE`."""
+    candidates: Indices
+    """Number of drafted tokens."""
+    examined: Indices
+    """Index of the first drafted node in the examined ones, `NO_NODE` if absent."""
+
+
+def places(trace: Trace) -> DraftPlaces:
+    """The places of a well-formed trace."""
+    first = np.concatenate([[0], np.cumsum(trace.n_drafted, dtype=np.int64)])
+    local = np.arange(len(trace.node_token)) - np.repeat(first[:-1], trace.n_drafted)
+    return _chain(trace, first) if np.array_equal(trace.node_parent, local - 1) else _tree(trace)
+
+
+def _chain(trace: Trace, first: Indices) -> DraftPlaces:
+    step = np.repeat(np.arange(trace.steps), trace.n_emitted)
+    begin = np.concatenate([[0], np.cumsum(trace.n_emitted, dtype=np.int64)])[:-1]
+    depth = np.arange(len(step)) - begin[step]
+    inside = depth < trace.n_drafted[step]
+    node = np.where(inside, first[step] + depth, 0)
+    token = trace.node_token[node].astype(np.int64) if len(trace.node_token) else np.zeros(len(step), np.int64)
+    kept = inside & (token == trace.token) & (trace.role == Role.ACCEPTED)
+    left = np.cumsum(~kept) - ~kept
+    # each place offers the next token of the path, until an emitted token leaves the path
+    offered = inside & (left == left[begin[step]])
+    row = np.full(len(trace.node_token) + 1, NO_NODE, dtype=np.int64)
+    owner = np.repeat(np.arange(trace.steps), trace.n_examined)
+    row[(first[owner] + trace.examined_node)[::-1]] = np.arange(len(owner))[::-1]
+    return DraftPlaces(
+        step=step,
+        depth=depth,
+        kind=trace.q_kind[step].astype(np.int64),
+        offered=None,
+        drafted=np.where(offered, token, NO_NODE),
+        candidates=offered.astype(np.int64),
+        examined=np.where(offered, row[node], NO_NODE),
+    )
+
+
+def _tree(trace: Trace) -> DraftPlaces:
+    steps = [item for view in steps_of(trace) for item in _walk(trace, view)]
+
+    def column(values: Iterator[int]) -> Indices:
+        return np.fromiter(values, dtype=np.int64, count=len(steps))
+
+    return DraftPlaces(
+        step=column(item.step for item in steps),
+        depth=column(item.depth for item in steps),
+        kind=column(int(item.kind) for item in steps),
+        offered=tuple(item.tokens for item in steps),
+        drafted=column(item.tokens[0] if len(item.tokens) == 1 else NO_NODE for item in steps),
+        candidates=column(len(item.tokens) for item in steps),
+        examined=column(item.examined for item in steps),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenPlace:
+    step: int
+    depth: int
+    kind: QKind
+    tokens: tuple[int, ...]
+    examined: int
+
+
+def _walk(trace: Trace, view: StepView) -> Iterator[_TokenPlace]:
+    """Follow the emitted tokens down the step's tree."""
+    tokens = [int(token) for token in trace.node_token[view.nodes]]
+    parents = [int(parent) for parent in trace.node_parent[view.nodes]]
+    examined = [int(node) for node in trace.examined_node[view.examined]]
+    node = NO_NODE
+    lost = False
+    for depth, at in enumerate(range(view.emitted.start, view.emitted.stop)):
+        offered = [] if lost else [child for child, parent in enumerate(parents) if parent == node]
+        row = view.examined.start + examined.index(offered[0]) if offered and offered[0] in examined else NO_NODE
+        yield _TokenPlace(view.index, depth, view.q_kind, tuple(tokens[child] for child in offered), row)
+        kept = [child for child in offered if tokens[child] == int(trace.token[at])]
+        lost = not kept or int(trace.role[at]) != Role.ACCEPTED
+        node = kept[0] if kept else NO_NODE
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from audit.runs.shard import SHARD, Shard, shard_of
 from audit.runs.surroundings import differences
 from audit.store import NewArm, NewRun, RequestKey, RunStatus, Store, StoredArm, StoredRun
 from audit.store.base.values import IntegrityViolation
-from audit.store.tables.lookup import value_of
+from audit.store.tables.runs import value_of
 
 PIECE: Final = 64
 """Requests that are copied in one transaction."""

@@ -9,7 +9,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
-from audit.executors.worker import SuiteWorker, prepared_or_failed
+from audit.executors.worker import PartRunner
 from engine.core.child import pool_worker
 
 ENDING_S: Final = 10.0
@@ -115,14 +115,8 @@ def _ended(worker: LocalWorker) -> str:
 def serve_parts(pipe: connection.Connection, job: Job) -> None:
     """Answer parts until the pipe closes."""
     pool_worker()
-    worker: SuiteWorker | None = None
+    runner = PartRunner(job)
     # the coordinator has ended
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            part: WorkPart = pipe.recv()
-            made = worker or prepared_or_failed(job, part)
-            if isinstance(made, SuiteWorker):
-                worker = made
-                pipe.send(worker.run(part))
-            else:
-                pipe.send(made)
+            pipe.send(runner.run(pipe.recv()))

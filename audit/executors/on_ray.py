@@ -11,26 +11,10 @@ from typing import Any, Final
 
 from audit.errors import UserError, needs
 from audit.executors.job import Job, PartLost, PartOutcome, WorkPart
-from audit.executors.worker import SuiteWorker, prepared_or_failed
+from audit.executors.worker import PartRunner
 
 PAUSE_S: Final = 5.0
 """Seconds between two looks at the cluster while no answer comes."""
-
-
-class PartActor:
-    """A worker in a process of Ray."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._worker: SuiteWorker | None = None
-
-    def run(self, part: WorkPart) -> PartOutcome:
-        """The outcome of a part; the first one waits for the models."""
-        made = self._worker or prepared_or_failed(self._job, part)
-        if not isinstance(made, SuiteWorker):
-            return made
-        self._worker = made
-        return made.run(part)
 
 
 @dataclass(slots=True)
@@ -48,7 +32,7 @@ class RayPool:
     def __init__(self, ray: Any, job: Job, workers: int) -> None:
         self._ray = ray
         # an actor that Ray restarted would have lost its part
-        self._actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(PartActor)
+        self._actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(PartRunner)
         self._job = ray.put(job)
         self._most = workers
         self._workers: list[RayWorker] = []

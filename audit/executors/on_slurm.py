@@ -16,7 +16,7 @@ from typing import Any, Final
 from audit.errors import needs
 from audit.executors.job import Job, PartDone, PartFailed, PartLost, PartOutcome, WorkPart
 from audit.executors.slurm_jobs import ENDED, NoAnswer, SlurmOptions, SlurmQueue, job_folder, require_commands
-from audit.executors.worker import SuiteWorker, prepared_or_failed
+from audit.executors.worker import PartRunner
 from engine.core.errors import EngineError
 
 NAME: Final = "specaudit"
@@ -219,8 +219,7 @@ def run_part(job: Job, part: WorkPart) -> PartDone | PartFailed:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     for item in (signal.SIGTERM, signal.SIGCONT):
         signal.signal(item, signal.SIG_DFL)
-    made = prepared_or_failed(job, part)
-    return made.run(part) if isinstance(made, SuiteWorker) else made
+    return PartRunner(job).run(part)
 
 
 def answer(ended: SubmittedJob) -> PartOutcome:

@@ -71,9 +71,17 @@ def prepared_worker(job: Job) -> SuiteWorker:
     return SuiteWorker({arm.planned.name: arm for arm in prepared.arms})
 
 
-def prepared_or_failed(job: Job, part: WorkPart) -> SuiteWorker | PartFailed:
-    """As `prepared_worker`; a failure is the outcome of the worker's first part."""
-    try:
-        return prepared_worker(job)
-    except (EngineError, UserError, CannotDecide) as error:
-        return PartFailed(part, str(error))
+class PartRunner:
+    """The worker of a process: the first part waits for the models, and a failure to prepare them is its outcome."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._worker: SuiteWorker | None = None
+
+    def run(self, part: WorkPart) -> PartDone | PartFailed:
+        """The outcome of a part."""
+        try:
+            self._worker = self._worker or prepared_worker(self._job)
+        except (EngineError, UserError, CannotDecide) as error:
+            return PartFailed(part, str(error))
+        return self._worker.run(part)

@@ -41,7 +41,7 @@ from audit.store.base.ulid import time_of
 from audit.store.ledger import notes, proof
 from audit.store.ledger.proof import ProvenRun
 from audit.store.reading.watches import StoredWatch
-from audit.store.tables.lookup import value_of
+from audit.store.tables.runs import value_of
 from audit.text.documents import decode_text, parse_json, read_bytes
 from audit.watch.detect import Detectors
 from audit.watch.reference import lower_bound

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from audit.attest.envelope import SignedStatement
+from audit.attest.statement import SignedStatement
 from audit.errors import needs
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.facts import RunFacts

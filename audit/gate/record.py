@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from audit.attest.decision import UNTIL, DecisionFacts, decision_statement, urn
-from audit.attest.envelope import sign
 from audit.attest.facts import artifact_name
 from audit.attest.signing import stored
-from audit.attest.statement import SHORT, StatementSubject
+from audit.attest.statement import SHORT, StatementSubject, sign
 from audit.errors import UserError, needs
 from audit.gate.facts import RunFacts
 from audit.gate.judgement import BUNDLE, GateJudgement, Signer, stored_decision

@@ -1,20 +1,26 @@
 """Check a store's health: triggers as made, references valid, every run and every row of the log unchanged.
 
 This module only reads; nothing repairs a damaged store. A trigger of the right name may do nothing, so the texts of
-triggers are compared.
+triggers are compared. Every row that the log covers is compared with its entry. Cannot see: a log that was recomputed
+as a whole, or cut together with its rows. A checkpoint kept outside the store shows both (`audit.store.ledger.notes`).
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from audit.store.base.merkle import leaf_hash
 from audit.store.base.values import IntegrityViolation, RunStatus
-from audit.store.ledger import log_check, log_scan
-from audit.store.ledger.coverage import COVERED
+from audit.store.ledger import entries, log_scan
+from audit.store.ledger.coverage import COVERED, RUN_STATE, Covered
+from audit.store.ledger.entries import STATE
+from audit.store.ledger.log_scan import Scan
 from audit.store.sums import sums
-from audit.store.tables.content import CONTENT, FINDING
+from audit.store.tables.content import CONTENT, FINDING, ErasureRow
 from audit.store.tables.runs import APPEND_ONLY, ERASABLE, RunRow
 from audit.store.writing import integrity
 
@@ -50,6 +56,86 @@ SELECT tgname, pg_get_triggerdef(pg_trigger.oid), tgenabled, prosrc
 FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid
 WHERE NOT tgisinternal AND relnamespace = CAST(current_schema() AS regnamespace)
 """
+EDITED = "the row was edited after it was logged"
+DELETED = "the row was deleted after it was logged"
+UNLOGGED = "no entry of the log covers it: it was inserted past the log, or the end of the log was cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Damage with the entry that shows it; the log's size if none does."""
+
+    seq: int
+    violation: IntegrityViolation
+
+
+def log_damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
+    """Every difference between the rows and their entries, and every entry that does not fit, first entry first."""
+    result = [
+        Damaged(problem.seq, IntegrityViolation(f"log entry {problem.seq}", problem.message))
+        for problem in scanned.problems
+    ]
+    for kind, covered in COVERED.items():
+        result.extend(_differences(session, kind, covered, scanned))
+    result.extend(_changed_states(session, scanned))
+    # rows without an entry come last
+    yield from (item.violation for item in sorted(result, key=lambda item: item.seq))
+
+
+def _differences(session: Session, kind: str, covered: Covered, scanned: Scan) -> Iterator[Damaged]:
+    logged = dict(scanned.logged.get(kind, {}))
+    erased, leaves = _erased(session, kind), scanned.leaves
+    for rows in entries.batches(session, covered, kind):
+        for ref, data in zip(rows.refs, rows.data, strict=True):
+            seq = logged.pop(ref, None)
+            if seq is None:
+                yield Damaged(scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED))
+            elif leaves[seq] != leaf_hash(data):
+                yield _damaged(kind, ref, seq, EDITED)
+    for ref, seq in logged.items():
+        if ref not in erased:
+            yield _damaged(kind, ref, seq, DELETED)
+
+
+def _erased(session: Session, kind: str) -> frozenset[str]:
+    """Keys of the rows that an erasure names, which may be missing."""
+    named = {"token_trace": (ErasureRow.request_id, CONTENT), "finding": (ErasureRow.check_result_id, FINDING)}
+    if kind not in named:
+        return frozenset()
+    key, what = named[kind]
+    return frozenset(str(item) for item in session.scalars(select(key).where(ErasureRow.what == what)))
+
+
+def _changed_states(session: Session, scanned: Scan) -> Iterator[Damaged]:
+    logged = scanned.logged.get(STATE, {})
+    for row in entries.rows(session, RUN_STATE, STATE):
+        seq = logged.get(row.ref)
+        if seq is not None and scanned.leaves[seq] != leaf_hash(row.data):
+            changes = _changes(scanned.texts.get(seq), row.data)
+            yield _damaged("run", row.ref, seq, f"its state was edited: {changes}")
+        elif seq is None and row.ref in scanned.logged.get("run", {}):
+            yield Damaged(scanned.size, IntegrityViolation(f"run {row.ref}", "no entry of the log holds its state"))
+
+
+def _damaged(kind: str, ref: str, seq: int, message: str) -> Damaged:
+    return Damaged(seq, IntegrityViolation(f"log entry {seq}: {kind} {ref}", message))
+
+
+def _changes(logged: str | None, stored: bytes) -> str:
+    """The columns that differ, with both values."""
+    try:
+        before = json.loads(logged or "[]")
+    except ValueError:
+        return "its entry is damaged"
+    after: list[Any] = json.loads(stored)
+    names = ("", *RUN_STATE.columns)
+    width = len(names)
+    pairs = zip(names, _padded(before, width), _padded(after, width), strict=True)
+    return ", ".join(f"{name} was {old!r}, is {new!r}" for name, old, new in pairs if old != new)
+
+
+def _padded(values: list[Any], width: int) -> list[Any]:
+    return [*values, *[None] * (width - len(values))][:width]
 
 
 def damaged_guards(session: Session) -> Iterator[IntegrityViolation]:
@@ -70,7 +156,7 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     yield from damaged_guards(session)
     if session.get_bind().dialect.name == "sqlite":
         yield from _sqlite_damage(session)
-    yield from log_check.damage(session, log_scan.scan(session))
+    yield from log_damage(session, log_scan.scan(session))
     yield from sums.astray(session)
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
     for run in session.scalars(query.order_by(RunRow.id)):

@@ -24,6 +24,7 @@ from audit.store.base.transactions import reads, writes
 from audit.store.base.values import IntegrityViolation, NewCheck, RequestKey, RunStatus, SituationCount
 from audit.store.ledger import log, notes, proof
 from audit.store.ledger.notes import TreeHead
+from audit.store.migrate import damaged_views
 from audit.store.reading import arm_reader, outcomes, reader
 from audit.store.reading.attestations import Attestations
 from audit.store.reading.attestations import add_decision as record_decision
@@ -31,8 +32,7 @@ from audit.store.reading.figures import Figures
 from audit.store.reading.watches import Watches
 from audit.store.sums import drafts
 from audit.store.tables import foreign_values
-from audit.store.tables.lookup import find_run
-from audit.store.views import damaged_views
+from audit.store.tables.runs import find_run
 from audit.store.writing import contents, erasure, integrity, request_writer, writer
 from audit.store.writing.contents import WithheldContent, withholds
 from audit.store.writing.erasure import ErasurePlan

@@ -24,8 +24,7 @@ from audit.store.bundle.inclusion import BundleInclusion, compared
 from audit.store.bundle.tables import RUN, Row, decoded, travelling
 from audit.store.ledger import log
 from audit.store.store import Store
-from audit.store.tables.lookup import find_run
-from audit.store.tables.runs import REVISION, Base
+from audit.store.tables.runs import REVISION, Base, find_run
 from engine.record.envelope import MAGIC
 
 PIECE: Final = 100

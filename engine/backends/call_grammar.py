@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.core.structural_tag import Tag, TagGrammar
-from engine.core.structured import DEFAULT_LIBRARY, ConstraintKind, ConstraintSpec, tag_spec
+from engine.core.structured import DEFAULT_LIBRARY, ConstraintKind, ConstraintSpec, Tag, TagGrammar, tag_spec
 from engine.core.types import Request, ToolOffer
 from engine.record.tool_calls import FIELD, ParsedCall, ResponseTemplate, parse_calls
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import Generation, Request
 from engine.record.effective import Effective
 
@@ -21,6 +22,33 @@ if TYPE_CHECKING:
     from engine.record.tool_calls import ResponseTemplate
     from engine.record.trace import Trace
     from engine.sampling.stopping import Decode
+
+
+def require_prompt(request: Request, vocabulary: int) -> None:
+    """Refuse a prompt that names a token which the target does not have.
+
+    Raises:
+        InvalidRequest: it does.
+    """
+    wrong = [token for token in request.prompt if not 0 <= token < vocabulary]
+    if wrong:
+        raise InvalidRequest(
+            f"request {request.id}: the prompt names token {wrong[0]}, but ids end at {vocabulary - 1}"
+        )
+
+
+def require_length(request: Request, most: int, limit: str = "the target's context") -> None:
+    """Refuse a request whose prompt and answer together could be longer than the `limit`.
+
+    Raises:
+        CapacityError: they could.
+    """
+    prompt, new = len(request.prompt), request.sampling.max_new_tokens
+    if prompt + new > most:
+        raise CapacityError(
+            f"request {request.id}: prompt of {prompt} tokens and max_new_tokens {new} exceed {limit} of {most}; "
+            "shorten the prompt or lower max_new_tokens"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The interface of a grammar library: a vocabulary in bytes, a compiled grammar, a matcher of one request.
 
-A library judges bytes only. Which tokens end an answer is the request's business (`engine.constraints.prefix`), so
+A library judges bytes only. Which tokens end an answer is the request's business (`engine.constraints.compiled`), so
 both libraries get the same tokens and no end token.
 """
 

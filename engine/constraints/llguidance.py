@@ -18,8 +18,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from engine.constraints.interface import CompiledGrammar, TokenSpelling, choice_in_lark
 from engine.core.errors import InvalidRequest, ModelError
-from engine.core.structural_tag import Tag, TagGrammar, read_tags
-from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.structured import ConstraintKind, ConstraintSpec, Tag, TagGrammar, read_tags
 from engine.core.types import Mask
 
 

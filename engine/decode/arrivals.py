@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.core.types import FinishReason, Generation, Proposal, Request, StepOutcome
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 
 
 @dataclass(frozen=True, slots=True)

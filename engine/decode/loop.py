@@ -2,6 +2,10 @@
 
 Batch-first: requests join and leave between steps, each row accepts as many tokens as it can, and a row's random
 numbers depend only on its request.
+
+The second account of a finished answer's masks stands apart from those that decided its tokens: a fresh constraint
+reads the emitted tokens once, from first to last, so nothing is rolled back and no state can be that of a rejected
+token or of another row. It shares the library and the compiled grammar with decoding, hence their faults.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from engine.core.types import (
     Proposal,
     RecordLevel,
     Request,
+    SamplingParams,
     StepOutcome,
     StepRecord,
     Timing,
@@ -31,22 +36,44 @@ from engine.core.types import (
 from engine.decode.arrivals import Arrivals, CommittedStep, ListedRequests, Withdrawal
 from engine.decode.batch_facts import BatchPlace, UnlikeRounds
 from engine.decode.call_reader import is_read, offer_facts
-from engine.decode.constrained import account_of_masks
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
-from engine.models.interface import Forward, SlotCache, TargetModel, WantedOutputs, chain_placement, to_numpy
-from engine.models.placement import Placed, place
+from engine.models.interface import (
+    Forward,
+    Placed,
+    SlotCache,
+    TargetModel,
+    WantedOutputs,
+    chain_placement,
+    place,
+    to_numpy,
+)
 from engine.proposers.interface import NOTHING_READ, Context, Proposer, TargetOutputs, require_fits
+from engine.record.facts import CONSTRAINT
 from engine.record.recorder import Recorder
+from engine.record.rows.row_digests import second_masks
 from engine.record.tool_calls import ResponseTemplate
 from engine.record.trace import TraceHeader
 from engine.record.writer import RecordWriter
 from engine.sampling.stopping import Decode, StopRule
-from engine.sampling.target_rows import MaskOf, TargetRows
+from engine.sampling.transforms import MaskOf, TargetRows
 from engine.stream.fresh_reading import has_model, read_afresh
 from engine.stream.holding import whole
 from engine.stream.text_stream import StreamRules, stream_facts
 from engine.verify.interface import Verifier
+
+
+def account_of_masks(
+    grammars: Grammars, sampling: SamplingParams, tokens: Sequence[int], decode: Decode
+) -> Mapping[str, Any]:
+    """The facts of an answer under a grammar: the library, its masks, and the text before an end token."""
+    spec, masks = sampling.structured, grammars.constraint(sampling)
+    assert spec is not None
+    assert masks is not None
+    rows = np.stack([masks(tokens[:at]) for at in range(len(tokens))])
+    again = second_masks(rows, tokens, (*grammars.eos_ids, *sampling.stop_token_ids))
+    text = decode(tokens[:-1] if again["whole"] else tokens)
+    return {CONSTRAINT: {**grammars.facts(spec), **again, "text": text}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from engine.proposers.interface import Context, Proposer, WrappedProposer
 from engine.record.trace import PARTED, StepView, Trace, decode, encode, steps_of
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 from engine.verify.interface import VerifierFacts
 
 NAN = float("nan")

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from engine.core.trees import ROOT
 from engine.core.types import DraftRule, Floats, Proposal, QKind, Tree
 from engine.proposers.confidence import largest_q, unsure
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.sampling.draw import DraftContext, Draw, DrawRule, Siblings, SiblingSpec, draw, draw_siblings
 from engine.sampling.rng import Randomness
 from engine.sampling.transforms import truncate

@@ -13,7 +13,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import STOP_BEGINS, TraceHeader
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
-from engine.sampling.target_rows import MaskOf
+from engine.sampling.transforms import MaskOf
 from engine.stream.text_stream import TextStream
 
 

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from engine.core.types import Request, SamplingParams, StepRecord, Tree
 from engine.decode.call_reader import CallReader
-from engine.models.interface import SlotCache, TargetModel
-from engine.models.placement import keep_path
+from engine.models.interface import SlotCache, TargetModel, keep_path
 from engine.proposers.interface import Proposer
 from engine.record.tool_calls import ResponseTemplate
 from engine.sampling.draw import DrawRule, SiblingRule, draw, draw_siblings
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import Decode, StopRule
-from engine.sampling.target_rows import MaskOf, TargetRows
+from engine.sampling.transforms import MaskOf, TargetRows
 from engine.stream.text_stream import StreamRules, TextStream
 from engine.verify.interface import Verifier
 
@@ -35,7 +34,7 @@ StreamOf = Callable[[StreamRules, StopRule], TextStream]
 """The arguments of `TextStream` -> the text of one request."""
 KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
 """(cache, row, committed tokens before the step, accepted nodes): the signature of
-`engine.models.placement.keep_path`.
+`engine.models.interface.keep_path`.
 """
 WrapMasks = Callable[[Request, MaskOf], MaskOf]
 """A request and its grammar -> the masks in effect, on drafts and target rows alike."""

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from engine.core.types import Emitted, Examined, Floats, Proposal, Role, StepOutcome
 from engine.faults.interface import ChangeParts
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import inverse_cdf
+from engine.sampling.transforms import TargetRows, inverse_cdf
 from engine.verify.chain import recover, residual
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import q_of
+from engine.verify.interface import VerifierFacts, q_of
 
 
 @dataclass(frozen=True, slots=True)

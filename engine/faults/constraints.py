@@ -17,7 +17,7 @@ from engine.core.types import Mask, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults.interface import VOCABULARY, Fault, Scenario, Situation, Suits
 from engine.faults.wrappers import WrappedRows, with_rows
-from engine.sampling.target_rows import MaskOf, TargetRows
+from engine.sampling.transforms import MaskOf, TargetRows
 
 WORDS: Final = ConstraintSpec(ConstraintKind.REGEX, r"[a-m]{2,5}( [a-m]{2,5}){3,9}[.!?]")
 SENTENCES: Final = Scenario(

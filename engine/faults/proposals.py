@@ -13,7 +13,7 @@ from engine.faults.interface import ANY_ARM, CHAIN_SHAPED, Fault, Scenario, Suit
 from engine.faults.wrappers import ChangeProposals, shortened, with_proposals, with_proposer
 from engine.proposers.interface import Context
 from engine.sampling.draw import DraftContext, Draw
-from engine.verify.matching import q_of
+from engine.verify.interface import q_of
 
 LEAST_OWN_Q: Final = 0.2
 LEAST_NEXT_Q: Final = 0.25

@@ -9,7 +9,7 @@ from engine.core.types import Proposal, Protocol, StepOutcome
 from engine.decode.seams import EngineParts
 from engine.faults.interface import CHAIN_ONLY, Fault
 from engine.sampling.rng import Randomness
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 from engine.verify.interface import Verifier, VerifierFacts
 
 

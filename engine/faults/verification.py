@@ -14,10 +14,8 @@ from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, Samplin
 from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, positive_part, replace_token, with_walk
 from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Scenario, Suits
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import inverse_cdf, softmax
-from engine.verify.interface import Verifier, VerifierFacts
-from engine.verify.matching import match
+from engine.sampling.transforms import TargetRows, inverse_cdf, softmax
+from engine.verify.interface import Verifier, VerifierFacts, match
 
 REPEATED_SHARE: Final = 0.05
 """The share of bonus tokens that `BONUS_REPEATS_TOKEN` replaces."""
@@ -94,8 +92,6 @@ FIRST_DRAFT_UNVERIFIED = Fault(
     situation="rejected_first",
 )
 """The first drafted token of a step is kept untested: verification begins one position too late."""
-
-
 LAST_DRAFT_UNVERIFIED = Fault(
     "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
     with_walk(partial(ChainWalk, accept=lambda trial: trial.node == len(trial.proposal.tree) - 1 or accepts(trial))),
@@ -231,8 +227,6 @@ REJECTED_TOKEN_LEAKS = Fault(
 
 The output contains a token that the target did not choose; every later token is right for the text that it follows.
 """
-
-
 RESIDUAL_WITH_EPSILON = Fault(
     "vectorch-ai/ScaleLLM#202",
     with_walk(partial(ChainWalk, left=lambda trial: positive_part(trial) + RESIDUAL_EPSILON)),
@@ -313,8 +307,6 @@ BONUS_NOT_WARPED = Fault(
     situation="bonus_token",
 )
 """The bonus token is drawn from the bare softmax of the target, without temperature and truncation."""
-
-
 BONUS_DROPPED = Fault(
     "ohdearquant/lattice#509",
     with_walk(partial(ChainWalk, last=lambda ending: () if len(ending.proposal.tree) else bonus(ending))),

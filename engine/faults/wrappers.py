@@ -17,8 +17,7 @@ from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import ChangeParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.interface import Context, Proposer, WrappedProposer
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import TransformedRow, transform
+from engine.sampling.transforms import TargetRows, TransformedRow, transform
 
 ChangeLogits = Callable[[Tensor, Placement], Tensor]
 """([B, T, V] logits of a verification step, placement of its tokens) -> the logits for the verifier, a new tensor."""

@@ -14,8 +14,7 @@ from engine.proposers.options import token_cost
 
 if TYPE_CHECKING:
     # names and options are read without torch, which these import
-    from engine.proposers.interface import Proposer
-    from engine.proposers.parts import ProposerParts
+    from engine.proposers.interface import Proposer, ProposerParts
 
 REGISTRY: Final = PROPOSERS
 

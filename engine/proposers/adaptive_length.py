@@ -23,8 +23,7 @@ from typing import Final
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, StepOutcome
-from engine.proposers.interface import Context, Proposer
-from engine.proposers.parts import SharedMemory, memory_of
+from engine.proposers.interface import Context, Proposer, SharedMemory, memory_of
 from engine.record.cost import best_gamma
 
 IMAGINED_KEPT: Final = 1.4

@@ -1,4 +1,4 @@
-"""The interface of a proposer: `start`, `propose`, `observe`, `finish`, and declared facts.
+"""The interface of a proposer: `start`, `propose`, `observe`, `finish`, declared facts; and the parts of one.
 
 Calls are batch-first: one `propose` serves every active row, so that a drafting
 model runs once per drafted position and not once per request.
@@ -15,11 +15,14 @@ from torch import Tensor
 from engine.core.errors import InvalidRequest
 from engine.core.steady import SteadyDrafts as SteadyDrafts
 from engine.core.trees import require_valid
-from engine.core.types import Proposal, QKind, Request, StepOutcome
+from engine.core.types import DraftRule, Proposal, QKind, Request, StepOutcome
 from engine.core.versions import DraftVersion
-from engine.sampling.draw import DraftContext
+from engine.heads.checkpoint import HeadCheckpoint
+from engine.models.interface import SlotCache, TargetModel
+from engine.proposers.confidence import EndRule, unsure
+from engine.sampling.draw import DraftContext, DrawRule, SiblingRule, draw_siblings
 from engine.sampling.rng import Randomness
-from engine.sampling.target_rows import MaskOf
+from engine.sampling.transforms import MaskOf
 
 Shape = Literal["chain", "tree"]
 
@@ -185,3 +188,61 @@ class PlainProposer(StatelessProposer):
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Empty proposals."""
         return [Proposal() for _ in contexts]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSide:
+    """The target and the loop's cache, for proposers that draft with the target itself.
+
+    Columns after the committed tokens are scratch: the target's forward overwrites all that a proposer writes there.
+    """
+
+    model: TargetModel
+    cache: SlotCache
+
+
+class SharedMemory(Protocol):
+    """The state that a proposer with state `shared` carries between requests, apart from the proposer itself."""
+
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of all that drafts depend on."""
+
+    def reset(self) -> None:
+        """Forget finished requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerParts:
+    """`rows` and `capacity` size the caches; `rule` is the draft rule that the verifier requires.
+
+    `draft` is the first of the arm's draft models, `others` are the rest.
+    """
+
+    rows: int
+    capacity: int
+    rule: DraftRule
+    draw: DrawRule
+    eos_ids: tuple[int, ...]
+    draft: TargetModel | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[TargetModel, ...] = ()
+    target: TargetSide | None = None
+    head: HeadCheckpoint | None = None
+    """A trained head, for families that draft with the target's hidden states."""
+    gamma: int = 0
+    """Most nodes per step that the arm requests; 0 if unspecified."""
+    memory: SharedMemory | None = None
+    """The state that earlier proposers of the arm carried over; None if there is none."""
+    draw_siblings: SiblingRule = draw_siblings
+    unsure: EndRule = unsure
+
+    @property
+    def drafts(self) -> tuple[TargetModel, ...]:
+        """All draft models, in the arm's order."""
+        return (self.draft, *self.others) if self.draft is not None else self.others
+
+
+def memory_of(proposer: Proposer) -> SharedMemory | None:
+    """The state that a proposer carries over to the arm's next one; None if stateless."""
+    memory: SharedMemory | None = getattr(proposer, "memory", None)
+    return memory

@@ -20,9 +20,15 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.interface import Context, ProposerFacts, StatelessProposer, SteadyDrafts
+from engine.proposers.interface import (
+    Context,
+    ProposerFacts,
+    ProposerParts,
+    StatelessProposer,
+    SteadyDrafts,
+    TargetSide,
+)
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts, TargetSide
 
 
 class SelfDraftProposer(StatelessProposer):

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from engine.core.types import DraftRule, Floats, Mask, QKind, SamplingParams
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import MaskOf
-from engine.sampling.transforms import TransformedRow, gumbel_argmax, inverse_cdf, transform
+from engine.sampling.transforms import MaskOf, TransformedRow, gumbel_argmax, inverse_cdf, transform
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,13 @@ from transformers.utils import logging
 
 from engine.core.errors import EngineError, ModelError
 from engine.core.registry import HEAD_TRAINERS, resolve
-from engine.train import corpus, recipe, trainer, user_data
-from engine.train.card import PAIRS, write_cards
+from engine.train import corpus, recipe, trainer
+from engine.train.card import PAIRS, TRAININGS, write_cards, write_exit_card, write_head_card
 from engine.train.chat import write_response_template
 from engine.train.guard import make_guard
 from engine.train.heads.early_exit import train_early_exit
-from engine.train.heads.head_card import TRAININGS, write_exit_card, write_head_card
-from engine.train.heads.head_layer import load_teacher, open_target, teacher_of
-from engine.train.heads.head_stage import HeadStage
-from engine.train.own_draft import train_draft
+from engine.train.heads.head_layer import HeadStage, load_teacher, open_target, teacher_of
+from engine.train.own_draft import load_text, train_draft
 from engine.train.prompts import write_prompts
 from engine.train.trainer import CHECKPOINT, training_folder
 
@@ -124,7 +122,7 @@ def make_own(name: str, arguments: argparse.Namespace) -> None:
     if used and not (training_folder(out) / CHECKPOINT).is_file():
         raise ModelError(f"{out}: not an empty folder, and no training of ours is beside it; choose another")
     target = open_target(arguments.target)
-    text = user_data.load_text(arguments.data, target)
+    text = load_text(arguments.data, target)
     stage = HeadStage(teacher_of(target), text.corpus(), out, say, minutes)
     if name != DRAFT:
         train_head(name, stage)

@@ -1,14 +1,19 @@
-"""A draft for the user's own target: some of its layers, distilled from it within a time.
+"""A draft for the user's own target: some of its layers, distilled from it within a time; and the user's text.
 
 The draft learns the target's distribution after every token that the target wrote (Hinton et al. 1503.02531), on the
 target's own answers where there are some (DistillSpec, 2310.08461). Embedding and output matrix stay the target's. The
 target reads every text once: its last states are kept in memory.
+
+Text is a file of one JSON object per line: {"text": ...}; {"messages": [...]}, which goes through the target's chat
+template; or a recorded request, as `audit query texts --format jsonl` writes it.
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,12 +24,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from engine.core.errors import ModelError
+from engine.models.files.folder import ModelFolder
+from engine.models.loading import load_tokenizer
 from engine.train import trainer
-from engine.train.heads.head_layer import Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.corpus import Corpus
+from engine.train.heads.head_layer import HeadStage, Teacher
 from engine.train.passes import PositionLogits
 from engine.train.recipe import OWN_DRAFT
-from engine.train.user_data import OwnText, TokenText
 
 PIECE: Final = 256
 """Most tokens that are read at once: the logits of a batch of pieces must fit into memory."""
@@ -33,6 +39,87 @@ MEASURED: Final = 1024
 DRAWN: Final = 2048
 """Tokens of a large vocabulary that each step draws beside those of the texts."""
 ACCEPTANCE: Final = "acceptance"
+HELD_OUT = 20
+"""Of this many texts one is held out for measuring; requests with one prompt are one text."""
+MIXTURE = 4096
+"""Fewest training tokens: a window must fit, and a step should not see the same one twice."""
+NOT_EMITTED = "RN"
+"""The letters of drafted tokens that a recorded request did not keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A text's tokens; `answer` is the first that the target wrote, or 1 if it wrote none."""
+
+    tokens: tuple[int, ...]
+    answer: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """The texts of a user: those to train on, and those held out."""
+
+    kept: tuple[TokenText, ...]
+    held: tuple[TokenText, ...]
+
+    def corpus(self) -> Corpus:
+        """All texts one after another; one domain, because the bundled family's two streams are the same here."""
+        kept, held = (np.concatenate([text.tokens for text in part]) for part in (self.kept, self.held))
+        return Corpus(code=kept, dialogue=kept, held_out={"held_out": held})
+
+
+def load_text(file: Path, target: ModelFolder) -> OwnText:
+    """The file's texts as tokens of the target; each ends with its end token, but for a recorded answer.
+
+    Raises:
+        ModelError: an invalid line, or too little text; names file and line.
+    """
+    tokenizer = load_tokenizer(target)
+    if tokenizer is None:
+        raise ModelError(f"{target.name()}: no tokenizer; add tokenizer.json")
+    vocabulary = target.config["vocab_size"]
+    texts: dict[tuple[int, ...], dict[TokenText, None]] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            text = _document(line, f"{file}:{number}", tokenizer)
+            if max(text.tokens, default=0) >= vocabulary:
+                raise ModelError(f"{file}:{number}: another model's; the target has only {vocabulary} tokens")
+            if text.answer < len(text.tokens):
+                texts.setdefault(text.tokens[: text.answer] if text.answer > 1 else text.tokens, {})[text] = None
+    parts: Sequence[list[TokenText]] = ([], [])
+    for number, same in enumerate(texts.values()):
+        parts[number % HELD_OUT == 0].extend(same)
+    count = sum(len(text.tokens) for text in parts[0])
+    if count < MIXTURE:
+        raise ModelError(
+            f"{file}: {count} tokens to train on are too few, besides every {HELD_OUT}th text, which is held out; "
+            f"give at least {MIXTURE}: more texts, or more samples and prompts in the suite whose requests these are"
+        )
+    return OwnText(tuple(parts[0]), tuple(parts[1]))
+
+
+def _document(line: str, where: str, tokenizer: Any) -> TokenText:
+    try:
+        match json.loads(line):
+            case {"text": str(text)}:
+                pass
+            case {"messages": list(messages)}:
+                text = tokenizer.apply_chat_template(messages, tokenize=False)
+            case {"prompt_ids": str(prompt), "token": str(steps), "role": str(roles)}:
+                tokens = json.loads(prompt)
+                return TokenText((*tokens, *emitted(json.loads(steps), json.loads(roles))), max(1, len(tokens)))
+            case _:
+                raise ValueError('an object with "text", "messages" or the columns of `audit query texts` is wanted')
+    except Exception as error:  # templates raise anything
+        raise ModelError(f"{where}: not a text ({' '.join(str(error).split())})") from error
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return TokenText((*tokenizer(text, add_special_tokens=False)["input_ids"], *end))
+
+
+def emitted(steps: Sequence[Sequence[int]], roles: Sequence[str]) -> Iterator[int]:
+    """The tokens that a recorded request kept, by step its tokens and a letter for each."""
+    for step, letters in zip(steps, roles, strict=True):
+        yield from (token for token, letter in zip(step, letters, strict=True) if letter not in NOT_EMITTED)
 
 
 def pieces(texts: Iterable[TokenText], longest: int) -> list[TokenText]:

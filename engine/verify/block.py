@@ -14,10 +14,8 @@ import numpy as np
 
 from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import inverse_cdf, one_hot
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import last_role, q_of, require_q
+from engine.sampling.transforms import TargetRows, inverse_cdf, one_hot
+from engine.verify.interface import VerifierFacts, last_role, q_of, require_q
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,8 @@ import numpy as np
 
 from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import inverse_cdf
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import q_of, require_q
+from engine.sampling.transforms import TargetRows, inverse_cdf
+from engine.verify.interface import VerifierFacts, q_of, require_q
 
 
 class ChainVerifier:

@@ -6,9 +6,8 @@ temperature above 0.
 
 from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
 from engine.sampling.rng import Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import match
+from engine.sampling.transforms import TargetRows
+from engine.verify.interface import VerifierFacts, match
 
 
 class GreedyVerifier:

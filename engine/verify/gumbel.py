@@ -8,10 +8,8 @@ with such a draft, because the emitted law would then differ from p.
 
 from engine.core.types import DraftRule, Proposal, Protocol, StepOutcome
 from engine.sampling.rng import Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import gumbel_argmax
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import match
+from engine.sampling.transforms import TargetRows, gumbel_argmax
+from engine.verify.interface import VerifierFacts, match
 
 
 class GumbelVerifier:

@@ -17,11 +17,9 @@ from engine.core.errors import InvalidRequest
 from engine.core.trees import ROOT, children, depths, is_chain, path
 from engine.core.types import DraftRule, Emitted, Examined, Floats, Proposal, Protocol, QKind, Role, StepOutcome
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import inverse_cdf
+from engine.sampling.transforms import TargetRows, inverse_cdf
 from engine.verify.chain import residual
-from engine.verify.interface import VerifierFacts
-from engine.verify.matching import last_role, q_of
+from engine.verify.interface import VerifierFacts, last_role, q_of
 
 
 class TypicalVerifier:

@@ -14,7 +14,7 @@ from audit.selftest.run_arm import gather
 from audit.suite.loader import load_suite
 from engine.core.registry import FAULTS
 from engine.faults.interface import Fault
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 from tests.audit.invoke import invoke
 
 ARM = {"proposer": {"kind": "draft_model", "model": "draft", "gamma": 3}}

@@ -22,8 +22,7 @@ from engine.models.files.folder import open_folder
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
 from engine.models.loading import DTYPES
 from engine.models.numerics import DRAFTING
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import PlainProposer, ProposerParts
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
 

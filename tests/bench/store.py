@@ -30,7 +30,7 @@ from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.files.folder import bundled_folder
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.record.effective import Effective
 from engine.sampling.draw import draw
 from tests.bench.setting import TEMPLATED, Setting, bundled_pair, lean_pair, requests_of

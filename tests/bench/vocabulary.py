@@ -26,7 +26,7 @@ from audit.sweep.sweep import interleaved
 from engine import proposers, verify
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.record.columns import KEPT, empty
 from engine.record.effective import Effective
 from engine.record.rows.kept_rows import PLACE_BYTES, share_of

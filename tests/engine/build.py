@@ -12,8 +12,7 @@ from engine.core.types import Generation, Protocol, RecordLevel, Request, Sampli
 from engine.decode.loop import Loop, LoopOptions
 from engine.decode.redraws import Redraws
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.proposers.interface import PlainProposer, Proposer
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import PlainProposer, Proposer, ProposerParts, TargetSide
 from engine.record.trace import Trace, decode
 from engine.sampling.draw import SiblingRule, draw, draw_siblings
 from engine.sampling.rng import stream_of

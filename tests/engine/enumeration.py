@@ -101,7 +101,7 @@ def enumerate_decisions(monkeypatch) -> Branches:
     # under any coupling the draft is some token with q > 0: all of them are tried
     monkeypatch.setattr("engine.sampling.draw.gumbel_argmax", lambda q, noise: found.choose(q))
     remembered = remembering(sampling.transform)
-    for module in ("engine.sampling.target_rows", drafting.__name__):
+    for module in ("engine.sampling.transforms", drafting.__name__):
         monkeypatch.setattr(f"{module}.transform", remembered)
     return found
 

@@ -11,8 +11,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
 from engine.models.numerics.interface import Invariance
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import PlainProposer, ProposerParts, TargetSide
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of

@@ -5,8 +5,7 @@ from dataclasses import replace
 from engine import proposers, verify
 from engine.core.types import DraftRule, Protocol, Request, SamplingParams
 from engine.models.interface import WantedOutputs, chain_placement
-from engine.proposers.interface import Context, TargetOutputs
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import Context, ProposerParts, TargetOutputs, TargetSide
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness
 from tests.engine.build import requests

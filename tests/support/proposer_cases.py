@@ -7,7 +7,7 @@ from engine import proposers, verify
 from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule, Protocol, QKind, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import ProposerParts, TargetSide
 from engine.sampling.draw import draw
 from tests.engine.build import Setup, requests, target_script
 from tests.engine.heads import tiny

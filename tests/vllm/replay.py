@@ -6,7 +6,7 @@ from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import read_config
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.proposers.trained.fitted_head import fitted_head
 from engine.proposers.trained.medusa import MedusaHeads

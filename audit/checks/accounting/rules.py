@@ -1,11 +1,10 @@
 """Rules that a request's tokens, text and numbers must obey whatever the random numbers were.
 
-They complement the rules of the record's structure (`audit.evidence.structure`) and of lengths
-(`audit.checks.accounting.rules`): ends and masks that the tokens alone show, and recorded probabilities that contradict
-each other or are out of range. `audit.checks.accounting.columns` first selects suspect numbers from whole columns; the
-rules here examine only those.
-
-The number of drafted tokens per step against the arm's declaration.
+They complement the rules of the record's structure (`audit.evidence.structure`): ends and masks that the tokens alone
+show, recorded probabilities that contradict each other or are out of range, and the number of drafted tokens per step
+against the arm's declaration. Suspect numbers are selected from whole columns first, and the rules examine only those.
+The selection holds every number that breaks a rule. Where the rule takes a logarithm or a sum, whose last bits depend
+on the order of operations, it also holds numbers close to the limit.
 
 No step drafts more than gamma. Where the proposer declares steady drafts (`engine.core.steady.SteadyDrafts`), every
 step drafts as many tokens as gamma, the proposer's limit and the end of the request allow: the last token of a request
@@ -17,11 +16,11 @@ state yet.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from audit.checks.accounting.columns import strange_drafts, strange_numbers, strange_tops
 from audit.evidence.decisions import deciding_row, steps_by_token
 from audit.evidence.records import RequestRecord
 from audit.evidence.structure import Violation
@@ -33,6 +32,62 @@ from engine.record.columns import entries_before, numbered
 from engine.record.effective import Effective
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp
+
+CLOSE: Final = TOLERANCE / 2
+"""Far above rounding, and within the rules' tolerance."""
+Flags = NDArray[np.bool_]
+
+
+def strange_numbers(trace: Trace, *, ours: bool = True) -> Flags:
+    """[E] true where p, log-probability or margin may be impossible; a p that is not `ours` may be unknown."""
+    p, logprob, margin = trace.p, trace.logprob, trace.margin
+    wrong = ~(_probable(p) | (np.isnan(p) & (not ours))) | np.isnan(logprob) | (logprob > TOLERANCE) | ~(margin >= 0)
+    if trace.header.lossless:
+        wrong |= (p == 0) | np.isneginf(logprob)
+    if trace.header.sampling.plain_scores:
+        wrong |= logprob > -np.log1p(np.exp(-np.maximum(margin, 0.0))) + CLOSE
+    return np.asarray(wrong)
+
+
+def strange_drafts(trace: Trace, *, ours: bool = True) -> Flags:
+    """[X] true where p or q of an examined token is no probability; q may be unknown, and p if it is not `ours`."""
+    p, q = trace.examined_p, trace.examined_q
+    return np.asarray(~(_probable(p) | (np.isnan(p) & (not ours))) | ~(_probable(q) | np.isnan(q)))
+
+
+def strange_tops(trace: Trace) -> Flags:
+    """[E] true where the largest scores may contradict each other or the emitted token."""
+    scores, token = trace.top_score, trace.token
+    # NaN scores break the order, so such a row is suspect whatever its sums are
+    with np.errstate(invalid="ignore"):
+        scaled = scores / (trace.header.sampling.temperature or 1.0)
+        logs = scaled - trace.top_lse[:, None]
+        rising = ~np.all(scores[:, 1:] <= scores[:, :-1], axis=1)
+        ids = np.sort(trace.top_id, axis=1)
+        wrong = rising | np.any(ids[:, 1:] == ids[:, :-1], axis=1) | ~(trace.top_lse >= scaled[:, 0] - TOLERANCE)
+        if trace.header.lossless:
+            result = trace.top_id == token[:, None]
+            rank = np.where(result.any(axis=1), result.argmax(axis=1), scores.shape[1])
+            wrong |= _may_be_outside(trace, rank, np.asarray(logs))
+    return np.asarray(wrong)
+
+
+def _may_be_outside(trace: Trace, rank: NDArray[np.int64], logs: Floats) -> Flags:
+    """[E] true where the token may lie outside the truncated set; `rank` is its index in the K `logs`, or K."""
+    sampling, kept = trace.header.sampling, logs.shape[1]
+    if sampling.greedy:
+        return np.asarray(rank > 0)
+    rows = np.arange(len(rank))
+    own = logs[rows, np.minimum(rank, kept - 1)]
+    wrong = (rank < kept) & (trace.p < np.exp(own) - CLOSE)
+    if 0 < sampling.top_k <= kept:
+        wrong |= own < logs[:, sampling.top_k - 1] - CLOSE
+    if sampling.min_p:
+        wrong |= own < logs[:, 0] + math.log(sampling.min_p) - CLOSE
+    if sampling.top_p < 1:
+        before = np.concatenate([np.zeros((len(rank), 1)), np.cumsum(np.exp(logs), axis=1)], axis=1)
+        wrong |= before[rows, rank] > sampling.top_p + CLOSE
+    return np.asarray(wrong)
 
 
 def text_faults(request: RequestRecord) -> Iterator[Violation]:
@@ -96,8 +151,9 @@ def _emitted_faults(trace: Trace, at: int, ours: bool) -> Iterator[str]:
         yield f"log-probability {logprob:.10g} is more than a lead of {margin:.6g} allows"
 
 
-def _probable(value: float) -> bool:
-    return 0.0 <= value <= 1.0 + TOLERANCE
+def _probable(values: ArrayLike) -> Flags:
+    numbers = np.asarray(values)
+    return np.asarray((numbers >= 0.0) & (numbers <= 1.0 + TOLERANCE))
 
 
 def top_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:

@@ -5,8 +5,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import ByRequest, Check, excuse, not_run, run_or_fault
-from audit.checks.base.unreadable import UNJUDGED, broken, with_unreadable
+from audit.checks.base.interface import (
+    UNJUDGED,
+    ByRequest,
+    Check,
+    broken,
+    excuse,
+    not_run,
+    run_or_fault,
+    with_unreadable,
+)
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.base.interface import Check, Design
-from audit.checks.honoured.causes import cause
-from audit.checks.honoured.rows import TokenComparison, compared_rows
+from audit.checks.honoured.causes import TokenComparison, cause, compared_rows
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict

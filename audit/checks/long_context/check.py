@@ -19,8 +19,20 @@ from typing import Any, Final
 import numpy as np
 
 from audit.checks.base.interface import Check, Design, examine_all
-from audit.checks.long_context.buckets import Bucket, buckets_up_to, contexts_of, longest, maximum_of
-from audit.checks.long_context.measures import Kind, Measure, acceptance, all_greedy, equality, kinds_of, law
+from audit.checks.long_context.measures import (
+    Bucket,
+    Kind,
+    Measure,
+    acceptance,
+    all_greedy,
+    buckets_up_to,
+    contexts_of,
+    equality,
+    kinds_of,
+    law,
+    longest,
+    maximum_of,
+)
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.decisions import unreadable

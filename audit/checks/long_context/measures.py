@@ -1,14 +1,17 @@
-"""Measures of each bucket: tokens against the baseline's, tokens against p, acceptance against its formula."""
+"""Buckets of context lengths, each twice as long as the one before; measures of each: tokens against the baseline's,
+tokens against p, acceptance against its formula.
+"""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.long_context.buckets import Bucket, contexts_of
 from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions
 from audit.evidence.divergence import coupled, greedy
@@ -17,11 +20,58 @@ from audit.evidence.law.battery import ComponentTest, token_tests
 from audit.evidence.law.leak import estimate_leak
 from audit.evidence.law.table import tabulate
 from audit.evidence.pairing import compared, divergence, measure_noise, pair_arms
-from audit.evidence.records import Evidence, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats.acceptance.expected import bernoulli_test
 from audit.stats.binomial import upper_bound
 from engine.core.types import Floats, Protocol, Role
+
+FACT: Final = "context"
+"""Key of the target's maximum in an engine's effective configuration."""
+FIRST: Final = 64
+"""End of the first bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Contexts of `low` to `high - 1` tokens before the token that is judged."""
+
+    low: int
+    high: int
+
+    @property
+    def name(self) -> str:
+        """The lengths, both ends included."""
+        return f"{self.low}-{self.high - 1}"
+
+    def has(self, contexts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] true where a context is in the bucket."""
+        return np.asarray((contexts >= self.low) & (contexts < self.high))
+
+
+def buckets_up_to(maximum: int) -> tuple[Bucket, ...]:
+    """All buckets; the last one ends at `maximum`."""
+    borders = [0, FIRST]
+    while borders[-1] < maximum:
+        borders.append(2 * borders[-1])
+    borders[-1] = maximum
+    return tuple(Bucket(low, high) for low, high in pairwise(borders))
+
+
+def contexts_of(request: RequestRecord) -> NDArray[np.int64]:
+    """[E] tokens before each emitted token, prompt included."""
+    return len(request.trace.header.prompt) + np.arange(len(request.tokens))
+
+
+def longest(requests: Iterable[RequestRecord]) -> int:
+    """The longest context with its token, prompt included."""
+    return max((len(request.trace.header.prompt) + len(request.tokens) for request in requests), default=0)
+
+
+def maximum_of(arm: ArmRecord, given: int) -> int | None:
+    """The target's maximum: the suite's word, else the engine's; None if neither says it."""
+    stated = arm.effective.facts.get(FACT)
+    return given or (stated if isinstance(stated, int) else None)
 
 
 class Kind(StrEnum):

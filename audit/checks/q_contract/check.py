@@ -10,24 +10,35 @@ bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
 that the record is what happened. Cannot see: tokens drawn and left out of the record (prefix_measurable), at level
 `topk` an entry besides the token's of a row of q that was not kept, drafts that were never examined, or whether the
 numbers are random (rng_streams). Ranks bound departures along their order only.
+
+A whole row of q that level `topk` keeps is under the contract of level `full`: its draw is repeated from all of its
+entries, and it has the recorded cells. The choice of the sample is the record's (`engine.record.rows.kept_rows`);
+`replay` repeats it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
-from audit.checks.q_contract.columns import drawn_tokens, kept_tokens
-from audit.checks.q_contract.kept_draws import kept_draws, kept_fault
-from audit.checks.q_contract.lumped import cell_laws, lumped_draws, lumped_fault, redrawn
+from audit.checks.q_contract.columns import cell_laws, drawn_tokens, kept_tokens, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
-from audit.evidence.draft_draws import contract_fault, draft_draws, drawn_again, target_row, undrawn
+from audit.evidence.draft_draws import (
+    DraftDraw,
+    contract_fault,
+    draft_draws,
+    drawn_again,
+    draws_from,
+    target_row,
+    undrawn,
+)
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -38,9 +49,63 @@ from audit.stats.pit import SmoothTest, intervals, smooth_test
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, QKind, RecordLevel
+from engine.record.rows.lumping import PAD
+from engine.record.trace import Trace
 from engine.sampling.rng import Randomness
 
 POOLED = "all requests"
+ROUNDED = 1e-6
+"""Rounding of a float32 cell."""
+SUMMED = 1e-9
+"""Tolerance of sums over whole rows."""
+
+
+def kept_draws(trace: Trace, wanted: NDArray[np.int64]) -> Iterator[DraftDraw]:
+    """The examined tokens with the numbers `wanted`, ascending, whose rows of q are kept."""
+    chosen = frozenset(wanted.tolist())
+    ends = np.cumsum(trace.kept_q_count, dtype=np.int64).tolist()
+    counts = trace.kept_q_count.tolist()
+    parts = {
+        x: slice(end - count, end)
+        for x, end, count in zip(trace.kept_examined.tolist(), ends, counts, strict=True)
+        if x in chosen
+    }
+
+    def row(x: int) -> Floats | None:
+        if x not in parts:
+            return None
+        q = np.zeros(trace.header.vocabulary)
+        q[trace.kept_q_id[parts[x]]] = trace.kept_q[parts[x]]
+        return q
+
+    if parts:
+        steps = np.searchsorted(np.cumsum(trace.n_examined, dtype=np.int64), wanted, side="right")
+        yield from draws_from(trace, row, np.unique(steps).tolist())
+
+
+def kept_fault(draw: DraftDraw, trace: Trace, randomness: Randomness) -> str | None:
+    """Why the kept row cannot be the law of the token or of the place; None if it may."""
+    message = contract_fault(draw)
+    if message:
+        return message
+    again = drawn_again(draw, trace, randomness)
+    if again is not None and again != draw.token:
+        return f"drafted token {draw.token} at position {draw.position}: its whole q and its number give {again}"
+    return _cells_fault(draw, trace)
+
+
+def _cells_fault(draw: DraftDraw, trace: Trace) -> str | None:
+    """The recorded cells hold q of a place only where one token was drawn there."""
+    if draw.at is None or np.isnan(trace.tail[draw.at, 1]):
+        return None
+    used = trace.cell_id[draw.at] != PAD
+    ids = trace.cell_id[draw.at][used].astype(np.int64)
+    if (ids < len(draw.q)).all():
+        outside = float(np.delete(draw.q, ids).sum())
+        near = np.allclose(trace.cell_q[draw.at][used], draw.q[ids], rtol=ROUNDED, atol=ROUNDED)
+        if near and abs(float(trace.tail[draw.at, 1]) - outside) <= SUMMED:
+            return None
+    return f"drafted token {draw.token} at position {draw.position}: the cells of q are not those of its whole row"
 
 
 @dataclass(frozen=True, slots=True)

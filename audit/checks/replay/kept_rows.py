@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.cells import cells_beside
+from audit.evidence.decisions import cells_beside
 from audit.evidence.structure import Violation
 from engine.core.types import Floats
 from engine.record.columns import entries_before, examined_nodes

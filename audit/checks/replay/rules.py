@@ -136,4 +136,4 @@ RULES: Final[Mapping[Protocol, Rule]] = {
     Protocol.GREEDY: greedy,
     Protocol.GUMBEL: gumbel,
 }
-"""Rules that decide place by place; the block rule decides on the whole draft (`audit.checks.replay.block`)."""
+"""Rules that decide place by place; the block rule decides on the whole draft (`audit.checks.replay.full`)."""

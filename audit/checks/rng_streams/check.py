@@ -7,23 +7,30 @@ draft numbers of the same decision, of neighbouring acceptance numbers, and of n
 bound: the share of numbers that are not the key's, with its 99 % Clopper-Pearson upper bound. Assumes that the engine
 used the recorded numbers. Cannot see: noise that is not recorded as numbers (the target's Gumbel noise), dependence of
 another form, or weaknesses of the generator. Shares `engine.sampling.rng` with the engine.
+
+Given all earlier draws, each number is uniform on [0, 1), whatever the decisions were. So the product of a centred
+number with any earlier quantity has mean 0 and a known variance, and the sum or difference of the two, modulo 1, is
+uniform again.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from audit.checks.base.interface import NO_KEY, Check, Design
-from audit.checks.rng_streams import uniformity as uniform
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.tally import identical
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
+from audit.stats.laws import normal_sf, poisson_sf
 from audit.stats.multiplicity import holm
+from audit.stats.pit import smooth_test
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, RecordLevel
@@ -36,6 +43,68 @@ ONCE = "no number twice"
 LOSSY = "the verifier declares itself lossy; no protocol says which numbers it draws"
 GREEDY = "at temperature 0 nothing is drawn"
 BY_NOISE = "every token is decided by the target's noise, which is not recorded; replay draws it again from the key"
+MIN_NUMBERS = 30
+MIN_FOR_PRECISION = 8
+"""This many numbers of 53 bits all end in 20 zeros with probability 2^-160."""
+BITS = 53
+
+
+@dataclass(frozen=True, slots=True)
+class NumberTest:
+    """One test with its p-value."""
+
+    name: str
+    n: int
+    statistic: float
+    p: float
+
+
+def significant_bits(values: Floats) -> int:
+    """The longest mantissa among `values` [n]: 11 for float16, 24 for float32, 53 for float64."""
+    mantissa, _ = np.frexp(values)
+    for bits in range(1, BITS):
+        scaled = np.ldexp(mantissa, bits)
+        if np.all(scaled == np.floor(scaled)):
+            return bits
+    return BITS
+
+
+def coincidences(values: Floats) -> NumberTest:
+    """Pairs of bit-identical numbers, against the birthday bound at their own precision.
+
+    n numbers of b bits give n (n - 1) / 2^(b + 1) such pairs on average: 5e-5 for a million of 53 bits.
+    """
+    n = len(values)
+    _, counts = np.unique(values, return_counts=True)
+    pairs = int(np.sum(counts * (counts - 1) // 2))
+    expected = n * (n - 1) / 2.0 ** (1 + significant_bits(values)) if n else 0.0
+    return NumberTest("no number twice", n, float(pairs), float(poisson_sf(pairs - 1, expected)) if pairs else 1.0)
+
+
+def repeated(values: Floats) -> frozenset[float]:
+    """The numbers that occur more than once."""
+    return frozenset(value for value, count in Counter(values.tolist()).items() if count > 1)
+
+
+def uniformity(name: str, values: Floats, generator: np.random.Generator) -> Iterator[NumberTest]:
+    """The smooth test of one purpose's numbers."""
+    if len(values) >= MIN_NUMBERS:
+        test = smooth_test(values, generator)
+        yield NumberTest(f"{name} uniform", test.n, test.statistic, test.p)
+
+
+def independence(name: str, first: Floats, second: Floats, generator: np.random.Generator) -> Iterator[NumberTest]:
+    """Test that `second` [n] is uniform given `first` [n]."""
+    n = len(first)
+    if n < MIN_NUMBERS:
+        return
+    centred = first - 0.5
+    variance = float(np.sum(centred**2)) / 12.0
+    z = float(np.sum(centred * (second - 0.5))) / math.sqrt(variance) if variance > 0 else 0.0
+    yield NumberTest(f"{name}: product", n, z, float(2.0 * normal_sf(abs(z))))
+    for sign, word in ((-1.0, "difference"), (1.0, "sum")):
+        test = smooth_test(np.mod(second + sign * first, 1.0), generator)
+        yield NumberTest(f"{name}: {word}", n, test.statistic, test.p)
 
 
 def _applies(evidence: Evidence) -> str | None:
@@ -86,19 +155,19 @@ def by_purpose(numberses: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
     return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
 
 
-def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator) -> list[uniform.NumberTest]:
+def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator) -> list[NumberTest]:
     """Run all tests for which there are enough numbers."""
     values = by_purpose(numberses)
-    tests = [uniform.coincidences(np.concatenate([np.empty(0), *values.values()]))]
+    tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
     for purpose, listed in values.items():
-        tests.extend(uniform.uniformity(f"{purpose.name.lower()} numbers", listed, generator))
+        tests.extend(uniformity(f"{purpose.name.lower()} numbers", listed, generator))
     pairs: dict[str, list[tuple[float, float]]] = {}
     for pair in (pair for item in numberses for pair in item.pairs):
         pairs.setdefault(pair.name, []).append((pair.first, pair.second))
     pairs["request, next request"] = list(_neighbours(numberses))
     for name, listed_pairs in sorted(pairs.items()):
         first, second = np.array(listed_pairs, dtype=np.float64).reshape(-1, 2).T
-        tests.extend(uniform.independence(name, first, second, generator))
+        tests.extend(independence(name, first, second, generator))
     return tests
 
 
@@ -122,8 +191,8 @@ def _wrong(number: RecordedNumber) -> str | None:
 
 def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
     for purpose, listed in values.items():
-        bits = uniform.significant_bits(listed)
-        if len(listed) >= uniform.MIN_FOR_PRECISION and bits < least:
+        bits = significant_bits(listed)
+        if len(listed) >= MIN_FOR_PRECISION and bits < least:
             message = f"{len(listed)} {purpose.name.lower()} numbers have {bits} significant bits, {least} are required"
             yield Finding(POOLED, 0, message)
 
@@ -131,7 +200,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
 def _twice(arm: ArmRecord, numberses: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """A finding for each repeated number."""
     values = by_purpose(numberses)
-    doubled = uniform.repeated(np.concatenate([np.empty(0), *values.values()]))
+    doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
     first: dict[float, str] = {}
     for request, item in zip(arm.requests, numberses, strict=True):
         for number in item.listed:
@@ -173,7 +242,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 def _result(
     numberses: Sequence[RequestNumbers],
     findings: list[Finding],
-    tests: list[uniform.NumberTest],
+    tests: list[NumberTest],
     adjusted: Floats,
     strange: int,
     params: Params,
@@ -198,9 +267,7 @@ def _result(
             "numbers": {purpose.name.lower(): len(listed) for purpose, listed in values.items()},
             "missing": missing,
             "not_the_keys": strange,
-            "significant_bits": {
-                purpose.name.lower(): uniform.significant_bits(listed) for purpose, listed in values.items()
-            },
+            "significant_bits": {purpose.name.lower(): significant_bits(listed) for purpose, listed in values.items()},
             "tests": [
                 {"name": item.name, "n": item.n, "statistic": item.statistic, "p": item.p, "p_adjusted": float(p)}
                 for item, p in zip(tests, adjusted, strict=True)
@@ -209,7 +276,7 @@ def _result(
     )
 
 
-def _finding(test: uniform.NumberTest, adjusted: float) -> Finding:
+def _finding(test: NumberTest, adjusted: float) -> Finding:
     return Finding(POOLED, 0, f"{test.name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, n {test.n}")
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final, NoReturn
 from jsonschema import Draft202012Validator, SchemaError
 
 from engine.core.errors import InvalidRequest
-from engine.core.structural_tag import TagGrammar, read_tags
-from engine.core.structured import ConstraintKind, ConstraintSpec
+from engine.core.structured import ConstraintKind, ConstraintSpec, TagGrammar, read_tags
 
 QUOTED: Final = 40
 OTHER: Final = {"llguidance": "xgrammar", "xgrammar": "llguidance"}

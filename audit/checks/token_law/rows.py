@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.anchor.reference_laws import end_hidden
 from audit.evidence.anchor.rows import row_at
-from audit.evidence.decisions import Decisions, decisions, own_cell
-from audit.evidence.draft_places import NO_NODE
+from audit.evidence.decisions import NO_NODE, Decisions, decisions, own_cell
 from audit.evidence.law.cells import exact_of, previous_at, top_of
 from audit.evidence.law.table import LawTable, joined_tables, table_of
 from audit.evidence.records import RequestRecord

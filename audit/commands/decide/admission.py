@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from audit.errors import UserError, needs
-from audit.gate.admission.decide import Rules
-from audit.gate.admission.signed import SignedDecisions
+from audit.gate.admission.decide import Rules, SignedDecisions
 from audit.gate.policy import load_policy
 from audit.gate.subjects import DIGEST
 from audit.store.base.keys import read_public

@@ -4,8 +4,7 @@ import click
 
 from audit.report.statements.checklist import ChecklistItem, Production, Standing, checklist
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option
+from audit.terminal.options import complete_runs, json_option, store_option
 from audit.terminal.tables import echo_json
 from audit.text.printer import echo
 from audit.text.unsafe import visible

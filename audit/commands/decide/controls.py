@@ -8,8 +8,7 @@ from audit.report.statements.controls import ClauseEvidence, Controls, evidence,
 from audit.report.tables.results import results
 from audit.store import Store
 from audit.store.base.canonical import named
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.tables import echo_json, echo_rows
 
 COLUMNS = ("framework", "clause", "asks for", "evidence for it")

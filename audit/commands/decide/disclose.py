@@ -7,8 +7,7 @@ import click
 from audit.report.statements.disclosure import read_disclosure
 from audit.report.statements.disclosure_words import Section, document, sections
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.tables import echo_json
 from audit.text.markdown import as_it_is
 from audit.text.printer import echo

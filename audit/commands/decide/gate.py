@@ -11,9 +11,8 @@ from audit.gate.policy import PACKAGED, load_policy
 from audit.gate.policy_parts import served
 from audit.gate.subjects import parse_subject
 from audit.store import Store
-from audit.terminal.completion import complete_runs
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.options import policy_digest as expected_digest
-from audit.terminal.options import store_option
 from audit.text.printer import echo_document, note
 from audit.text.staged_files import require_writable, unwritable
 

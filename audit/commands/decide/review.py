@@ -16,8 +16,7 @@ from audit.gate.policy import load_policy
 from audit.gate.waivers import self_approved
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import deadline, store_option
+from audit.terminal.options import complete_runs, deadline, store_option
 from audit.text.printer import echo
 from audit.text.unsafe import quoted
 

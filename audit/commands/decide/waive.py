@@ -17,8 +17,7 @@ from audit.gate.decision import Decision, Reason
 from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import deadline, store_option
+from audit.terminal.options import complete_runs, deadline, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo, note
 from audit.text.unsafe import quoted

@@ -4,8 +4,7 @@ import click
 
 from audit.report.tables.coverage import BY_CHECK, SITUATIONS, check_rows, in_order, situation_rows
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import complete_runs, json_option, store_option, wide_option
 from audit.terminal.tables import echo_json, echo_rows
 from audit.text.printer import note
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import complete_runs, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows, echo_section
 from audit.text.printer import echo
 

@@ -14,8 +14,7 @@ import click
 
 from audit.errors import CannotDecide, UserError
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import allow_options, given_options, json_option, store_option, wide_option
+from audit.terminal.options import allow_options, complete_runs, given_options, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
 

@@ -10,8 +10,7 @@ from audit.errors import UserError
 from audit.store import Store
 from audit.store.asking.queries import NAMED, named
 from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
-from audit.terminal.completion import complete_queries
-from audit.terminal.options import store_option, wide_option
+from audit.terminal.options import complete_queries, store_option, wide_option
 from audit.terminal.tables import FORMATS, PARQUET, RAW_CSV, echo_rows, save_rows
 from audit.text.printer import note
 

@@ -3,8 +3,7 @@
 import click
 
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import complete_runs, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
 

@@ -14,8 +14,7 @@ from audit.serve.completion_id import run_of
 from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import DraftCounts
 from audit.store.writing.contents import withholds
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import complete_runs, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_section
 from audit.text.printer import echo
 

@@ -16,8 +16,7 @@ from audit.store.base.connection import parse_url, shown
 from audit.store.ledger import notes, proof
 from audit.store.ledger.notes import TreeHead
 from audit.store.writing.erasure import ErasurePlan
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 from audit.text.staged_files import staged

@@ -15,8 +15,7 @@ from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
 
 if TYPE_CHECKING:
-    from audit.serve.evaluations.comparison import EvaluationComparison
-    from audit.serve.evaluations.score_pairs import EvaluationPass, ScoreDifference, ScoredRun
+    from audit.serve.evaluations.comparison import EvaluationComparison, EvaluationPass, ScoreDifference, ScoredRun
 
 F = TypeVar("F", bound=Callable[..., Any])
 SCORES: Final = ("task", "metric", "samples", "off", "on", "difference", "interval")
@@ -135,8 +134,7 @@ def inspect(
 def _compare(
     ctx: click.Context, store_url: str, run: Callable[[EvaluationPass], ScoredRun], control: bool, as_json: bool
 ) -> None:
-    from audit.serve.evaluations.comparison import compared
-    from audit.serve.evaluations.score_pairs import EvaluationPass
+    from audit.serve.evaluations.comparison import EvaluationPass, compared
     from audit.store import Store
 
     runs = {}

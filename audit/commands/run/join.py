@@ -11,8 +11,7 @@ import click
 
 from audit.report.tables.results import require_place
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import form_options, store_option, wide_option
+from audit.terminal.options import complete_runs, form_options, store_option, wide_option
 from audit.terminal.run_session import RunEnding, finish
 
 if TYPE_CHECKING:

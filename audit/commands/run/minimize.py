@@ -13,8 +13,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.access import require_allowed
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import allow_options, allowed, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, complete_runs, store_option, wide_option
 from audit.terminal.run_session import finish, stopped_by_sigterm
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
@@ -125,7 +124,7 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
 
 
 def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
-    from audit.minimize.page import CUT_DOWN, minimal, only_just, reproduces, rows
+    from audit.minimize.result import CUT_DOWN, minimal, only_just, reproduces, rows
 
     echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.result)])
     last = done.checked.results[-1]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_suites
-from audit.terminal.options import allow_options, allowed, json_option, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, complete_suites, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.durations import duration
 from audit.text.printer import echo

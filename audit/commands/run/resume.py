@@ -9,9 +9,8 @@ from audit.errors import UserError
 from audit.report.tables.results import require_place
 from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_runs
 from audit.terminal.executors import filling, worker_options
-from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, complete_runs, form_options, store_option, wide_option
 from audit.terminal.run_session import RunEnding, announce, finish
 
 

@@ -12,9 +12,8 @@ from audit.runs.interim_looks import RunStopRule
 from audit.runs.shard import Shard
 from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_suites
 from audit.terminal.executors import filling, worker_options
-from audit.terminal.options import allow_options, allowed, form_options, store_option, wide_option
+from audit.terminal.options import allow_options, allowed, complete_suites, form_options, store_option, wide_option
 from audit.terminal.run_session import RunEnding, announce, finish
 
 

@@ -11,8 +11,7 @@ import click
 
 from audit.errors import CannotDecide, UserError
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_arms, complete_suites
-from audit.terminal.options import allow_options, allowed, wide_option
+from audit.terminal.options import allow_options, allowed, complete_arms, complete_suites, wide_option
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
 from audit.text.staged_files import require_writable, write_staged

@@ -11,8 +11,7 @@ from audit.suite.access import OPTIONS, outside_of
 from audit.suite.allowances import Allowances
 from audit.suite.loader import load_suite
 from audit.suite.spec import CandidateSpec, Suite
-from audit.terminal.completion import complete_suites
-from audit.terminal.options import allow_options, allowed
+from audit.terminal.options import allow_options, allowed, complete_suites
 from audit.text.printer import echo, echo_document
 from engine import verify
 from engine.backends.access import OutsideAccess

@@ -12,8 +12,7 @@ from audit.errors import UserError
 from audit.report.tables.verdicts import faults_of, marked_name
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import mistake
 from audit.text.printer import echo

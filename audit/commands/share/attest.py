@@ -10,8 +10,7 @@ from audit.attest.predicates import KINDS, statement
 from audit.attest.signing import checkpoint, sign_and_store
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.text.documents import mistake
 from audit.text.printer import echo
 from audit.text.staged_files import require_new, staged

@@ -7,8 +7,7 @@ import click
 from audit.attest.bom import bom
 from audit.attest.facts import read_run
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.text.printer import echo_document
 
 

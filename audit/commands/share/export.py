@@ -6,8 +6,7 @@ import click
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.terminal.completion import complete_runs
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 

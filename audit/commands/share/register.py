@@ -9,8 +9,7 @@ from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.reading.attestations import Registration
 from audit.suite.loader import load_suite
-from audit.terminal.completion import complete_suites
-from audit.terminal.options import store_option
+from audit.terminal.options import complete_suites, store_option
 from audit.text.printer import echo
 
 

@@ -12,7 +12,7 @@ from audit.attach.interface import MAX_REPORT_BYTES
 from audit.attach.mlflow_run import SCHEME
 from audit.attach.statement import read_statement, sidecar_path, statement_path
 from audit.attach.verify import evidence_lines, verify
-from audit.attest.envelope import is_envelope
+from audit.attest.statement import is_envelope
 from audit.attest.verify import TrustOptions
 from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import read_public

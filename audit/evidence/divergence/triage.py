@@ -12,11 +12,10 @@ by a comparison with a decoder that does not decode its own rows.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from audit.evidence.divergence.excerpts import parting
 from audit.evidence.pairing import (
     Divergence,
     MarginNoise,
@@ -42,6 +41,25 @@ ORDER = ("baseline", "real", "untriaged", "numerical")
 
 LeadOver = Callable[[Divergence], float | None]
 """Lead of the baseline's choice over the candidate's token; None if not recorded."""
+BEFORE: Final = 24
+AFTER: Final = 16
+
+
+def parting(ours: str, theirs: str, our_name: str = "it", their_name: str = "the baseline") -> str:
+    """The end of what both wrote, and how each went on; empty for equal texts. Unprintable characters are escaped.
+
+    Texts part at or before the first differing token: different tokens can begin with the same characters.
+    """
+    if ours == theirs:
+        return ""
+    shorter = min(len(ours), len(theirs))
+    at = next((index for index in range(shorter) if ours[index] != theirs[index]), shorter)
+    before = ours[max(0, at - BEFORE) : at]
+    return f"after {before!r} {our_name} wrote {_next(ours, at)}, {their_name} {_next(theirs, at)}"
+
+
+def _next(text: str, at: int) -> str:
+    return repr(text[at : at + AFTER]) if at < len(text) else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ lose power by the lumping. Every law computed here is fixed before its token is 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import TAIL, Decisions, LumpedDecisions, own_cell
-from audit.evidence.draft_places import NO_NODE
+from audit.evidence.decisions import NO_NODE, TAIL, Decisions, LumpedDecisions, own_cell
 from audit.stats.anytime.scores import log_p_scores
 from engine.core.types import Floats
 from engine.record.columns import TOP

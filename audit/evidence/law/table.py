@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.decisions import Decisions, LumpedDecisions, decisions, own_cell
-from audit.evidence.draft_places import NO_NODE
+from audit.evidence.decisions import NO_NODE, Decisions, LumpedDecisions, decisions, own_cell
 from audit.evidence.law.cells import exact_of, log_scores, previous_at, residual_laws, top_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding

@@ -18,9 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from audit.errors import CannotDecide, UserError
-from audit.gate.admission.decide import Rules, answer
+from audit.gate.admission.decide import Rules, SignedDecisions, SignedRun, answer, as_signed
 from audit.gate.admission.reviews import AdmissionAnswer, MalformedReview, Review, denied, read_review, response
-from audit.gate.admission.signed import SignedDecisions, SignedRun, as_signed
 from audit.store.reading.decision_index import DecidedRun, DecisionReader
 
 PATH: Final = "/validate"

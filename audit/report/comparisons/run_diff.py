@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from audit.evidence.divergence.excerpts import parting
+from audit.evidence.divergence.triage import parting
 from audit.evidence.environment import Environment
 from audit.evidence.pairing import Divergence, Pair, divergence
 from audit.evidence.records import ArmRecord, RequestRecord, request_order

@@ -4,14 +4,22 @@ Answers are compared from the records alone, by the checks of equivalence. Reque
 (prompt, sampling parameters with the seed, stream), not by samples, so the pairs are those of a harness that asks in
 any order. A request that only one evaluation asked, such as the second turn after another first answer, has no partner;
 checks of equality say so.
+
+The interval of a score is a betting interval of the mean of paired differences (Waudby-Smith and Ramdas 2024, as in
+`audit.stats.bounded_mean`), exact at any number of samples and for any distribution on [-1, 1]. Repetitions of a sample
+are averaged first, so samples are what is independent. All intervals hold together with the stated confidence: each one
+gets its share of the error (Bonferroni). Only scores within [0, 1] have one.
 """
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
+
+import numpy as np
 
 from audit.checks import load
 from audit.errors import CannotDecide
@@ -19,18 +27,11 @@ from audit.evidence.coverage.rule import CoverageRule
 from audit.evidence.records import ArmRecord, Evidence, LazyRequests, RequestRecord
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.runs.judge import arm_exit_code, judge_arm
-from audit.serve.evaluations.score_pairs import (
-    CONFIDENCE,
-    EvaluatedArm,
-    ScoreDifference,
-    ScoredRun,
-    score_differences,
-    unseen_changes,
-)
-from audit.stats.binomial import upper_bound
+from audit.stats.binomial import Interval, upper_bound
+from audit.stats.bounded_mean import betting_interval
 from audit.store import Store
 from audit.suite.spec import ArmChecks
-from engine.core.types import Protocol, RecordLevel
+from engine.core.types import Floats, Protocol, RecordLevel
 
 ACCOUNTING: Final = "accounting"
 REPLAY: Final = "replay"
@@ -38,6 +39,133 @@ REPLAY: Final = "replay"
 GREEDY: Final = "greedy_equality"
 COUPLED: Final = "coupled_equality"
 OTHERWISE: Final = "law"
+CONFIDENCE: Final = 0.99
+
+
+class EvaluationPass(StrEnum):
+    """One evaluation of those that are compared; its name is that of its folder of results."""
+
+    OFF = "off"
+    CONTROL = "control"
+    """As `off`, with other seeds."""
+    ON = "on"
+
+    @property
+    def speculation(self) -> str:
+        """The models' option `speculation`."""
+        return "on" if self is EvaluationPass.ON else "off"
+
+    def seed(self, seed: int) -> int:
+        """The evaluation's seed, from the user's."""
+        return seed + 1 if self is EvaluationPass.CONTROL else seed
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSample:
+    """One sample of an evaluation, or one repetition of it: its scores by metric, and the records of its requests."""
+
+    task: str
+    sample: str
+    scores: Mapping[str, float]
+    requests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedArm:
+    """The run of an evaluation, and the arm of its generated answers."""
+
+    run: str
+    arm: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """One evaluation: the run of its answers, and its samples."""
+
+    arm: EvaluatedArm
+    samples: tuple[ScoredSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreDifference:
+    """A metric of a task; `difference` is on minus off, `interval` None for scores that do not lie in [0, 1]."""
+
+    task: str
+    metric: str
+    samples: int
+    off: float
+    on: float
+    difference: float
+    interval: Interval | None
+
+    @property
+    def differs(self) -> bool:
+        """True if the interval excludes 0."""
+        return self.interval is not None and not self.interval.low <= 0.0 <= self.interval.high
+
+
+def score_differences(
+    off: Sequence[ScoredSample], on: Sequence[ScoredSample], confidence: float = CONFIDENCE
+) -> tuple[ScoreDifference, ...]:
+    """The difference of every metric, over the samples that both evaluations scored."""
+    before, after = _means(off), _means(on)
+    metrics = [metric for metric in before if metric in after]
+    error = (1.0 - confidence) / max(1, len(metrics))
+    return tuple(_difference(metric, before[metric], after[metric], 1.0 - error) for metric in metrics)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Metric:
+    task: str
+    name: str
+
+
+def _means(samples: Sequence[ScoredSample]) -> dict[_Metric, dict[str, float]]:
+    """The mean of every sample's repetitions, by metric and sample."""
+    mapping: dict[_Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        for name, score in sample.scores.items():
+            mapping[_Metric(sample.task, name)][sample.sample].append(score)
+    return {
+        metric: {sample: float(np.mean(scores)) for sample, scores in mapping[metric].items()}
+        for metric in sorted(mapping)
+    }
+
+
+def _difference(
+    metric: _Metric, off: Mapping[str, float], on: Mapping[str, float], confidence: float
+) -> ScoreDifference:
+    samples = [sample for sample in off if sample in on]
+    before, after = (np.array([scores[sample] for sample in samples]) for scores in (off, on))
+    moved = after - before
+    interval = _interval(moved, confidence) if _bounded(before) and _bounded(after) else None
+    return ScoreDifference(metric.task, metric.name, len(samples), _mean(before), _mean(after), _mean(moved), interval)
+
+
+def _mean(scores: Floats) -> float:
+    return float(scores.mean()) if len(scores) else 0.0
+
+
+def _bounded(scores: Floats) -> bool:
+    return len(scores) == 0 or (float(scores.min()) >= 0.0 and float(scores.max()) <= 1.0)
+
+
+def _interval(moved: Floats, confidence: float) -> Interval:
+    unit = betting_interval((1.0 + moved) / 2.0, confidence)
+    return Interval(2.0 * unit.low - 1.0, 2.0 * unit.high - 1.0)
+
+
+def unseen_changes(off: Sequence[ScoredSample], on: Sequence[ScoredSample], changed: Sequence[str]) -> int:
+    """How many samples have an answer among `changed` and the same scores in both evaluations."""
+    before, names = _means(off), {name.partition("#")[0] for name in changed}
+    touched = {(item.task, item.sample) for item in on if names.intersection(item.requests)}
+    moved = {
+        (metric.task, sample)
+        for metric, scores in _means(on).items()
+        for sample, score in scores.items()
+        if before.get(metric, {}).get(sample) != score
+    }
+    return len(touched - moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolCall, ToolChoice, ToolFunction, ToolInfo
 
 from audit.errors import UserError
-from audit.serve.evaluations.options import recorded_model
-from audit.serve.evaluations.recorded_model import RecordedAnswer
+from audit.serve.evaluations.recorded_model import RecordedAnswer, recorded_model
 
 DOMAIN: Final = "inspect"
 PASSED: Final[Mapping[str, str]] = {

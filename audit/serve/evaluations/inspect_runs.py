@@ -13,7 +13,7 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import value_to_float
 
 from audit.errors import CannotDecide
-from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
+from audit.serve.evaluations.comparison import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from audit.errors import UserError
-from audit.serve.evaluations.options import recorded_model
-from audit.serve.evaluations.recorded_model import RecordedAnswer, RecordedScore
+from audit.serve.evaluations.recorded_model import RecordedAnswer, RecordedScore, recorded_model
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance

@@ -13,8 +13,8 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from audit.errors import UserError
+from audit.serve.evaluations.comparison import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
 from audit.serve.evaluations.lm_eval_model import SpecauditLM
-from audit.serve.evaluations.score_pairs import EvaluatedArm, EvaluationPass, ScoredRun, ScoredSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from audit.store.base.values import RequestKey
 from audit.store.reading.outcomes import latest_checks
 from audit.store.sums.accounts import reports_steps
 from audit.store.tables.content import ContentRow, FindingRow
-from audit.store.tables.lookup import find_run
-from audit.store.tables.runs import ArmRow, RequestRow, RunRow
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow, find_run
 from audit.store.tables.verdicts import CheckRow
 from engine.record.effective import Effective
 

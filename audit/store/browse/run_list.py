@@ -18,8 +18,7 @@ from audit.evidence.verdicts import Verdict
 from audit.store.base.values import RunStatus
 from audit.store.reading.outcomes import verdicts_of
 from audit.store.tables.content import ErasureRow
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow
+from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunEventRow, RunRow, find_run, value_of
 from audit.store.tables.verdicts import AttachmentRow, AttestationRow, CheckRow, GateDecisionRow, JudgementRow
 
 MODELS: Final = ("target", "draft")

@@ -14,8 +14,7 @@ from audit.store.browse.run_list import RunFilter
 from audit.store.sums import sums
 from audit.store.sums.accounts import reports_steps
 from audit.store.sums.sums import DomainCounts
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArmRow, RunRow
+from audit.store.tables.runs import ArmRow, RunRow, find_run, value_of
 from engine.record.effective import Effective
 
 

@@ -17,7 +17,7 @@ from audit.errors import UserError
 from audit.store.base.canonical import to_json
 from audit.store.base.connection import open_readonly, parse_url
 from audit.store.bundle.tables import RunRows
-from audit.store.tables.lookup import find_run
+from audit.store.tables.runs import find_run
 from audit.text.parquet import parquet_bytes
 
 RUN: Final = "run"

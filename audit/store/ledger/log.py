@@ -3,7 +3,7 @@
 A session notes the rows that it inserts, and `seal` appends their entries in the same transaction. Each entry keeps the
 root of the largest perfect subtree that it completes, so an append reads log2(n) rows.
 
-A process that writes past `LoggedSession` logs nothing; `audit.store.ledger.log_check` names its rows.
+A process that writes past `LoggedSession` logs nothing; `audit.store.health` names its rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,8 +19,7 @@ from audit.errors import CannotDecide, UnreadableRecord
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed, request_order
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
-from audit.store.tables.lookup import find_arm, find_run, value_of
-from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow
+from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow, find_arm, find_run, value_of
 from audit.store.writing import contents
 from audit.store.writing.contents import WithheldContent
 from audit.store.writing.request_writer import NewRequest

@@ -14,8 +14,7 @@ from audit.store.base.canonical import jsonable, storable
 from audit.store.base.transactions import Transaction, reads, writes
 from audit.store.base.values import StoredDecision
 from audit.store.tables.log import LogEntryRow
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArtifactRow
+from audit.store.tables.runs import ArtifactRow, find_run, value_of
 from audit.store.tables.verdicts import AttestationRow, RegistrationRow
 from audit.store.writing import writer
 

@@ -12,8 +12,7 @@ from audit.store.base.transactions import Transaction, reads
 from audit.store.base.values import RequestKey
 from audit.store.sums.drafts import ArmDraftSums, arm_drafts, run_draft_sums
 from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples, stored
-from audit.store.tables.lookup import find_run
-from audit.store.tables.runs import ArmRow, RequestRow, RunRow
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow, find_run
 
 PAIRS: Final = """
 SELECT COUNT(*),

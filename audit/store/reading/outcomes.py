@@ -13,8 +13,7 @@ from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding, Verdict
 from audit.store.base.values import Attachment, StoredCheck, StoredCoverage, StoredDecision, StoredJudgement
 from audit.store.tables.content import FindingRow
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArmRow, EnvironmentRow
+from audit.store.tables.runs import ArmRow, EnvironmentRow, find_run, value_of
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 
 

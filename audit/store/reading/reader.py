@@ -15,8 +15,17 @@ from audit.store.base import values
 from audit.store.base.ulid import ALPHABET
 from audit.store.reading.outcomes import verdicts_of
 from audit.store.sums import accounts
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
+from audit.store.tables.runs import (
+    ArmRow,
+    ArtifactRow,
+    EnvironmentRow,
+    RequestRow,
+    RunArtifactRow,
+    RunEventRow,
+    RunRow,
+    find_run,
+    value_of,
+)
 from audit.store.writing import integrity
 from engine.record.effective import Effective
 

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from audit.store.base.canonical import storable
 from audit.store.base.transactions import Transaction, reads, writes
-from audit.store.tables.lookup import find_run, value_of
-from audit.store.tables.runs import ArmRow, Base, Key, RequestRow, RunRow, UtcTime
+from audit.store.tables.runs import ArmRow, Base, Key, RequestRow, RunRow, UtcTime, find_run, value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from audit.evidence.records import ArmKind
 from audit.stats.acceptance.estimators import DraftSums, DraftTotals, contradiction, draft_sums
 from audit.store.base.values import CountSource, DraftCounts, RequestKey
 from audit.store.sums.accounts import ANSWERED, COUNTED, OWN, counted, facts_of, reports_steps
-from audit.store.tables.lookup import find_run
-from audit.store.tables.runs import ArmRow, RequestRow, RequestStepsRow, RunRow
+from audit.store.tables.runs import ArmRow, RequestRow, RequestStepsRow, RunRow, find_run
 from engine.record.effective import Effective
 
 MOST: Final = 3

@@ -1,4 +1,4 @@
-"""The provenance store's tables, as SQLAlchemy mapped classes.
+"""The provenance store's tables, as SQLAlchemy mapped classes; finds runs and arms by name, and makes values of rows.
 
 Counts are stored, never rates. Digests are hex SHA-256. Tables are append-only (`APPEND_ONLY`); of a run, its progress
 may change.
@@ -6,8 +6,9 @@ may change.
 
 # no `from __future__ import annotations`: SQLAlchemy would evaluate every annotation from its text, at every start
 
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
     JSON,
@@ -24,8 +25,11 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    select,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from audit.errors import UserError
 
 REVISION: Final = "0001"
 """The migration that these classes describe; `Store.open` compares it with the store's."""
@@ -285,3 +289,42 @@ class TokenTraceRow(Base):
     n_events: Mapped[int] = mapped_column(Integer)
     sha256: Mapped[str] = mapped_column(Digest)
     payload: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+T = TypeVar("T")
+
+
+def now() -> datetime:
+    """The current moment in UTC."""
+    return datetime.now(UTC)
+
+
+def find_run(session: Session, ulid: str) -> RunRow:
+    """The run with exactly that ULID.
+
+    Raises:
+        UserError: the store has no such run.
+    """
+    run = session.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
+    if run is None:
+        raise UserError(f"no run {ulid} in this store; see: audit list")
+    return run
+
+
+def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
+    """A run's arm by name.
+
+    Raises:
+        UserError: the run has no such arm.
+    """
+    arm = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.name == name)).one_or_none()
+    if arm is None:
+        known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))
+        raise UserError(f"run {run.ulid} has no arm {name!r}; it has: {known}")
+    return arm
+
+
+def value_of(kind: type[T], row: Any, /, **other: Any) -> T:
+    """A value whose fields are the row's columns of the same names, apart from the `other` ones."""
+    names = (field.name for field in fields(cast(Any, kind)) if field.init and field.name not in other)
+    return kind(**{name: getattr(row, name) for name in names}, **other)

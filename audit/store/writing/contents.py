@@ -27,7 +27,6 @@ from audit.store.base import commitments
 from audit.store.base.canonical import storable
 from audit.store.base.values import IntegrityViolation
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow
-from audit.store.tables.lookup import find_run
 from audit.store.tables.runs import (
     TOKEN_COLUMNS,
     ArmRow,
@@ -38,6 +37,7 @@ from audit.store.tables.runs import (
     RunRow,
     TokenPieceRow,
     TokenTraceRow,
+    find_run,
 )
 from audit.store.tables.verdicts import CheckRow
 from engine.core.errors import TraceError

@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 from audit.errors import CannotDecide, UserError
 from audit.store.base.values import RequestKey, RunStatus, requests_named
 from audit.store.tables.content import CONTENT, FINDING, ContentRow, ErasureRow, FindingRow, ToolEventRow
-from audit.store.tables.lookup import find_run, now
-from audit.store.tables.runs import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow
+from audit.store.tables.runs import ArmRow, RequestRow, RequestTokensRow, RunRow, TokenTraceRow, find_run, now
 from audit.store.tables.verdicts import CheckRow
 from audit.store.writing.contents import REASON
 

@@ -19,8 +19,7 @@ from audit.store.base.canonical import sha256_json, storable
 from audit.store.base.values import RunStatus
 from audit.store.ledger import log
 from audit.store.tables.content import CONTENT, ErasureRow
-from audit.store.tables.lookup import find_arm, find_run, now
-from audit.store.tables.runs import ArmRow, Base, RequestRow, RunRow
+from audit.store.tables.runs import ArmRow, Base, RequestRow, RunRow, find_arm, find_run, now
 from audit.store.writing import contents, events, integrity
 from audit.store.writing.contents import WithheldContent
 

@@ -29,8 +29,18 @@ from audit.store.base.values import (
 from audit.store.ledger import log
 from audit.store.sums import sums
 from audit.store.tables.content import FINDING, ErasureRow, FindingRow
-from audit.store.tables.lookup import find_arm, find_run, now
-from audit.store.tables.runs import ArmRow, ArtifactRow, EnvironmentRow, RequestRow, RunArtifactRow, RunEventRow, RunRow
+from audit.store.tables.runs import (
+    ArmRow,
+    ArtifactRow,
+    EnvironmentRow,
+    RequestRow,
+    RunArtifactRow,
+    RunEventRow,
+    RunRow,
+    find_arm,
+    find_run,
+    now,
+)
 from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
 from audit.store.writing import contents, integrity
 

@@ -11,9 +11,8 @@ from typing import Any
 from engine.backends.local_target import LocalTarget
 from engine.backends.mlx_lm.rounds import SOURCES, contradictions, keeps_draws, rounds_of, speculation
 from engine.backends.mlx_lm.settings import LEVELS, PROGRAM, REFUSED, arguments_of, message_of, settings_of
-from engine.backends.process.arm import ProcessEngine
+from engine.backends.process.arm import AnswerTerms, ProcessEngine, ReadAnswer, end_of, single_steps
 from engine.backends.process.backend import EngineKind, EngineWanted, ProcessBackend
-from engine.backends.process.record import AnswerTerms, ReadAnswer, end_of, single_steps
 from engine.backends.process.settings import ProcessSettings
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.child import Frame

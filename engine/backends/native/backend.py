@@ -9,8 +9,7 @@ import torch
 from engine import proposers, verify
 from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine, Prompt, PromptTokenizer, TargetSizes
-from engine.backends.limits import require_length
+from engine.backends.interface import Capabilities, Engine, Prompt, PromptTokenizer, TargetSizes, require_length
 from engine.backends.local_target import REFERENCE_PASS, model_facts, reading_facts
 from engine.backends.native import LEVELS
 from engine.backends.native.limits import require_fit, require_room, require_tokens
@@ -34,8 +33,7 @@ from engine.models.numerics.interface import Invariance
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics
-from engine.proposers.interface import PlainProposer, Proposer
-from engine.proposers.parts import ProposerParts, SharedMemory, TargetSide, memory_of
+from engine.proposers.interface import PlainProposer, Proposer, ProposerParts, SharedMemory, TargetSide, memory_of
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.foreign.requests import ForeignEngine, header_of
 from engine.record.trace import Trace, TraceHeader

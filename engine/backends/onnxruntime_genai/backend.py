@@ -11,10 +11,17 @@ from typing import Any
 from engine.backends.onnxruntime_genai import settings as own
 from engine.backends.onnxruntime_genai.convert import CONVERTER, compose
 from engine.backends.onnxruntime_genai.reconcile import SOURCES, Accounts, mismatches, speculation
-from engine.backends.process.arm import ConvertedEngine
+from engine.backends.process.arm import (
+    AnswerTerms,
+    ConvertedEngine,
+    ReadAnswer,
+    changed_options,
+    decoded_facts,
+    end_of,
+    single_steps,
+)
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
-from engine.backends.process.record import AnswerTerms, ReadAnswer, changed_options, decoded_facts, end_of, single_steps
 from engine.backends.process.settings import ProcessSettings
 from engine.core.child import Frame
 from engine.core.types import RecordLevel, Request

@@ -10,10 +10,17 @@ from typing import Any, Final
 
 from engine.backends.openvino_genai import settings as own
 from engine.backends.openvino_genai.convert import CONVERTER
-from engine.backends.process.arm import ConvertedEngine
+from engine.backends.process.arm import (
+    AnswerTerms,
+    ConvertedEngine,
+    ReadAnswer,
+    changed_options,
+    decoded_facts,
+    end_of,
+    single_steps,
+)
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
-from engine.backends.process.record import AnswerTerms, ReadAnswer, changed_options, decoded_facts, end_of, single_steps
 from engine.core.child import Frame
 from engine.core.types import FinishReason, Request
 from engine.record.effective import Effective

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Final
 
 from engine.backends import REGISTRY
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine
-from engine.backends.limits import require_length, require_prompt
+from engine.backends.interface import Capabilities, Engine, require_length, require_prompt
 from engine.backends.local_target import LocalEngine, LocalTarget, facts_of
 from engine.backends.second_decoding import SecondDecoding
 from engine.backends.vllm import options

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from engine.models.cache import TensorSlotCache
-from engine.models.interface import Forward, Placement, WantedOutputs
+from engine.models.interface import Forward, Placement, WantedOutputs, completed
 from engine.models.numerics.devices import moved, tensors_of, with_tensors
 from engine.models.numerics.tiled import round_up
-from engine.models.placement import completed
 
 Inputs = TypeVar("Inputs")
 

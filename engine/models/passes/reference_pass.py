@@ -21,8 +21,7 @@ from engine.models.scripted import Script
 from engine.record.foreign.teacher_forced import GivenRow, record_given
 from engine.record.trace import Rows, TraceHeader
 from engine.sampling.stopping import Decode
-from engine.sampling.target_rows import MaskOf
-from engine.sampling.transforms import transform
+from engine.sampling.transforms import MaskOf, transform
 
 MOST_WIDE = 2**26
 """Parameters of the largest model that is computed in float64, which takes twice as long as float32."""

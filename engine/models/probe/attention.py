@@ -15,10 +15,9 @@ from torch import Tensor
 from engine.core.trees import is_chain, path
 from engine.core.types import Tree
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at
-from engine.models.interface import Placement, chain_placement
+from engine.models.interface import Placed, Placement, chain_placement, place
 from engine.models.numerics.devices import moved
 from engine.models.numerics.interface import Numerics, RopeTables
-from engine.models.placement import Placed, place
 from engine.models.probe.model_parts import ModelParts, RowDifference, difference
 
 LONGEST = 9

@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from engine.core.trees import ROOT
 from engine.core.types import Proposal, QKind, StepOutcome, Tree
 from engine.models.interface import to_numpy
-from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.core.types import Proposal, QKind, Tree
-from engine.proposers.interface import Context, ProposerFacts, StatelessProposer
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, StatelessProposer
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 
 
 class NgramProposer(StatelessProposer):

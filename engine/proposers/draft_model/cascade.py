@@ -25,12 +25,11 @@ from engine.models.interface import TargetModel, WantedOutputs, chain_placement,
 from engine.proposers.copying.ngram import NgramProposer
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
 from engine.proposers.draft_model.draft_model import DraftModelProposer
-from engine.proposers.interface import Context, Proposer, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, Proposer, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import REJECTION, read
-from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import Draw
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 from engine.verify.chain import ChainVerifier
 
 INNER: Final[Mapping[Purpose, Purpose]] = {

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from engine.core.types import DraftRule, Proposal, QKind, Tree
 from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement
 from engine.proposers.confidence import EndRule, unsure
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.sampling.draw import Draw, DrawRule
 
 

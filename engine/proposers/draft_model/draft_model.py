@@ -13,9 +13,8 @@ from engine.core.errors import ModelNeeded
 from engine.core.types import Proposal, StepOutcome
 from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
-from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 
 
 class DraftModelProposer:

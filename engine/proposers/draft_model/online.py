@@ -10,26 +10,223 @@ numbers are keyed by position, and a step also draws tokens behind the one that 
 uses again. So only rows that decided an emitted token are collected: their contexts are committed, and what is learnt
 is a function of numbers at committed positions. The proposer never reads dropped tokens or the target's rows after
 them.
+
+The student keeps its own float32 weights, so the loaded model never changes, and returns a new model after each update.
+Learning is not random: equal lessons in equal order give equal weights on the same machine and thread count. Source of
+the reverse divergence: Agarwal et al. (2306.13649).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.core import versions
-from engine.core.errors import ModelNeeded
+from engine.core.errors import InvalidRequest, ModelNeeded
 from engine.core.types import Proposal, Role, StepOutcome
-from engine.proposers.draft_model.distilling import DistillationSample, Student, student_of
+from engine.models.decoder.lean import LeanModel
+from engine.models.interface import TargetModel
+from engine.models.lean_weights import LayerWeights, LeanConfig, LeanWeights, rope_frequencies
+from engine.models.numerics.fast import rope_tables, rotated
+from engine.models.numerics.interface import Affine, RopeTables
 from engine.proposers.draft_model.draft_model import DraftModelProposer
-from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
+
+FLOOR: Final = -40.0
+"""Least log-probability of the target: a masked token would make the reverse divergence infinite."""
+LONGEST_STEP: Final = 1.0
+"""Gradients are scaled down to this norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistillationSample:
+    """The target's rows in one sequence.
+
+    tokens: T token ids, the context of the last position.
+    places: n ascending indices into `tokens`; place i is the last token of its row's context.
+    rows: [n, V] logits of the target after those contexts.
+    """
+
+    tokens: tuple[int, ...]
+    places: tuple[int, ...]
+    rows: NDArray[np.floating[Any]]
+
+
+class Student(Protocol):
+    """A draft that can be taught."""
+
+    def digest(self) -> str:
+        """Hex SHA-256 of the state that its drafts depend on."""
+
+    def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
+        """One update; the model to draft with from here on.
+
+        Raises:
+            InvalidRequest: the update gave no usable weights.
+        """
+
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""(log p, log q), both [n, V] -> [n] nats."""
+
+
+def forward_divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q): q must cover the target's support."""
+    return (p.exp() * (p - q)).sum(-1)
+
+
+def reverse_divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(q || p): q may keep to the target's most likely tokens."""
+    return (q.exp() * (q - p)).sum(-1)
+
+
+DIVERGENCES: Final[Mapping[str, Divergence]] = {"forward": forward_divergence, "reverse": reverse_divergence}
+
+
+class LeanStudent:
+    """A lean model's weights under Adam, one step per update."""
+
+    def __init__(self, model: LeanModel, learning_rate: float, divergence: str) -> None:
+        self._model = model
+        self._weights = copied(model.weights)
+        self._trained = {name: item.requires_grad_() for name, item in trained(self._weights).items()}
+        self._divergence = DIVERGENCES[divergence]
+        self._rope = rope_tables(rope_frequencies(model.config), model.context, torch.float32)
+        # one tensor after the other: the fused forms may add in another order
+        self._optimiser = torch.optim.Adam(self._trained.values(), lr=learning_rate, foreach=False, fused=False)
+
+    def digest(self) -> str:
+        """Of the names and the bytes of all weights that can change."""
+        text = hashlib.sha256()
+        for name, item in self._trained.items():
+            text.update(name.encode())
+            text.update(item.detach().numpy().tobytes())
+        return text.hexdigest()
+
+    def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
+        """A step along the mean divergence over all positions, at temperature 1.
+
+        Raises:
+            InvalidRequest: weights are no longer finite.
+        """
+        count = sum(len(lesson.places) for lesson in lessons)
+        # the loop decodes in inference mode, whose tensors cannot take part in training
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            self._optimiser.zero_grad(set_to_none=True)
+            for lesson in lessons:
+                (self._loss(lesson) / count).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+            torch.nn.utils.clip_grad_norm_(self._trained.values(), LONGEST_STEP, foreach=False)
+            self._optimiser.step()
+            if not all(bool(torch.isfinite(item).all()) for item in self._trained.values()):
+                raise InvalidRequest("proposer online: an update gave weights that are not finite; lower learning_rate")
+            model, weights = self._model, copied(self._weights)
+            return LeanModel(model.config, weights, model.eos_ids, model.facts, model.numerics)
+
+    def _loss(self, lesson: DistillationSample) -> Tensor:
+        """The summed divergence at the lesson's places, in nats."""
+        logits = forward(self._model.config, self._weights, self._rope, torch.tensor(lesson.tokens))
+        q = F.log_softmax(logits[list(lesson.places)], -1)
+        p = F.log_softmax(torch.tensor(lesson.rows, dtype=torch.float32), -1).clamp_min(FLOOR)
+        return self._divergence(p, q).sum()
+
+
+def student_of(model: TargetModel, learning_rate: float, divergence: str) -> LeanStudent:
+    """A student that begins as `model`.
+
+    Raises:
+        InvalidRequest: a model without a lean forward, in another dtype than float32, or elsewhere than on the cpu.
+    """
+    if not isinstance(model, LeanModel):
+        raise InvalidRequest("proposer online: learn needs a draft with loader: lean")
+    if model.dtype is not torch.float32 or model.device.type != "cpu":
+        raise InvalidRequest("proposer online: learn needs a draft with dtype: float32 and device: cpu")
+    return LeanStudent(model, learning_rate, divergence)
+
+
+def copied(weights: LeanWeights) -> LeanWeights:
+    """The same values in tensors of their own, that ask for no gradients; tied weights stay tied."""
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone()
+
+    def affine(other: Affine) -> Affine:
+        return Affine(own(other.weight), None if other.bias is None else own(other.bias))
+
+    embedding = own(weights.embedding)
+    return LeanWeights(
+        embedding=embedding,
+        layers=tuple(
+            LayerWeights(
+                attention_norm=own(layer.attention_norm),
+                qkv=affine(layer.qkv),
+                qk_norm=None if layer.qk_norm is None else own(layer.qk_norm),
+                out=affine(layer.out),
+                ffn_norm=own(layer.ffn_norm),
+                gate_up=affine(layer.gate_up),
+                down=affine(layer.down),
+            )
+            for layer in weights.layers
+        ),
+        norm=own(weights.norm),
+        head=embedding if weights.head is weights.embedding else own(weights.head),
+    )
+
+
+def trained(weights: LeanWeights) -> dict[str, Tensor]:
+    """The tensors that an update changes, by name: all but the norms of queries and keys, which heads share."""
+    result = {"embedding": weights.embedding, "norm": weights.norm}
+    if weights.head is not weights.embedding:
+        result["head"] = weights.head
+    for index, layer in enumerate(weights.layers):
+        result |= {f"{index}.attention_norm": layer.attention_norm, f"{index}.ffn_norm": layer.ffn_norm}
+        for name in ("qkv", "out", "gate_up", "down"):
+            affine: Affine = getattr(layer, name)
+            result[f"{index}.{name}"] = affine.weight
+            if affine.bias is not None:
+                result[f"{index}.{name}.bias"] = affine.bias
+    return result
+
+
+def forward(config: LeanConfig, weights: LeanWeights, rope: RopeTables, tokens: Tensor) -> Tensor:
+    """Logits [T, V] of one sequence [T] from its beginning, in operations that gradients go through."""
+    x = F.embedding(tokens, weights.embedding)
+    turn = RopeTables(rope.cos[: len(tokens)].unsqueeze(1), rope.sin[: len(tokens)].unsqueeze(1))
+    for layer in weights.layers:
+        x = x + _attention(config, layer, turn, _norm(x, layer.attention_norm, config.eps))
+        gate, up = _apply(layer.gate_up, _norm(x, layer.ffn_norm, config.eps)).chunk(2, -1)
+        x = x + _apply(layer.down, F.silu(gate) * up)
+    return F.linear(_norm(x, weights.norm, config.eps), weights.head)
+
+
+def _attention(config: LeanConfig, layer: LayerWeights, rope: RopeTables, x: Tensor) -> Tensor:
+    turned = config.heads + config.kv_heads
+    qkv = _apply(layer.qkv, x).view(len(x), turned + config.kv_heads, config.head_dim)
+    queries_keys, values = torch.split(qkv, [turned, config.kv_heads], 1)
+    if layer.qk_norm is not None:
+        queries_keys = _norm(queries_keys, layer.qk_norm, config.eps)
+    queries, keys = torch.split(rotated(queries_keys, rope), [config.heads, config.kv_heads], 1)
+    group = config.heads // config.kv_heads
+    sides = (queries, keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1))
+    q, k, v = (side.transpose(0, 1) for side in sides)
+    seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return _apply(layer.out, seen.transpose(0, 1).flatten(1))
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def _apply(affine: Affine, x: Tensor) -> Tensor:
+    return F.linear(x, affine.weight, affine.bias)
 
 
 @dataclass(slots=True)

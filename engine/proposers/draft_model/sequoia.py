@@ -13,9 +13,8 @@ from typing import Any
 
 from engine.core.errors import ModelNeeded
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of, trimmed
-from engine.proposers.interface import ProposerFacts
+from engine.proposers.interface import ProposerFacts, ProposerParts
 from engine.proposers.options import rates_of, read, shape_of
-from engine.proposers.parts import ProposerParts
 from engine.proposers.tree_planning import Rates, TreeShape, best_shape, rates_at
 from engine.sampling.draw import Siblings
 

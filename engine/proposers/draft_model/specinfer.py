@@ -13,9 +13,8 @@ from engine.core.errors import ModelNeeded
 from engine.core.options import numbers
 from engine.core.trees import ROOT
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth, readers_of
-from engine.proposers.interface import ProposerFacts
+from engine.proposers.interface import ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import Siblings
 

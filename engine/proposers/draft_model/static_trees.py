@@ -22,8 +22,7 @@ from engine.core.types import Proposal, StepOutcome, Tree
 from engine.models.interface import TargetModel, to_numpy
 from engine.proposers.draft_model.chain_draft import drawn_proposal
 from engine.proposers.draft_model.tree_draft import TreeLevel, TreeReader
-from engine.proposers.interface import Context, ProposerFacts
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import Draw, Siblings, SiblingSpec
 

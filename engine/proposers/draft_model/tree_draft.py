@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.core.types import StepOutcome, Tree
-from engine.models.interface import Placement, TargetModel, WantedOutputs, chain_placement
-from engine.models.placement import Placed, accepted_columns, place_trees
+from engine.models.interface import (
+    Placed,
+    Placement,
+    TargetModel,
+    WantedOutputs,
+    accepted_columns,
+    chain_placement,
+    place_trees,
+)
 from engine.proposers.draft_model.chain_draft import read_prompt
 from engine.proposers.interface import Context
 

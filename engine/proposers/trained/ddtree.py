@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from engine.core.trees import ROOT
 from engine.core.types import Floats, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
-from engine.proposers.interface import Context, ProposerFacts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.dflash import BlockDrafter, BlockProposer
 from engine.sampling.transforms import softmax, transform
 

@@ -16,12 +16,10 @@ from engine.core.types import QKind
 from engine.proposers.draft_model.chain_draft import DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.draft_model.static_trees import StaticTreeProposer, TreeGrowth
-from engine.proposers.interface import Proposer, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Proposer, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.feature_draft import DynamicTree, DynamicTreeSize, FeatureChain
-from engine.proposers.trained.feature_head import FeatureHead, feature_head
-from engine.proposers.trained.feature_reader import FeatureReader
+from engine.proposers.trained.feature_head import FeatureHead, FeatureReader, feature_head
 from engine.sampling.draw import Siblings
 
 CHAIN: Final = (1,)

@@ -14,7 +14,7 @@ from engine.models.interface import to_numpy
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.draft_model.tree_draft import TreeLevel
 from engine.proposers.interface import Context, ProposerFacts
-from engine.proposers.trained.feature_reader import FeatureReader
+from engine.proposers.trained.feature_head import FeatureReader
 from engine.sampling.transforms import log_sum_exp
 
 

@@ -10,8 +10,7 @@ from engine.core.errors import InvalidRequest, ModelError, ModelNeeded
 from engine.core.types import StepOutcome
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.decoder.lean import LeanModel
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
-from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import NO_TREE, read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
 from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import Draw, Siblings, SiblingSpec

@@ -19,9 +19,8 @@ from engine.core.types import DraftRule, Proposal, QKind
 from engine.models.interface import to_numpy
 from engine.models.numerics.interface import Affine, Matrix
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
-from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
 
 EPS: Final = 1e-6

@@ -22,9 +22,8 @@ from engine.heads.formats.mtp import BEFORE_NORM
 from engine.models.interface import Placement, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
-from engine.proposers.interface import Context, ProposerFacts, SteadyDrafts
+from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
-from engine.proposers.parts import ProposerParts
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 

@@ -19,8 +19,7 @@ from engine.heads.formats.dflash import SECTION
 from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import RopeTables
-from engine.train.heads.head_layer import HeadLayer, Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadLayer, HeadStage, Teacher
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import DFLASH_HEAD, DFlashRecipe
 

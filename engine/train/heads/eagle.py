@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
-from engine.train.heads.head_layer import HeadLayer, Teacher, UnrolledCache
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadLayer, HeadStage, Teacher, UnrolledCache
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EAGLE_HEAD, EagleRecipe
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
 from engine.train.corpus import Corpus, most_frequent
-from engine.train.heads.head_layer import HeadLayer, Teacher, UnrolledCache
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadLayer, HeadStage, Teacher, UnrolledCache
 from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import EAGLE3_HEAD, Eagle3Recipe
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from engine.train.corpus import Corpus
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
 

@@ -1,27 +1,36 @@
-"""A llama layer of a draft head while it is trained, and the frozen target that teaches it.
+"""Shared parts of all draft heads' trainings: a llama layer, the frozen target, the loop, and the files.
 
 The layer's parameters carry the published names. It can be unrolled on its own outputs: the keys and values of earlier
-passes stay visible as they will be while drafting. The layer is the same for every head.
+passes stay visible as they will be while drafting. The layer is the same for every head; published names, keys and
+tables of a head belong to its trainer.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from engine.core.errors import ModelError
 from engine.heads.decoder import LayerForm
-from engine.models.files.folder import ModelFolder
+from engine.models.files.folder import TOKENIZER_PATTERNS, ModelFolder
 from engine.models.files.transformers_loader import load_whole
 from engine.models.lean_weights import ARCHITECTURES, LeanConfig, read_config, rope_frequencies
-from engine.models.loading import open_source
+from engine.models.loading import RESPONSE_TEMPLATE, open_source
 from engine.models.numerics.fast import rope_tables, rotated
 from engine.models.numerics.interface import RopeTables
+from engine.train import trainer
+from engine.train.corpus import Corpus
+from engine.train.recipe import TrainRecipe
+from engine.train.trainer import Report, TrainingJob, training_folder
 
 
 @dataclass(slots=True)
@@ -162,3 +171,74 @@ def teacher_of(target: ModelFolder) -> Teacher:
 def load_teacher(source: Path) -> Teacher:
     """The target in a folder or a GGUF file. Raises as `open_target` and `teacher_of`."""
     return teacher_of(open_target(source))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStage:
+    """One head's training: the frozen target, the text, the folder to write, the progress callback, and the time.
+
+    Without `minutes` by `clock` a training ends after its recipe's steps.
+    """
+
+    teacher: Teacher
+    corpus: Corpus
+    out: Path
+    report: Report
+    minutes: float | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def train(
+        self,
+        head: nn.Module,
+        recipe: TrainRecipe,
+        loss: Callable[[Tensor], Tensor],
+        measure: Callable[[], Mapping[str, float]],
+        batch: Callable[[int], Tensor] | None = None,
+        best: str | None = None,
+    ) -> None:
+        """To the end, continuing from the checkpoint beside `out`; arguments as those of a `TrainingJob`."""
+        windows = batch or (lambda step: trainer.batch(self.corpus, recipe, step))
+        folder, report = training_folder(self.out), self.report
+        trainer.run(TrainingJob(head, windows, loss, measure, recipe, folder, report, self.minutes, best, self.clock))
+
+    def write_model(self, model: PreTrainedModel) -> None:
+        """A whole model in bfloat16, with the target's own tokenizer files beside it."""
+        model.eval().to(torch.bfloat16).save_pretrained(self.out, safe_serialization=True)
+        target = Path(self.teacher.model.name_or_path)
+        for pattern in (*TOKENIZER_PATTERNS, RESPONSE_TEMPLATE):
+            for file in target.glob(pattern):
+                copy = self.out / file.relative_to(target)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(file, copy)
+
+    def write(self, config: Mapping[str, Any], trained: Mapping[str, Tensor], **tables: Tensor) -> None:
+        """config.json and model.safetensors: trained tensors in bfloat16, tables as they are."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        tensors = {name: item.detach().to(torch.bfloat16).contiguous() for name, item in trained.items()} | tables
+        save_file(tensors, self.out / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps(config, indent=1, sort_keys=True) + "\n"
+        (self.out / "config.json").write_text(text, encoding="utf-8")
+        for name in ("model.safetensors", "config.json"):
+            (self.out / name).chmod(0o644)
+
+    def llama_document(self, ffn: int) -> dict[str, Any]:
+        """A config.json of one llama layer with the target's sizes."""
+        config = self.teacher.config
+        return {
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "hidden_size": config.hidden,
+            "intermediate_size": ffn,
+            "num_attention_heads": config.heads,
+            "num_key_value_heads": config.kv_heads,
+            "head_dim": config.head_dim,
+            "max_position_embeddings": config.context,
+            "rms_norm_eps": config.eps,
+            "rope_parameters": dict(config.rope),
+            "vocab_size": config.vocabulary,
+            "num_hidden_layers": 1,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "dtype": "bfloat16",
+        }

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.train.corpus import Corpus, most_frequent
-from engine.train.heads.head_layer import Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, Teacher
 from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MEDUSA_HEADS, MedusaRecipe
 

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.models.lean_weights import LeanConfig
-from engine.train.heads.head_layer import Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, Teacher
 from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MLP_SPECULATOR, MlpSpeculatorRecipe
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from engine.heads.decoder import LayerForm
 from engine.heads.formats.mtp import COUNT, DEEPSEEK_ARCHITECTURE
-from engine.train.heads.head_layer import HeadLayer, Teacher, UnrolledCache
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadLayer, HeadStage, Teacher, UnrolledCache
 from engine.train.passes import PositionLogits, agreements, weighted_loss
 from engine.train.recipe import MTP_HEAD, UnrolledRecipe
 

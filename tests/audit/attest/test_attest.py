@@ -20,8 +20,7 @@ from jsonschema import Draft202012Validator
 
 import schemas
 from audit.attest.decision import DecisionFacts, decision_statement
-from audit.attest.envelope import opened, sign
-from audit.attest.statement import StatementSubject
+from audit.attest.statement import StatementSubject, opened, sign
 from audit.attest.verify import Trust, verify_envelope
 from audit.store import Store
 from audit.store.base import keys

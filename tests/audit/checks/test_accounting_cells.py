@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.checks.accounting.cells import cell_faults
+from audit.checks.accounting.check import cell_faults
 from audit.checks.accounting.rules import one_hot_faults
 from engine.core.types import Protocol, RecordLevel
 from engine.record.columns import TOP

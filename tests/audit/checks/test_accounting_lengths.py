@@ -13,8 +13,7 @@ from audit.evidence.verdicts import Verdict
 from engine import proposers, verify
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.interface import SteadyDrafts
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts, SteadyDrafts
 from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.rng import stream_of

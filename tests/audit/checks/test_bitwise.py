@@ -20,8 +20,7 @@ from engine.models.numerics import load
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics, NumericsFacts
 from engine.proposers.copying.ngram import NgramProposer
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import PlainProposer, ProposerParts
 from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.draw import draw

@@ -12,8 +12,8 @@ from audit.checks.q_contract import columns as q_columns
 from audit.checks.q_contract.check import judge_request
 from audit.checks.replay import kept_rows as replay_kept
 from audit.checks.replay import masses as replay_masses
-from audit.checks.replay.columns import SuspectSteps
 from audit.checks.replay.kept_rows import check_kept
+from audit.checks.replay.masses import SuspectSteps
 from audit.evidence import structure as replay_structure
 from audit.evidence.decisions import lumped_decisions
 from audit.evidence.structure import structure_faults

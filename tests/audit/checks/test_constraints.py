@@ -20,8 +20,7 @@ from engine.core.structured import constraint_of
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import PlainProposer, ProposerParts
 from engine.record.effective import Effective
 from engine.record.mask_bits import packed, unpacked
 from engine.record.rows.row_digests import digests

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from audit.checks.base.interface import evaluate
-from audit.checks.honoured.causes import cause
+from audit.checks.honoured.causes import TokenComparison, cause
 from audit.checks.honoured.check import CHECK
-from audit.checks.honoured.rows import TokenComparison
 from audit.evidence.verdicts import Verdict
 from audit.selftest.run_arm import gather
 from audit.selftest.scenarios import suite_of

@@ -7,7 +7,7 @@ import pytest
 
 from audit.checks import load
 from audit.checks.base.interface import evaluate
-from audit.checks.honoured.law_pairs import law_pairs
+from audit.checks.honoured.by_tokens import law_pairs
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import RecordLevel, SamplingParams

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks.base.interface import evaluate
-from audit.checks.long_context.buckets import buckets_up_to
 from audit.checks.long_context.check import CHECK
+from audit.checks.long_context.measures import buckets_up_to
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel

@@ -17,7 +17,7 @@ from engine.record.recorder import Recorder
 from engine.record.trace import TraceHeader, decode
 from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule
-from engine.sampling.target_rows import TargetRows
+from engine.sampling.transforms import TargetRows
 from engine.verify import load
 from tests.audit.checks.simulator import record, world
 from tests.engine import build

@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from audit.checks.base.interface import Design, evaluate
-from audit.checks.rng_streams.check import CHECK
-from audit.checks.rng_streams.uniformity import coincidences, independence, significant_bits
+from audit.checks.rng_streams.check import CHECK, coincidences, independence, significant_bits
 from audit.evidence.records import Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine.core.types import Protocol, RecordLevel, Role

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from audit.checks.q_contract.columns import drawn_tokens
-from audit.checks.q_contract.lumped import lumped_draws, lumped_fault
+from audit.checks.q_contract.columns import drawn_tokens, lumped_draws, lumped_fault
 from audit.checks.replay.partial import replay_partial
 from engine.core.types import Protocol, RecordLevel, Role, SamplingParams
 from engine.record.trace import decode

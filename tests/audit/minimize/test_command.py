@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.evidence.verdicts import Verdict
-from audit.minimize.page import CUT_DOWN
+from audit.minimize.result import CUT_DOWN
 from audit.minimize.start import begin
 from audit.store import Store
 from audit.suite.loader import load_suite

@@ -9,9 +9,8 @@ import pytest
 
 from audit.errors import CannotDecide
 from audit.evidence.verdicts import Verdict
-from audit.serve.evaluations.comparison import paired_answers
-from audit.serve.evaluations.options import recorded_model
-from audit.serve.evaluations.score_pairs import EvaluatedArm
+from audit.serve.evaluations.comparison import EvaluatedArm, paired_answers
+from audit.serve.evaluations.recorded_model import recorded_model
 from audit.store import Store
 
 SUITE = """

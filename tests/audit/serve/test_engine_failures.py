@@ -8,9 +8,9 @@ import pytest
 
 from audit.serve.completion_id import new_ids
 from audit.serve.limits import ServeLimits
-from audit.serve.records import NoRecords
 from audit.serve.refusals import ApiRefusal
 from audit.serve.request_parser import read_completion
+from audit.serve.serving_run import NoRecords
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.native.scripted import open_models
 from engine.core.types import Protocol, RecordLevel

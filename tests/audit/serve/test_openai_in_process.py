@@ -8,7 +8,7 @@ import pytest
 
 from audit.serve.completion_id import new_ids
 from audit.serve.limits import ServeLimits
-from audit.serve.records import NoRecords
+from audit.serve.serving_run import NoRecords
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.native.scripted import open_models
 from engine.core.types import Protocol, RecordLevel

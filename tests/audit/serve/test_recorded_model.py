@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.errors import CannotDecide, UserError
-from audit.serve.evaluations.options import recorded_model
+from audit.serve.evaluations.recorded_model import recorded_model
 from audit.store import RunStatus, Store
 from engine.core.types import Role
 from tests.audit.invoke import invoke

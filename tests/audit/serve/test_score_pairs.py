@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from audit.serve.evaluations.score_pairs import ScoredSample, score_differences, unseen_changes
+from audit.serve.evaluations.comparison import ScoredSample, score_differences, unseen_changes
 
 SIMULATIONS = 400
 

@@ -15,7 +15,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store, default_url, migrate
 from audit.store.base import connection as engines
 from audit.store.base.connection import open_engine, parse_url, readonly_uri, shown
-from audit.store.ledger.log_check import UNLOGGED
+from audit.store.health import UNLOGGED
 from audit.store.tables.runs import APPEND_ONLY, REVISION, Base
 from tests.audit.store.build import connected, fill_every_table, fill_finished, generation, made_store, start
 

@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from audit.store import Store, health, migrate
+from audit.store.health import DELETED, EDITED, UNLOGGED
 from audit.store.ledger.coverage import DERIVED, ELSEWHERE
-from audit.store.ledger.log_check import DELETED, EDITED, UNLOGGED
 from audit.store.ledger.log_scan import MISFIT
 from audit.store.tables.runs import Base
 from tests.audit.store.build import connected, fill_every_table

@@ -16,7 +16,7 @@ from engine.core.structured import ConstraintSpec, constraint_of
 from engine.core.types import FinishReason, Protocol, RecordLevel, Request, SamplingParams
 from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel, blended_script, table_script
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of
 from tests.engine.constraints.schemas import schema

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.constraints.compiled import BYTES, Grammars, check, open_library
-from engine.constraints.prefix import PrefixConstraint
+from engine.constraints.compiled import BYTES, Grammars, PrefixConstraint, check, open_library
 from engine.core.errors import InvalidRequest
 from engine.core.structured import ConstraintKind, ConstraintSpec, constraint_of
 from engine.core.types import SamplingParams

@@ -7,8 +7,7 @@ import pytest
 from audit.checks.schema_conformance.judges import judge_of
 from engine.constraints.compiled import BYTES, open_library
 from engine.core.errors import InvalidRequest
-from engine.core.structural_tag import read_tags
-from engine.core.structured import ConstraintKind, constraint_of
+from engine.core.structured import ConstraintKind, constraint_of, read_tags
 from tests.engine.constraints.arms import LIBRARIES
 from tests.engine.constraints.tagged import POINT, tagged
 

@@ -8,7 +8,7 @@ from engine.core.errors import InvalidRequest, ModelNeeded
 from engine.core.registry import BACKENDS, FILTERS, resolve
 from engine.core.types import DraftRule, Protocol
 from engine.proposers import options
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.sampling.draw import draw
 from tests.support.cases import every_case
 

@@ -21,8 +21,7 @@ from engine.models.decoder.lean import LeanModel
 from engine.models.files.folder import ModelFolder, model_digest, open_folder, read_tensors
 from engine.models.numerics.exact import ExactNumerics
 from engine.models.numerics.fast import FastNumerics
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import PlainProposer, ProposerParts
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from tests.support.lean_tensors import from_tensors

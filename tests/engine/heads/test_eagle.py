@@ -15,8 +15,7 @@ from engine.heads.formats.eagle import forms
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
 from engine.proposers.trained.feature_draft import DynamicTreeSize, _Growing
-from engine.proposers.trained.feature_head import feature_head
-from engine.proposers.trained.feature_reader import FeatureReader
+from engine.proposers.trained.feature_head import FeatureReader, feature_head
 from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform
 from tests.engine.build import Setup, requests

@@ -18,7 +18,7 @@ from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.scripted import ScriptedModel
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import ProposerParts, TargetSide
 from engine.record.effective import Effective
 from engine.record.trace import decode
 from engine.sampling.draw import draw

@@ -20,8 +20,7 @@ from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import expected_shapes, read_config
-from engine.proposers.interface import PlainProposer
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import PlainProposer, ProposerParts, TargetSide
 from engine.sampling.draw import draw
 from engine.sampling.transforms import transform
 from tests.engine.build import spell

@@ -9,10 +9,9 @@ from engine.models import numerics
 from engine.models.cache import CacheShape
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.interface import Placed, WantedOutputs, chain_placement, place
 from engine.models.lean_weights import read_config
 from engine.models.numerics.devices import ask_for_stable_kernels, moved, usable_device
-from engine.models.placement import Placed, place
 
 META = torch.device("meta")
 

@@ -6,8 +6,7 @@ import torch
 
 from engine.core.trees import ancestors, depths, path, path_tokens
 from engine.core.types import Tree
-from engine.models.interface import WantedOutputs, chain_placement
-from engine.models.placement import Placed, accepted_columns, place, place_trees
+from engine.models.interface import Placed, WantedOutputs, accepted_columns, chain_placement, place, place_trees
 from engine.models.scripted import ScriptedModel
 
 TRASH = 40

@@ -21,8 +21,7 @@ from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import graphs_on
 from engine.models.loading import LoadedModel, load_model, load_parts
 from engine.models.probe.choose import choose
-from engine.proposers.interface import Context, PlainProposer, Proposer, ProposerFacts
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, PlainProposer, Proposer, ProposerFacts, ProposerParts
 from engine.record.trace import Trace, decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import stream_of

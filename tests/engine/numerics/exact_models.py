@@ -7,9 +7,8 @@ import torch
 from engine.core.types import Tree
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
-from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.interface import Placed, WantedOutputs, accepted_columns, chain_placement, place
 from engine.models.lean_weights import expected_shapes, read_config
-from engine.models.placement import Placed, accepted_columns, place
 
 DOCUMENT = {
     "vocab_size": 160,

@@ -7,10 +7,9 @@ import torch
 
 from engine.core.types import Tree
 from engine.models.decoder.lean import SeparateLayers
-from engine.models.interface import Sublayers, WantedOutputs, chain_placement
+from engine.models.interface import Placed, Sublayers, WantedOutputs, accepted_columns, chain_placement, place
 from engine.models.numerics.ordered import joint_calls, ordered_code, panels
 from engine.models.numerics.ordered.ordered import Int8Numerics, OrderedNumerics
-from engine.models.placement import Placed, accepted_columns, place
 
 from .exact_models import make, some_tokens
 

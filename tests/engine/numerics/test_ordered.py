@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from engine.core.types import Tree
 from engine.models.cache import CacheShape
-from engine.models.interface import chain_placement
+from engine.models.interface import Placed, chain_placement, place
 from engine.models.numerics import load
 from engine.models.numerics.interface import HeadSizes, Invariance, RopeTables
 from engine.models.numerics.ordered import (
@@ -27,7 +27,6 @@ from engine.models.numerics.ordered import (
 )
 from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.ordered_plan import chain_plan, tree_plan
-from engine.models.placement import Placed, place
 from engine.models.probe.choose import choose
 from engine.models.probe.model_parts import parts_of
 from engine.models.probe.probe import ANSWERS, digest

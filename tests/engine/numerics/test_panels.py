@@ -17,7 +17,7 @@ from engine.models.numerics.ordered import panels as module
 from engine.models.numerics.ordered.machine_code import compiled_for
 from engine.models.numerics.ordered.panel_code import ELEMENTS, PRODUCT, TERMS, source
 from engine.models.numerics.ordered.panels import Panels, laid_out, panels, rounded_panels
-from engine.models.probe.rows import row_dependence
+from engine.models.probe.probe import row_dependence
 
 pytestmark = pytest.mark.skipif(
     panel_code.product_code("float32") is None, reason="this processor has no fused vectors"

@@ -17,8 +17,7 @@ from engine.models.numerics.interface import Invariance
 from engine.models.numerics.tiled import FixedNumerics
 from engine.models.probe.choose import choose, foreign
 from engine.models.probe.model_parts import difference
-from engine.models.probe.probe import ANSWERS, PROPERTIES, digest, probe
-from engine.models.probe.rows import row_dependence
+from engine.models.probe.probe import ANSWERS, PROPERTIES, digest, probe, row_dependence
 from tests.engine.numerics import broken
 from tests.support.tiers import fast_first
 

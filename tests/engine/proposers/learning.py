@@ -8,7 +8,7 @@ from engine import verify
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.draft_model.online import OnlineProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.sampling.draw import draw
 from tests.engine.build import draft_script, make_loop
 

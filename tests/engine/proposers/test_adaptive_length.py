@@ -12,7 +12,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule, Protocol, SamplingParams
 from engine.proposers import options
 from engine.proposers.adaptive_length import FadingCounts, PayingProposer
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.record.cost import best_gamma, speedup
 from engine.sampling.draw import draw
 from tests.engine.build import Setup, generate, make_loop, requests, traces

@@ -16,8 +16,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.cascade import INNER, InnerRandomness
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw

@@ -18,9 +18,8 @@ from engine.core.errors import InvalidRequest
 from engine.core.trees import require_valid
 from engine.core.types import DraftRule, FinishReason, Protocol, QKind, Request, SamplingParams
 from engine.models.scripted import ScriptedModel
-from engine.proposers.interface import Context
+from engine.proposers.interface import Context, ProposerParts
 from engine.proposers.options import OF_CHAINS
-from engine.proposers.parts import ProposerParts
 from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw

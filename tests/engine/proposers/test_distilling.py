@@ -11,14 +11,7 @@ from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.lean_weights import rope_frequencies
 from engine.models.numerics.fast import rope_tables
 from engine.models.scripted import ScriptedModel
-from engine.proposers.draft_model.distilling import (
-    DIVERGENCES,
-    DistillationSample,
-    copied,
-    forward,
-    student_of,
-    trained,
-)
+from engine.proposers.draft_model.online import DIVERGENCES, DistillationSample, copied, forward, student_of, trained
 from tests.engine.models.conftest import VOCABULARY, network
 from tests.support.lean_tensors import from_tensors
 from tests.support.lean_variants import VARIANTS

@@ -13,8 +13,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.models.scripted import ScriptedModel
 from engine.proposers.copying.lookahead import LookaheadOptions, LookaheadProposer, LookaheadWindow, NgramPool, merged
 from engine.proposers.copying.suffix import SuffixProposer
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.record.trace import decode
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness

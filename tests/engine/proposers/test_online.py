@@ -10,7 +10,7 @@ from scipy import stats
 
 from audit import checks
 from audit.checks.base.interface import evaluate
-from audit.checks.replay.versions import unknown_versions
+from audit.checks.replay.check import unknown_versions
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
 from engine import proposers
@@ -19,7 +19,7 @@ from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, 
 from engine.core.versions import after, first
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.online import OnlineProposer, _Notes
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import ProposerParts
 from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of
 from engine.sampling.draw import draw

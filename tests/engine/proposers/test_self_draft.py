@@ -13,8 +13,7 @@ from engine.decode.loop import Loop, LoopOptions
 from engine.models.interface import WantedOutputs, chain_placement
 from engine.models.loading import load_model
 from engine.models.scripted import ScriptedModel, table_script
-from engine.proposers.interface import Context, PlainProposer
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import Context, PlainProposer, ProposerParts, TargetSide
 from engine.proposers.self_draft import SkipSet
 from engine.record.trace import decode
 from engine.sampling.draw import draw

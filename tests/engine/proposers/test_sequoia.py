@@ -14,8 +14,7 @@ from engine.core.trees import ROOT, children, depths, path_tokens
 from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.sequoia import planned_shape
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.proposers.tree_planning import best_shape
 from engine.record.effective import Effective
 from engine.record.trace import steps_of

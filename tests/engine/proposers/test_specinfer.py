@@ -14,8 +14,7 @@ from engine.core.trees import ROOT, path
 from engine.core.types import DraftRule, Protocol, QKind, RecordLevel, Request, SamplingParams, Tree
 from engine.models.scripted import ScriptedModel
 from engine.proposers.draft_model.specinfer import widths_shape
-from engine.proposers.interface import Context
-from engine.proposers.parts import ProposerParts
+from engine.proposers.interface import Context, ProposerParts
 from engine.proposers.tree_planning import TreeShape
 from engine.record.effective import Effective
 from engine.record.trace import decode, steps_of

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from engine.core.errors import InvalidRequest
 from engine.core.trees import children, is_chain, path_tokens, require_valid
 from engine.core.types import DraftRule, Emitted, Protocol, QKind, Request, Role, SamplingParams, StepOutcome, Tree
-from engine.proposers.copying.suffix import SuffixOptions, SuffixProposer, draft
-from engine.proposers.copying.suffix_tree import SuffixTree
-from engine.proposers.interface import Context
+from engine.proposers.copying.suffix import SuffixOptions, SuffixProposer, SuffixTree, draft
+from engine.proposers.interface import Context, ProposerParts
 from engine.proposers.options import OPTIONS
-from engine.proposers.parts import ProposerParts
 from engine.sampling.draw import draw
 from engine.sampling.rng import Randomness
 from tests.engine.build import Setup, generate, make_loop, requests, traces

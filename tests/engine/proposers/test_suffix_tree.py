@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import InvalidRequest
-from engine.proposers.copying.suffix_tree import SuffixTree
+from engine.proposers.copying.suffix import SuffixTree
 from tests.support.counted import Counted
 
 

@@ -9,8 +9,7 @@ from engine.models.files.folder import open_folder
 from engine.stream.interface import filter_spec
 from engine.stream.loading import load_filter
 from engine.train import lexicon
-from engine.train.guard import make_guard, measured
-from engine.train.guard_sentences import LABELS, SAFE, deeds, sentences
+from engine.train.guard import LABELS, SAFE, deeds, make_guard, measured, sentences
 from engine.train.recipe import GUARD
 from tests.bench.setting import REFERENCE
 from tests.engine.stream.texts import judged

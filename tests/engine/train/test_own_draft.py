@@ -11,14 +11,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 
 from engine.models.loading import check_same_tokenizer, load_model
 from engine.train import __main__ as command
-from engine.train import own_draft, trainer, user_data
+from engine.train import own_draft, trainer
 from engine.train.corpus import Corpus
-from engine.train.heads.head_layer import Teacher, load_teacher, open_target
-from engine.train.heads.head_stage import HeadStage
-from engine.train.own_draft import Lessons, kept_layers, pieces, sampled_loss, train_draft
+from engine.train.heads.head_layer import HeadStage, Teacher, load_teacher, open_target
+from engine.train.own_draft import Lessons, OwnText, TokenText, kept_layers, pieces, sampled_loss, train_draft
 from engine.train.passes import PositionLogits
 from engine.train.recipe import OWN_DRAFT, TrainRecipe
-from engine.train.user_data import OwnText, TokenText
 
 CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 VOCABULARY = 330
@@ -238,14 +236,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path, teacher, stream):
         )
 
     train(1)
-    with pytest.raises(user_data.ModelError, match=r"checkpoint.safetensors: belongs to another training"):
+    with pytest.raises(own_draft.ModelError, match=r"checkpoint.safetensors: belongs to another training"):
         train(2)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
     module = torch.nn.Linear(1, 1)
-    with pytest.raises(user_data.ModelError, match=r"checkpoint\.safetensors: not readable"):
+    with pytest.raises(own_draft.ModelError, match=r"checkpoint\.safetensors: not readable"):
         trainer.restore(module, torch.optim.AdamW(module.parameters()), tmp_path)
 
 
@@ -253,7 +251,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 def home(tmp_path, tokenizer, monkeypatch):
     """A target, text of its own, and a smaller need for it."""
     teacher = random_target("llama", tmp_path / "target", tokenizer)
-    monkeypatch.setattr(user_data, "MIXTURE", 100)
+    monkeypatch.setattr(own_draft, "MIXTURE", 100)
     text = own_answers(teacher, 40, 8)
     (tmp_path / "text.jsonl").write_text("\n".join(map(recorded, (*text.held, *text.kept))))
     return tmp_path
@@ -340,7 +338,7 @@ def test_recorded_requests_are_texts_without_duplicates_held_out_by_prompt(home)
     texts = (*texts.held, *texts.kept)
     other = TokenText((*texts[0].tokens[:3], 5, 5, 5), 3)
     (home / "text.jsonl").write_text("\n".join(map(recorded, (*texts, texts[0], texts[3], other))))
-    read = user_data.load_text(home / "text.jsonl", open_target(home / "target"))
+    read = own_draft.load_text(home / "text.jsonl", open_target(home / "target"))
     assert read.held == (texts[0], other, texts[20])
     assert read.kept == tuple(text for text in texts if text not in read.held)
     assert isinstance(read.corpus(), Corpus)
@@ -354,11 +352,11 @@ def test_texts_and_messages_are_read_by_the_target_s_tokenizer(home, tokenizer):
         *({"text": f"x{i} " * 9} for i in range(20)),
     ]
     (home / "text.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    read = user_data.load_text(home / "text.jsonl", open_target(home / "target"))
+    read = own_draft.load_text(home / "text.jsonl", open_target(home / "target"))
     loaded = load_model(str(home / "target")).tokenizer
     assert read.held[0] == TokenText((*loaded("one two", add_special_tokens=False)["input_ids"], 0))
     chat = loaded.apply_chat_template(lines[1]["messages"], tokenize=False)
     assert read.kept[0] == TokenText((*loaded(chat, add_special_tokens=False)["input_ids"], 0))
     (home / "text.jsonl").write_text('{"prompt": 1}')
-    with pytest.raises(user_data.ModelError, match=r"text\.jsonl:1: not a text \(an object with"):
-        user_data.load_text(home / "text.jsonl", open_target(home / "target"))
+    with pytest.raises(own_draft.ModelError, match=r"text\.jsonl:1: not a text \(an object with"):
+        own_draft.load_text(home / "text.jsonl", open_target(home / "target"))

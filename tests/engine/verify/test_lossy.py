@@ -10,8 +10,7 @@ from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal, Protocol, QKind, Role, SamplingParams, Tree
 from engine.record.trace import decode
 from engine.sampling.rng import Purpose, Randomness
-from engine.sampling.target_rows import TargetRows
-from engine.sampling.transforms import transform
+from engine.sampling.transforms import TargetRows, transform
 from tests.engine.build import Setup, draft_script, generate, requests, target_script
 from tests.engine.enumeration import PROMPT, TOLERANCE, distance, emitted_law, enumerate_decisions, target_law
 from tests.support.tiers import fast_first

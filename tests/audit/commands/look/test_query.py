@@ -15,7 +15,7 @@ from audit.store.asking.queries import NAMED
 from audit.store.asking.query_sandbox import QueryLimits, ask
 from audit.store.base.values import ArtifactRef
 from engine.core.types import SamplingParams
-from engine.train.user_data import emitted
+from engine.train.own_draft import emitted
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill, fill_finished, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres

@@ -1,6 +1,6 @@
 """Where two texts part, as a finding prints it."""
 
-from audit.evidence.divergence.excerpts import parting
+from audit.evidence.divergence.triage import parting
 
 
 def test_both_continuations_follow_the_end_of_what_both_wrote():

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from audit.gate.admission import signed
+from audit.gate.admission import decide as module
 from audit.gate.admission.app import Webhook
-from audit.gate.admission.decide import Rules
+from audit.gate.admission.decide import Rules, SignedDecisions
 from audit.gate.admission.reviews import read_review
-from audit.gate.admission.signed import SignedDecisions
 from audit.gate.policy import load_policy
 from audit.store.reading.decision_index import DecisionReader
 from tests.audit.gate.admission.forgeries import FORGERIES, OURS, THEIRS, edit
@@ -59,8 +58,8 @@ def test_each_statement_is_verified_once_and_a_digest_that_is_not_the_payloads_c
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url, verified = made_store(tmp_path), []
-    whole = signed.opened
-    monkeypatch.setattr(signed, "opened", lambda *given: verified.append(given) or whole(*given))
+    whole = module.opened
+    monkeypatch.setattr(module, "opened", lambda *given: verified.append(given) or whole(*given))
     sign(url, THEIRS)
     sign(url, OURS)
     hook = webhook(url)

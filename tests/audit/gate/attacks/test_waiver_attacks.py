@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from audit.attest.envelope import sign
 from audit.attest.signing import sign_and_store, stored
-from audit.attest.statement import InToto
+from audit.attest.statement import InToto, sign
 from audit.attest.waivers import (
     Author,
     PolicyReference,

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from audit.evidence.records import RequestRecord
-from audit.report.requests import alternatives
 from audit.report.requests import request_view as module
-from audit.report.requests.alternatives import Alternatives
 from audit.report.requests.choice import NamedFinding
 from audit.report.requests.pieces import Pieces
-from audit.report.requests.request_view import anchor_of, explored, marks_of
+from audit.report.requests.request_view import Alternatives, anchor_of, explored, marks_of
 from engine.core.types import FinishReason, RecordLevel, Role
 from engine.record.trace import decode
 from engine.sampling.transforms import softmax
@@ -75,7 +73,7 @@ def test_cells_give_alternatives_as_rows_do():
 
 
 def test_long_rows_are_transformed_for_the_first_tokens_only(monkeypatch):
-    monkeypatch.setattr(alternatives, "MOST_SCORES", 8 * 3)
+    monkeypatch.setattr(module, "MOST_SCORES", 8 * 3)
     drawing = explored(record(), LETTERS)
     shown = [bool(view.alternatives) for step in drawing.steps for view in step.emitted]
     assert shown == [True] * 3 + [False] * (len(shown) - 3)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from audit.store import RunStatus, Store
-from audit.store.ledger.log_check import EDITED
+from audit.store.health import EDITED
 from audit.store.writing.events import NO_EVENTS, rows_of
 from tests.audit.invoke import invoke
 from tests.audit.store.build import EVENTS, connected, fill_eventful

@@ -11,10 +11,9 @@ from engine.models.decoder import step_graphs
 from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import Recorded, StepBuffer, StepGraphs
-from engine.models.interface import WantedOutputs, chain_placement
+from engine.models.interface import Placed, WantedOutputs, chain_placement, completed, place
 from engine.models.lean_weights import read_config
 from engine.models.numerics import constant_rows
-from engine.models.placement import Placed, completed, place
 from engine.models.probe.model_parts import difference, parts_of
 from engine.models.probe.probe import probe
 

@@ -19,7 +19,7 @@ from engine.train.heads.dflash import (
     mask_token,
     train_dflash,
 )
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage
 from engine.train.recipe import DFlashRecipe, TrainRecipe
 
 PLAN = DFlashRecipe(

@@ -9,13 +9,12 @@ import torch
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
 from engine.models.interface import chain_placement
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import ProposerParts, TargetSide
 from engine.proposers.trained.feature_head import feature_head
 from engine.sampling.draw import draw
 from engine.train.corpus import Corpus
 from engine.train.heads import eagle, eagle3
-from engine.train.heads.head_layer import UnrolledCache
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, UnrolledCache
 from engine.train.passes import PositionLogits, agreements, held_out_windows, weighted_loss
 from engine.train.recipe import Eagle3Recipe, EagleRecipe, TrainRecipe
 from tests.support.lean_tensors import from_tensors

@@ -11,8 +11,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from engine.models.loading import load_model
 from engine.train.heads.early_exit import exit_agreements, exit_weights, exits, loss_of, train_early_exit
-from engine.train.heads.head_layer import load_teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, load_teacher
 from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe, TrainRecipe
 from tests.bench.setting import REFERENCE
 

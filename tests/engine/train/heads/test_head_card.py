@@ -8,7 +8,7 @@ import pytest
 from engine.core.registry import HEAD_TRAINERS
 from engine.heads.loading import load_head
 from engine.models.loading import load_model
-from engine.train.heads.head_card import TRAININGS, write_head_card
+from engine.train.card import TRAININGS, write_head_card
 from tests.bench.setting import REFERENCE
 
 

@@ -11,8 +11,7 @@ from engine.models.files.folder import open_folder
 from engine.train import recipe, trainer
 from engine.train.__main__ import main
 from engine.train.heads import medusa
-from engine.train.heads.head_layer import Teacher
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage, Teacher
 from engine.train.heads.medusa import MedusaModule, frequent, loss_of, train_medusa
 
 VOCABULARY = 330

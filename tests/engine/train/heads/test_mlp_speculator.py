@@ -10,12 +10,12 @@ from safetensors import safe_open
 
 from engine.core.types import DraftRule
 from engine.heads.loading import load_head
-from engine.proposers.parts import ProposerParts, TargetSide
+from engine.proposers.interface import ProposerParts, TargetSide
 from engine.proposers.trained.fitted_head import fitted_head
 from engine.proposers.trained.mlp_speculator import Speculator
 from engine.sampling.draw import draw
 from engine.train.heads import mlp_speculator
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage
 from engine.train.heads.mlp_speculator import MlpSpeculatorModule, loss_of, train_mlp_speculator, unroll
 from engine.train.recipe import MlpSpeculatorRecipe, TrainRecipe
 from tests.support.lean_tensors import from_tensors

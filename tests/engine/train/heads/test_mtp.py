@@ -12,7 +12,7 @@ from engine.heads.decoder import MtpModule
 from engine.heads.formats.mtp import deepseek_slots
 from engine.heads.loading import load_head
 from engine.models.interface import chain_placement
-from engine.train.heads.head_stage import HeadStage
+from engine.train.heads.head_layer import HeadStage
 from engine.train.heads.mtp import MtpHead, loss_of, train_mtp, unroll
 from engine.train.recipe import TrainRecipe, UnrolledRecipe
 from tests.support.lean_tensors import from_tensors
