@@ -31,7 +31,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCH
 
 def body(spec, **engine):
     request = Request("r", (1,), SamplingParams(structured=spec))
-    return body_of(settings_of({**AT, **engine}), "m", CHATS[0], (1,), request, "salt")
+    return body_of(settings_of({**AT, **engine}), "m", CHATS[0], (1,), request, "salt", {})
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_calls_that_cannot_be_read_are_a_problem_of_the_answer(calls, readable, 
 
 
 def body(prompt, **engine):
-    return body_of(settings_of({**AT, **engine}), "m", prompt, (1,), Request("r", (1,), SamplingParams()), "salt")
+    return body_of(settings_of({**AT, **engine}), "m", prompt, (1,), Request("r", (1,), SamplingParams()), "salt", {})
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class EndpointProbe:
         return any(feature.name == name and feature.outcome is TrialOutcome.YES for feature in self.features)
 
     def contract(self) -> tuple[Expectation, ...]:
-        """What is expected of a server of this kind, and what was seen."""
+        """The expectations of a server of this kind, and whether they hold."""
         return contract(self.identity.kind, speculates=self.speculates, features=self.features)
 
     def to_json(self) -> dict[str, Any]:

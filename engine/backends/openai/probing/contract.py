@@ -18,7 +18,7 @@ EVERYWHERE: Final[Mapping[str, str]] = {
     "own lists": "surface_parity holds a token against its own list",
     "fields in stream": "surface_parity holds a stream against the whole answer",
 }
-"""What rests on each feature, of servers of every kind."""
+"""The parts that rest on each feature, of servers of every kind."""
 
 
 @dataclass(frozen=True, slots=True)
