@@ -129,7 +129,7 @@ def test_the_sampling_suite_reaches_verdicts(serve, audit):
 
 def test_a_suite_without_checks_judges_what_an_endpoint_shows(serve, audit):
     """Broken sampling behind a speculating endpoint is no pass, also where the suite names no check."""
-    checks = "    checks: [liveness, configuration, two_sample, seed, reconciliation]\n"
+    checks = "    checks: [liveness, configuration, identity, surface_parity, two_sample, seed, reconciliation]\n"
     wrong = Script(always=Misdeed(swap=('"content": "', '"content": "zzz ')))
     with serve() as baseline, serve(gamma=3, fail=wrong) as candidate:
         found = audit(
@@ -138,6 +138,7 @@ def test_a_suite_without_checks_judges_what_an_endpoint_shows(serve, audit):
     verdicts = found.verdicts()
     assert found.code in (1, 3)
     served = {"liveness", "configuration", "reconciliation", "accounting", "greedy_equality", "two_sample"}
+    served |= {"identity", "surface_parity"}
     assert set(verdicts) == {*served, "same_seed", "seed", "text", "second_accounts"}
     assert verdicts["text"].verdict is Verdict.FAULT
     assert verdicts["two_sample"].verdict in (Verdict.FAULT, Verdict.INCONCLUSIVE)
