@@ -242,16 +242,6 @@ def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def predicted(usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Counts of drafts in the place where OpenAI counts the tokens of a request's `prediction`."""
-    details = usage.get("completion_tokens_details")
-    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
-    accepted, rejected = map(details.get, names) if isinstance(details, Mapping) else (None, None)
-    if not isinstance(accepted, int) or not isinstance(rejected, int):
-        return None
-    return {"drafted": accepted + rejected, "accepted": accepted}
-
-
 def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     """Tokens with log-probabilities: chat's list of entries, or the parallel lists of the older route."""
     if logprobs.get("content") is not None:

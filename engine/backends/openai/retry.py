@@ -9,7 +9,7 @@ from engine.backends.openai.client import Endpoint, require_size
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
-from engine.backends.openai.response import Collector, Completion, predicted, read, without_key
+from engine.backends.openai.response import Collector, Completion, read, without_key
 from engine.backends.openai.settings import OpenAISettings, Streaming
 
 
@@ -124,3 +124,13 @@ class RetryingClient:
 
 def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
     return replace(result, attempts=attempts, lost=tuple(lost))
+
+
+def predicted(usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Counts of drafts in the place where OpenAI counts the tokens of a request's `prediction`."""
+    details = usage.get("completion_tokens_details")
+    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+    accepted, rejected = map(details.get, names) if isinstance(details, Mapping) else (None, None)
+    if not isinstance(accepted, int) or not isinstance(rejected, int):
+        return None
+    return {"drafted": accepted + rejected, "accepted": accepted}

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
-from engine.backends.openai.response import Collector, Piece, ToolCall, predicted, read
+from engine.backends.openai.response import Collector, Piece, ToolCall, read
+from engine.backends.openai.retry import predicted
 from engine.backends.openai.secret import Secret
 
 CHAT = {

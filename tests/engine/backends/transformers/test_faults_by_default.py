@@ -32,7 +32,7 @@ class SampledArm(TransformersEngine):
     running = False
 
     def generate(self, requests):
-        SampledArm.running = self._plan.protocol is Protocol.CHAIN
+        SampledArm.running = self.plan.protocol is Protocol.CHAIN
         yield from super().generate(requests)
         SampledArm.running = False
 
