@@ -7,6 +7,7 @@ from statistics import median
 from typing import Final
 
 from audit.evidence.decisions import unreadable
+from audit.evidence.identity import answered_by_service
 from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import shared_numbers
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
@@ -47,6 +48,9 @@ def other_request(evidence: Evidence) -> str | None:
     plain answers whose first tokens have other log-probabilities than the reference gives them.
     """
     arm, anchor = evidence.candidate, evidence.companions.get(ArmKind.ANCHOR)
+    # an engine that ran here got the prompt and the parameters of the suite
+    if not answered_by_service(arm.effective):
+        return None
     body = arm.effective.facts.get("body")
     unknown = sorted(set(body) - NEUTRAL) if isinstance(body, Mapping) else []
     if unknown:

@@ -25,7 +25,9 @@ CHANGING = (
 
 @pytest.fixture(scope="module")
 def evidence():
-    return simulated(world(4), Setup(sampling=replace(SAMPLED, max_new_tokens=8)), 6)
+    made = simulated(world(4), Setup(sampling=replace(SAMPLED, max_new_tokens=8)), 6)
+    served = made.candidate.effective.with_fact("url", "http://a/v1")
+    return replace(made, candidate=replace(made.candidate, effective=served))
 
 
 def with_body(evidence, *keys):
