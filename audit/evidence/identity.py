@@ -6,13 +6,12 @@ from typing import Any, Final
 
 from audit.evidence.records import ArmRecord
 from engine.record.effective import Effective
+from engine.record.facts import VERSION_AFTER
 
 ANSWER: Final = "answer"
 """Key of a record's facts: what the answer says about itself."""
 STREAMED: Final = "streamed_answer"
 """The same of its streamed form, where a request was sent both ways."""
-VERSION_AFTER: Final = "version_after"
-"""Key of the last request's facts: the server's version behind the arm."""
 CONFIGURED: Final = ("model", "system_fingerprint", "provider", "service_tier")
 """Names of a configuration: two of them in one arm are two services."""
 

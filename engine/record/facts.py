@@ -7,6 +7,10 @@ from typing import Any, Final
 
 CONSTRAINT: Final = "constraint"
 """Key of what an answer's grammar allowed, or what it applies to."""
+VERSION_AFTER: Final = "version_after"
+"""Key of the last request's facts: the server's version behind the arm."""
+OTHER_PROMPT: Final = "other_prompt"
+"""Key of a request whose prompt the server read as other ids, or another number of them."""
 MOST: Final = 2**31 - 1
 """Most rounds of a loop, and rows of a batch."""
 DIGEST: Final = re.compile("[0-9a-f]{16}")

@@ -12,9 +12,8 @@ from audit.evidence.pairing import pair_arms
 from audit.evidence.random_numbers import shared_numbers
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
 from engine.core.types import FinishReason
+from engine.record.facts import OTHER_PROMPT
 
-OTHER_PROMPT: Final = "other_prompt"
-"""Key of a record's facts: the server names other ids, or another number of them, for the prompt."""
 NEUTRAL: Final = frozenset(
     "user metadata store safety_identifier prompt_cache_key service_tier request_id priority cache_salt cache_prompt "
     "id_slot return_progress timings_per_token return_tokens_as_token_ids prompt_logprobs skip_special_tokens "

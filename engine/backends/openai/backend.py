@@ -37,6 +37,7 @@ from engine.backends.openai.tool_calls import tool_facts
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
 from engine.record.effective import Effective
+from engine.record.facts import OTHER_PROMPT, VERSION_AFTER
 from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.record.foreign.steps import ForeignStep
 
@@ -80,8 +81,6 @@ def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int)
 
 
 NAME: Final = "openai"
-VERSION_AFTER: Final = "version_after"
-"""Key of the server's version behind the arm's last request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ class OpenAIEngine:
         )
         ours = self._ids(request)
         if ours is not None and _other_prompt(ours, answer):
-            facts["other_prompt"] = True
+            facts[OTHER_PROMPT] = True
         facts |= tool_facts(self._parts.settings, request, asked, answer)
         facts |= judged_facts(request.sampling.structured, answer)
         rules = rules_of(self._parts.settings)
