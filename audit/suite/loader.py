@@ -33,7 +33,7 @@ from audit.suite.structured import (
 from audit.text.documents import Document, Place, is_file, packaged_file, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from audit.text.unsafe import quoted
-from engine import backends, faults, proposers, verify
+from engine import backends, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
@@ -333,10 +333,10 @@ class _Loader:
         return {name: parameters_of(self._document, (*place, name), name, values) for name, values in entry.items()}
 
     def _fault(self, place: Place, name: str | None) -> str | None:
-        if name is not None:
-            self._known(place, "fault", name, faults.REGISTRY)
-        if name is not None and not self._kind.ours:
+        if name is not None and not self._kind.faults:
             raise self._document.error(place, f"backend {self._backend} cannot be broken on purpose; remove fault")
+        if name is not None:
+            self._known(place, "fault", name, self._kind.faults)
         return name
 
     def _known(self, place: Place, kind: str, name: str, accepted: Iterable[str]) -> None:

@@ -128,7 +128,7 @@ class CandidateSpec:
     record: RecordLevel
     checks: Mapping[str, Mapping[str, Any]]
     fault: str | None = None
-    """A key of `engine.faults.REGISTRY`, which breaks the arm deliberately."""
+    """A key of the backend's `faults`, which breaks the arm deliberately."""
     verifier_options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the rule from the suite; the others keep their defaults."""
     engine: Mapping[str, Any] = field(default_factory=dict)

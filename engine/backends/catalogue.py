@@ -4,7 +4,7 @@ The module that states them imports neither torch nor the engine.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,7 +49,8 @@ class BackendKind:
     tool_choices: the kinds of tool choice that it can carry out; NAMED for the name of one tool.
     asked: why a server with these engine settings cannot be asked for a grammar, or None; None if none can be asked.
     outside: what engine settings and proposer options touch outside the suite; None if they name nothing there.
-    ours: decodes with the built-in engine's loop, so a suite may choose weights, numerics and faults.
+    ours: decodes with the built-in engine's loop, so a suite may choose weights and numerics.
+    faults: the registry of the faults that an arm may be given on purpose.
     """
 
     open: Callable[[Mapping[str, ModelSource]], Backend]
@@ -63,3 +64,4 @@ class BackendKind:
     asked: Callable[[Mapping[str, Any], ConstraintSpec], str | None] | None = None
     outside: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[OutsideAccess, ...]] | None = None
     ours: bool = False
+    faults: Mapping[str, str] = field(default_factory=dict)

@@ -264,6 +264,30 @@ FAULTS: Final[Mapping[str, str]] = {
     "mask_of_another_row": "engine.faults.constraints:MASK_OF_ANOTHER_ROW",
     "end_allowed_inside_answer": "engine.faults.constraints:END_ALLOWED_INSIDE_ANSWER",
 }
+"""Faults of the built-in engine: `engine.faults.interface.Fault`."""
+
+SERVICE_FAULTS: Final[Mapping[str, str]] = {
+    "fallback_answers": "engine.faults.services:FALLBACK_ANSWERS",
+    "build_changes": "engine.faults.services:BUILD_CHANGES",
+    "provider_changes": "engine.faults.services:PROVIDER_CHANGES",
+    "scores_lost": "engine.faults.services:SCORES_LOST",
+    "scores_zero": "engine.faults.services:SCORES_ZERO",
+    "lists_lost": "engine.faults.services:LISTS_LOST",
+    "ids_lost": "engine.faults.services:IDS_LOST",
+    "block_used": "engine.faults.services:BLOCK_USED",
+    "first_slot_counted": "engine.faults.services:FIRST_SLOT_COUNTED",
+    "length_before_stop": "engine.faults.services:LENGTH_BEFORE_STOP",
+    "streamed_text_lost": "engine.faults.services:STREAMED_TEXT_LOST",
+    "call_arguments_lost": "engine.faults.services:CALL_ARGUMENTS_LOST",
+    "sampled_as_greedy": "engine.faults.services:SAMPLED_AS_GREEDY",
+    "truncation_dropped": "engine.faults.services:TRUNCATION_DROPPED",
+    "penalties_dropped": "engine.faults.services:PENALTIES_DROPPED",
+    "grammar_dropped": "engine.faults.services:GRAMMAR_DROPPED",
+    "template_arguments_dropped": "engine.faults.services:TEMPLATE_ARGUMENTS_DROPPED",
+    "earlier_turns_lost": "engine.faults.services:EARLIER_TURNS_LOST",
+    "one_seed": "engine.faults.services:ONE_SEED",
+}
+"""Faults of what an endpoint receives and answers: `engine.faults.services.ServiceFault`."""
 
 
 def resolve(registry: Mapping[str, str], name: str, kind: str) -> Any:

@@ -10,6 +10,7 @@ from engine import verify
 from engine.backends.catalogue import ALL_CHOICES, READ_CHOICES, BackendKind, SourceKind
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
+from engine.core.registry import FAULTS
 from engine.core.types import DraftRule, RecordLevel
 from engine.proposers.options import TOKEN_COST, TREES
 from engine.record.effective import LoopOwner
@@ -127,7 +128,7 @@ def _open_scripted(models: Mapping[str, ModelSource]) -> Backend:
     return open_models(models)
 
 
-NATIVE_KIND: Final = BackendKind(_open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True)
+NATIVE_KIND: Final = BackendKind(_open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True, faults=FAULTS)
 SCRIPTED_KIND: Final = BackendKind(
-    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True
+    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True, faults=FAULTS
 )

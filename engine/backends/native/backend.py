@@ -1,7 +1,7 @@
 """The built-in engine: the decoding loop over models in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from engine.models.interface import SlotCache
 from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO, DRAFTING, ROUNDED
 from engine.models.numerics.interface import Invariance
+from engine.models.padded import PaddedDraft
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics
@@ -291,7 +292,6 @@ class NativeBackend:
     """Models loaded from folders, the hub or the bundle."""
 
     def __init__(self, models: Mapping[str, LoadedModel], heads: Mapping[str, LoadedHead]) -> None:
-        self._models = models
         self._heads = heads
         self._reference: Reference | None = None
         if "target" in heads:
@@ -299,14 +299,7 @@ class NativeBackend:
         target = models["target"]
         if target.tokenizer is None:
             raise ModelError(f"{target.source}: the target has no tokenizer; add tokenizer.json to its folder")
-        for name, model in models.items():
-            if name != "target" and model.tokenizer is not None:
-                check_same_tokenizer(target, model)
-            if model.model.vocabulary != target.model.vocabulary:
-                raise ModelError(
-                    f"{model.source}: {model.model.vocabulary} logits, but the target has "
-                    f"{target.model.vocabulary}; a draft must have the target's vocabulary"
-                )
+        self._models = {name: _fitted(target, model) for name, model in models.items()}
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
@@ -333,6 +326,21 @@ class NativeBackend:
         if self._reference is None:
             self._reference = open_reference(self._models["target"])
         return self._reference
+
+
+def _fitted(target: LoadedModel, model: LoadedModel) -> LoadedModel:
+    """The model with as many logits as the target has; raises ModelError if their ids may mean different texts."""
+    if model is not target and model.tokenizer is not None:
+        check_same_tokenizer(target, model)
+    own, needed = model.model.vocabulary, target.model.vocabulary
+    if own == needed:
+        return model
+    if model.tokenizer is None:
+        raise ModelError(
+            f"{model.source}: {own} logits, but the target has {needed}, and no tokenizer shows that the ids mean the "
+            "same; add tokenizer.json to its folder"
+        )
+    return replace(model, model=PaddedDraft(model.model, needed))
 
 
 def _equipped(loaded: LoadedModel) -> ModelWithNumerics:

@@ -10,6 +10,7 @@ from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind,
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.openai.settings import DECLARED, outside
 from engine.backends.openai.structured import problem_of
+from engine.core.registry import SERVICE_FAULTS
 
 
 def open_models(models: Mapping[str, ModelSource]) -> Backend:
@@ -36,4 +37,5 @@ KIND = BackendKind(
     tool_choices=(*READ_CHOICES, "required", NAMED),
     asked=problem_of,
     outside=outside,
+    faults=SERVICE_FAULTS,
 )

@@ -35,7 +35,9 @@ from engine.backends.openai.structured import judged_facts
 from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
 from engine.backends.openai.tool_calls import tool_facts
 from engine.core.errors import CapacityError, InvalidRequest
+from engine.core.registry import SERVICE_FAULTS, resolve
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request
+from engine.faults.services import SOUND, ServiceFault
 from engine.record.effective import Effective
 from engine.record.facts import OTHER_PROMPT, VERSION_AFTER
 from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
@@ -100,6 +102,7 @@ class OpenAIEngine:
         self._plan = plan
         self._parts = parts
         self._protocol = rule_of(plan.protocol, plain=not plan.proposer)
+        self._fault: ServiceFault = resolve(SERVICE_FAULTS, plan.fault, "fault") if plan.fault else SOUND
 
     def capabilities(self) -> Capabilities:
         """Log-probabilities if requested; a request with less evidence reports that itself."""
@@ -158,7 +161,7 @@ class OpenAIEngine:
         self.require(requests)
         rate_limiter = RateLimiter(self._parts.settings.requests_per_minute)
         endpoint = Endpoint(self._parts.settings)
-        asking = RetryingClient(self._parts.settings, endpoint, rate_limiter)
+        asking = RetryingClient(self._parts.settings, endpoint, rate_limiter, self._fault)
         try:
             before, drafted = self._page(endpoint), 0
             last: _PendingRecord | None = None

@@ -72,6 +72,7 @@ def arm_facts(
         "proposer": plan.proposer or "plain",
         "protocol": protocol.value,
         "lossless": True,
+        "fault": plan.fault,
         "gamma": None,
         "rows": plan.rows,
         "record": "tokens",

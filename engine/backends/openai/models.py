@@ -84,8 +84,6 @@ def _require_served(plan: EngineSpec) -> None:
         raise InvalidRequest("the server chooses how it drafts; remove the proposer's options and models")
     if plan.verifier_options:
         raise InvalidRequest("the server chooses how it verifies; remove the verifier's options")
-    if plan.fault is not None:
-        raise InvalidRequest("a server cannot be broken on purpose; remove fault")
 
 
 def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFacts:

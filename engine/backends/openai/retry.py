@@ -1,7 +1,8 @@
 """One request sent until it is answered: tries, pauses, and both ways of receiving the answer."""
 
+import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
 from engine.backends.openai.response import Collector, Completion, read, without_key
 from engine.backends.openai.settings import OpenAISettings, Streaming
+from engine.faults.services import SOUND, AnswerPlace, ServiceFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,13 @@ class _TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RetryingClient:
-    """The settings of requests in one arm."""
+    """The settings of requests in one arm, and the fault that the service is given on purpose."""
 
     settings: OpenAISettings
     endpoint: Endpoint
     rate_limiter: RateLimiter
+    fault: ServiceFault = SOUND
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def ask(self, name: str, body: Mapping[str, Any]) -> RequestResult:
         """Send the request until there is an answer, a refusal, or no try left.
@@ -102,15 +106,17 @@ class RetryingClient:
         return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
-        received = self.endpoint.ask(path(self.settings), body)
-        return self._cleared(read(received.document), received.route, body)
+        received = self.endpoint.ask(path(self.settings), self.fault.body(body))
+        document = self.fault.answer(received.document, AnswerPlace(next(self.numbers)))
+        return self._cleared(read(document), received.route, body)
 
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         route: Mapping[str, str] = {}
-        for part in self.endpoint.stream(path(self.settings), streamed(body)):
+        number = next(self.numbers)
+        for at, part in enumerate(self.endpoint.stream(path(self.settings), streamed(self.fault.body(body)))):
             route = part.route
-            if collector.add(part.document) and first is None:
+            if collector.add(self.fault.answer(part.document, AnswerPlace(number, at))) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
         return _TimedAnswer(self._cleared(collector.answer(), route, body), first)
 

@@ -231,9 +231,40 @@ def test_a_draft_with_another_tokenizer_is_refused(home, tmp_path):
         open_backend("native", sources(home, draft=str(tmp_path / "other")))
 
 
-def test_a_draft_with_another_number_of_logits_is_refused(home, tmp_path):
+def padded(folder, tokenizer, recipe_, size, seed):
+    """A random model of the family with `size` logits, some of which stand for no token."""
+    model = trainer.new_model(recipe_, size, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8.0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("ours", "theirs"), [(VOCABULARY, VOCABULARY + 8), (VOCABULARY + 12, VOCABULARY + 4)])
+@pytest.mark.parametrize(
+    ("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.GUMBEL, SAMPLED), (Protocol.CHAIN, SAMPLED)]
+)
+def test_models_that_pad_one_vocabulary_differently_speculate(tmp_path, ours, theirs, protocol, sampling):
+    tokenizer = train_tokenizer(TEXTS, VOCABULARY)
+    target = padded(tmp_path / "target", tokenizer, TARGET, ours, 0)
+    draft = padded(tmp_path / "draft", tokenizer, DRAFT, theirs, 1)
+    engine = open_backend("native", sources(tmp_path, target=target, draft=draft))
+    done = run(engine.arm(plan(protocol, level=RecordLevel.FULL)), sampling)
+    records = [decode(generation.trace) for generation in done.values()]
+    drafted = np.concatenate([record.node_token for record in records])
+    assert drafted.size
+    assert drafted.max() < min(ours, theirs)
+    if protocol is not Protocol.CHAIN:
+        assert outputs(done) == outputs(run(engine.arm(plan(protocol, None)), sampling))
+
+
+def test_a_draft_without_a_tokenizer_needs_the_target_s_number_of_logits(home, tmp_path):
     trainer.new_model(DRAFT, VOCABULARY + 8, 1).save_pretrained(tmp_path / "wide")
-    with pytest.raises(ModelError, match=r"wide: 308 logits, but the target has 300"):
+    with pytest.raises(ModelError, match=r"wide: 308 logits, but the target has 300, and no tokenizer shows"):
         open_backend("native", sources(home, draft=str(tmp_path / "wide")))
 
 
