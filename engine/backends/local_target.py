@@ -112,6 +112,7 @@ class LocalTarget:
                 loader="hf",
                 revision=self._source.revision,
                 base=self._source.base,
+                placed=False,
             )
             network: Any = getattr(loaded.model, "network")  # noqa: B009 - the protocol of models has no network
             self._reference = TransformersReference(network, loaded.model.facts)

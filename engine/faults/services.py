@@ -127,7 +127,8 @@ def _arguments_lost(choice: dict[str, Any], _place: AnswerPlace) -> Document:
     calls = choice.get(said, {}).get("tool_calls")
     if not calls:
         return choice
-    emptied = [{**call, "function": {**call.get("function", {}), "arguments": "{}"}} for call in calls[:1]]
+    nothing = "" if said == "delta" else "{}"
+    emptied = [{**call, "function": {**call.get("function", {}), "arguments": nothing}} for call in calls[:1]]
     return choice | {said: {**choice[said], "tool_calls": [*emptied, *calls[1:]]}}
 
 

@@ -97,7 +97,8 @@ class HfModel:
     output of layer i, and the last id is taken after the final norm.
 
     Raises:
-        ModelError: the model's state cannot be rolled back, or it does not honour masks and positions.
+        ModelError: tokens shall be `placed` at will, and the model's state cannot be rolled back, or it does not
+            honour masks and positions.
     """
 
     def __init__(
@@ -106,17 +107,23 @@ class HfModel:
         eos_ids: tuple[int, ...] = (),
         facts: Mapping[str, Any] | None = None,
         where: str = "config.json",
+        *,
+        placed: bool = True,
     ) -> None:
         config = network.config.get_text_config()
-        require_rollback(config.to_dict(), where)
-        _require_positions(network, where)
+        if placed:
+            require_rollback(config.to_dict(), where)
+            _require_positions(network, where)
+        if not getattr(config, "max_position_embeddings", None):
+            raise ModelError(f"{where}: max_position_embeddings is missing; add the context length")
         self.network = network.eval()
         self.layers: int = config.num_hidden_layers
         self.vocabulary: int = _head_size(network, where)
         self.context: int = config.max_position_embeddings
         self.eos_ids = eos_ids
         self.facts: Mapping[str, Any] = dict(facts or {})
-        require_honest_masks(self, where)
+        if placed:
+            require_honest_masks(self, where)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -184,8 +191,6 @@ def _require_positions(network: Any, where: str) -> None:
             f"{where}: {type(network).__name__} takes no position_ids, so tokens cannot be placed; "
             "use a model with rotary or learned positions"
         )
-    if not getattr(network.config.get_text_config(), "max_position_embeddings", None):
-        raise ModelError(f"{where}: max_position_embeddings is missing; add the context length")
 
 
 def require_honest_masks(model: HfModel, where: str) -> None:
@@ -230,12 +235,15 @@ def _branches(tokens: Tensor) -> Placement:
     return Placement(tokens[2:][None], positions, slots, (3,), 5, visible, first_row=1)
 
 
-def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any]) -> HfModel:
+def load_folder(folder: ModelFolder, dtype: torch.dtype, facts: Mapping[str, Any], *, placed: bool = True) -> HfModel:
     """The model in a folder, by transformers' own loading; code from the folder is never run.
+
+    `placed` is false for a network whose forward alone is used, which may keep any state.
 
     Raises:
         ModelError: transformers cannot load it whole, or it does not fit the protocol.
     """
-    require_rollback(folder.config.get("text_config") or folder.config, folder.name("config.json"))
+    if placed:
+        require_rollback(folder.config.get("text_config") or folder.config, folder.name("config.json"))
     network = load_whole(folder, AutoModelForCausalLM, dtype, "causal language model")
-    return HfModel(network, folder.eos_ids, facts, folder.name("config.json"))
+    return HfModel(network, folder.eos_ids, facts, folder.name("config.json"), placed=placed)

@@ -77,6 +77,7 @@ class LoadOptions:
     loader: str
     numerics: str
     device: str
+    placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def load_model(
     base: Path | None = None,
     numerics: str = "fast",
     device: str = "cpu",
+    placed: bool = True,
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
@@ -120,13 +122,15 @@ def load_model(
         base: the base of a relative folder; by default the working directory.
         numerics: a mode of `engine.models.numerics.REGISTRY`, or `auto`; probed now. The hf loader has `fast` only.
         device: where the weights live, as torch calls it; the hf loader has `cpu` only.
+        placed: tokens will be placed and taken back at will; false for a network of the hf loader that only runs over
+            whole texts or by transformers' own loops, which may then keep any state.
 
     Raises:
         ModelError: the model cannot be loaded completely.
         InvalidRequest: an unknown numerics mode, or one that this loader lacks.
         NumericsRefused: a mode that was requested by name and does not hold on this machine.
     """
-    way = LoadOptions(dtype, loader, numerics, device)
+    way = LoadOptions(dtype, loader, numerics, device, placed)
     require_way(source, way)
     return load_opened(open_source(source, revision, base), way)
 
@@ -171,20 +175,20 @@ def _loaded(opened: OpenedSource, folder: ModelFolder, way: LoadOptions) -> Load
         "loader": way.loader,
         "device": way.device,
     }
-    ready = _equip(folder, facts, way.numerics)
+    ready = _equip(folder, facts, way)
     return LoadedModel(
         ready.model, load_tokenizer(folder), folder.files, opened.source, opened.resolved, numerics=ready.numerics
     )
 
 
-def _equip(folder: ModelFolder, facts: Mapping[str, Any], numerics: str) -> ModelWithNumerics:
+def _equip(folder: ModelFolder, facts: Mapping[str, Any], way: LoadOptions) -> ModelWithNumerics:
     """The model by its loader; transformers' own arithmetic cannot be chosen."""
-    load, dtype = resolve(LOADERS, facts["loader"], "loader"), DTYPES[facts["dtype"]]
-    if facts["loader"] == "hf":
-        chosen = foreign(numerics, folder.name())
-        model: TargetModel = load(folder, dtype, facts)
+    load, dtype = resolve(LOADERS, way.loader, "loader"), DTYPES[way.dtype]
+    if way.loader == "hf":
+        chosen = foreign(way.numerics, folder.name())
+        model: TargetModel = load(folder, dtype, facts, placed=way.placed)
         return ModelWithNumerics(model, chosen)
-    ready: ModelWithNumerics = load(folder, dtype, facts, numerics)
+    ready: ModelWithNumerics = load(folder, dtype, facts, way.numerics)
     return ready
 
 

@@ -105,10 +105,13 @@ def test_no_fault_ends_with_a_pass_where_the_weights_are_here(ended, fault):
 @pytest.mark.medium
 @pytest.mark.parametrize("fault", slow_unless(MISTAKES, ["attention_scaled"]))
 def test_no_other_weights_do_although_both_endpoints_have_them(ended, fault):
-    """Where no single number is far off, plain decoding is itself further from the weights than rounding."""
+    """Where no single number is far off, plain decoding is itself further from the weights than rounding, or begins
+    elsewhere.
+    """
     done = ended(fault, WEIGHTS)
     told = done.checks["rejection"]["logprob_closeness"]
-    assert told["verdict"] == "fault" or "plain decoding itself is up to" in told["summary"], done.told
+    apart = ("plain decoding itself is up to", "plain answers begin")
+    assert told["verdict"] == "fault" or any(words in told["summary"] for words in apart), done.told
     assert done.code in (1, 3)
 
 

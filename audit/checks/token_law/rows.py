@@ -12,9 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from audit.checks.token_law.samples import SharedBeginnings
 from audit.evidence.anchor.reference_laws import end_hidden
 from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import NO_NODE, Decisions, decisions, own_cell
+from audit.evidence.law.battery import ComponentTest
 from audit.evidence.law.cells import exact_of, previous_at, top_of
 from audit.evidence.law.table import LawTable, joined_tables, table_of
 from audit.evidence.records import RequestRecord
@@ -51,6 +53,8 @@ class TokenEvidence:
     events: Events
     edge: int
     impossible: tuple[Finding, ...]
+    apart: tuple[ComponentTest, ...] = ()
+    """Whether the samples of a prompt are drawn apart."""
 
     @property
     def tokens(self) -> int:
@@ -62,11 +66,11 @@ def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Ge
     """Read the anchor's requests in order, up to `most` tokens. `generator` randomises the transforms."""
     hidden = any(map(end_hidden, requests))
     parts: list[TokenEvidence] = []
-    left = most
+    left, beginnings = most, SharedBeginnings()
     for request in requests:
         if left <= 0:
             break
-        parts.append(_request(request, hidden, left, generator))
+        parts.append(_request(request, hidden, left, generator, beginnings))
         left -= parts[-1].tokens
     return TokenEvidence(
         table=joined_tables([part.table for part in parts]),
@@ -74,6 +78,7 @@ def gather(requests: Sequence[RequestRecord], most: int, generator: np.random.Ge
         events=Events(*(np.concatenate(item) for item in zip(*(_both(part.events) for part in parts), strict=True))),
         edge=sum(part.edge for part in parts),
         impossible=tuple(finding for part in parts for finding in part.impossible),
+        apart=tuple(beginnings.tested()),
     )
 
 
@@ -81,11 +86,14 @@ def _both(events: Events) -> tuple[Floats, Floats]:
     return events.happened, events.expected
 
 
-def _request(request: RequestRecord, hidden: bool, most: int, generator: np.random.Generator) -> TokenEvidence:
+def _request(
+    request: RequestRecord, hidden: bool, most: int, generator: np.random.Generator, beginnings: SharedBeginnings
+) -> TokenEvidence:
     trace = request.trace
     made = decisions(request)
     made = _without_ends(made, trace.header.eos_ids) if hidden else made
     exact = exact_of(made)
+    beginnings.add(request.case_id, request.tokens, exact.p)
     inside = (exact.p > 0) & (np.arange(len(made.token)) < most)
     outside = np.flatnonzero(exact.p <= 0)
     impossible = [int(i) for i in outside if not _near_edge(trace, int(i))]

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -18,6 +19,12 @@ from engine.record.effective import Effective
 
 _encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 PLAIN: Final = frozenset((str, int, bool, type(None)))
+NUL_SIGN: Final = "\u2400"
+SIGN_ITSELF: Final = "\ufe00"
+"""Behind the sign, a text had the sign. It and the next are variation selectors, which nothing draws."""
+NUL_BEFORE_SELECTOR: Final = "\ufe01"
+_SIGNS: Final = re.compile(f"{NUL_SIGN}|\x00")
+_STORED: Final = re.compile(f"{NUL_SIGN}[{SIGN_ITSELF}{NUL_BEFORE_SELECTOR}]?")
 
 
 def jsonable(value: Any) -> Any:
@@ -79,3 +86,20 @@ def storable(text: str) -> str:
     """
     clean = text.replace("\x00", "\u2400")
     return clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def stored_text(text: str) -> str:
+    """An answer's text for its column, from which `exact_text` reads it back but for lone surrogates."""
+
+    def sign(match: re.Match[str]) -> str:
+        if match[0] == NUL_SIGN:
+            return NUL_SIGN + SIGN_ITSELF
+        ambiguous = text[match.end() : match.end() + 1] in (SIGN_ITSELF, NUL_BEFORE_SELECTOR)
+        return NUL_SIGN + (NUL_BEFORE_SELECTOR if ambiguous else "")
+
+    return storable(_SIGNS.sub(sign, text))
+
+
+def exact_text(column: str) -> str:
+    """The answer's text behind a column that `stored_text` wrote."""
+    return _STORED.sub(lambda match: NUL_SIGN if match[0].endswith(SIGN_ITSELF) else "\x00", column)

@@ -17,6 +17,7 @@ from sqlalchemy.sql import ColumnElement
 
 from audit.errors import CannotDecide, UnreadableRecord
 from audit.evidence.records import ArmKind, ArmRecord, LazyRequests, Level, RequestRecord, is_directed, request_order
+from audit.store.base.canonical import exact_text
 from audit.store.base.values import RequestKey
 from audit.store.tables.content import ContentRow
 from audit.store.tables.runs import ArmRow, RequestRow, TokenTraceRow, find_arm, find_run, value_of
@@ -106,7 +107,7 @@ def _copy(result: _Found, arm: str) -> NewRequest:
         tuple(stored.tokens),
         stored.finish_reason,
         content.payload,
-        content.text,
+        exact_text(content.text),
         stored.latency_us,
         header.facts,
     )
@@ -279,7 +280,7 @@ def _stored(result: _Found, read: _Read) -> _Stored:
         case_id=row.case_id,
         sample=row.sample,
         domain=row.domain,
-        text=result.content.text,
+        text=exact_text(result.content.text),
         finish_reason=FinishReason(row.finish_reason),
         latency_us=row.latency_us,
         intact=same_output and read.intact,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
-from audit.store.base.canonical import to_json
+from audit.store.base.canonical import stored_text, to_json
 from audit.store.base.merkle import merkle_root
 from audit.store.reading.arm_reader import ArmRequest
 from engine.record.columns import COLUMNS
@@ -59,7 +59,7 @@ def content_hash(record: RequestRecord) -> bytes:
         **_header(trace.header),
         "domain": record.domain,
         "tokens": record.tokens,
-        "text": record.text,
+        "text": stored_text(record.text),
         "finish_reason": record.finish_reason.value,
     }
     joined = hashlib.sha256(to_json(head).encode("ascii"))

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.base import commitments
-from audit.store.base.canonical import sha256_json, storable
+from audit.store.base.canonical import sha256_json, stored_text
 from audit.store.base.values import RunStatus
 from audit.store.ledger import log
 from audit.store.tables.content import CONTENT, ErasureRow
@@ -194,7 +194,7 @@ def _content(new: NewRequest) -> dict[str, Any]:
         "prompt_ids": prompt,
         "prompt_sha256": contents.tokens_hash(prompt),
         "output_sha256": contents.tokens_hash(new.generation.tokens),
-        "text": storable(new.generation.text),
+        "text": stored_text(new.generation.text),
     }
 
 

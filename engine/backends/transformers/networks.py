@@ -35,7 +35,13 @@ def open_network(source: ModelSource) -> LoadedModel:
         ModelError: it cannot be loaded whole.
     """
     loaded = load_model(
-        source.source, dtype=source.dtype, loader="hf", revision=source.revision, base=source.base, device=source.device
+        source.source,
+        dtype=source.dtype,
+        loader="hf",
+        revision=source.revision,
+        base=source.base,
+        device=source.device,
+        placed=False,
     )
     network_of(loaded).generation_config = GenerationConfig()
     return loaded
