@@ -292,15 +292,20 @@ def _named(text: str, logprob: float, rivals: Sequence[Rival], own: int | None) 
 
 
 def _flaw(text: str, logprob: float, rivals: Sequence[Rival]) -> str:
-    """How a token contradicts its own list: a log-probability is at most 0, and a list holds its likeliest tokens."""
+    """How a token contradicts its own list: a log-probability is at most 0, and a list holds its likeliest tokens.
+
+    Several tokens may have one text, such as parts of a character or a word with and without the blank before it, so an
+    entry of this text may be another token's; a token outside the list is then none of the likeliest.
+    """
     if logprob > SAME:
         return f"log-probability {logprob:.6g} of {text[:40]!r} is above 0"
     own = [rival.logprob for rival in rivals if rival.text == text]
-    if own and min(abs(value - logprob) for value in own) > SAME:
+    listed = any(abs(value - logprob) <= SAME for value in own)
+    if not rivals or listed or logprob <= min(rival.logprob for rival in rivals) + SAME:
+        return ""
+    if own:
         return f"{text[:40]!r} has log-probability {logprob:.6g}, in its own list {own[0]:.6g}"
-    if rivals and not own and logprob > min(rival.logprob for rival in rivals) + SAME:
-        return f"{text[:40]!r} is likelier than a token of its own list, which does not hold it"
-    return ""
+    return f"{text[:40]!r} is likelier than a token of its own list, which does not hold it"
 
 
 def lead_of(rivals: Sequence[float]) -> float:

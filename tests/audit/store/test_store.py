@@ -58,7 +58,7 @@ def test_an_arm_comes_back_with_its_traces(any_url):
     assert (found.request_id, found.domain, found.tokens) == ("id-9", "chat", made.tokens)
     assert found.trace.header == decode(made.trace).header
     assert found.trace.header.stream == BIG_STREAM
-    assert (found.finish_reason, found.latency_us, found.text) == (FinishReason.LENGTH, 1009, "nul \u2400 ok")
+    assert (found.finish_reason, found.latency_us, found.text) == (FinishReason.LENGTH, 1009, "nul \x00 ok")
     assert all(each.intact for each in arm.requests)
 
 
