@@ -5,6 +5,7 @@ What a server cannot be asked for is refused, never dropped. The server's librar
 not support shows as a refused request.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -41,6 +42,10 @@ def _regex(spec: ConstraintSpec) -> Keys:
     return {"regex": spec.value}
 
 
+def _json_text(spec: ConstraintSpec) -> Keys:
+    return {"json_schema": json.dumps(spec.value)}
+
+
 def _structured_outputs(spec: ConstraintSpec) -> Keys:
     value = spec.value if spec.kind in (ConstraintKind.JSON, ConstraintKind.CHOICE) else spec.source
     return {"structured_outputs": {spec.kind.value: value}}
@@ -57,6 +62,8 @@ EXTENSIONS: Final[Mapping[str, Mapping[ConstraintKind, Form]]] = {
 def forms_of(server: str, api: Api) -> Mapping[ConstraintKind, Form]:
     """The kinds of grammar that a server can be asked for on a route."""
     forms = dict(EXTENSIONS.get(server, {}))
+    if api is Api.GENERATE:
+        forms[ConstraintKind.JSON] = _json_text
     if api is Api.CHAT and server != "tensorrt-llm":
         forms[ConstraintKind.JSON] = _json_schema
     return forms
