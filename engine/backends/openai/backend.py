@@ -161,7 +161,7 @@ class OpenAIEngine:
         endpoint = Endpoint(self._parts.settings)
         asking = RetryingClient(self._parts.settings, endpoint, rate_limiter)
         try:
-            page = CounterPage(endpoint, self._parts.settings.metrics if self._parts.served.counters else ())
+            page = CounterPage(endpoint.aside, self._parts.settings.metrics if self._parts.served.counters else ())
             before, drafted = page.read(), 0
             last: _PendingRecord | None = None
             for done in results(partial(self._one, asking), requests, self._plan.rows):

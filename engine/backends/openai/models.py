@@ -103,7 +103,7 @@ def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFact
     except AttemptError as attempt_error:
         raise EngineError(f"{settings.url}: {_mend(attempt_error, settings)}") from None
     listed = _entry(settings, document)
-    page, about = CounterPage(endpoint, settings.metrics).read(), endpoint.about()
+    page, about = CounterPage(endpoint.aside, settings.metrics).read(), endpoint.about()
     told = {**labels_of(page, CONFIGURED), **about}
     llama = listed.get("owned_by") == LLAMA
     context = _context_of_llama(listed) if llama else listed.get("max_model_len")

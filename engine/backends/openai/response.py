@@ -21,7 +21,7 @@ NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 SAME: Final = 1e-4
 """Difference between two statements of one log-probability, as servers round what they print."""
 NO_NUMBER: Final = -9999.0
-"""What servers write for a log-probability that they do not have."""
+"""Written by servers for a log-probability that they do not have."""
 META: Final = ("id", "model", "system_fingerprint", "provider", "service_tier", "created")
 
 

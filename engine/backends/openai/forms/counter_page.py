@@ -4,11 +4,10 @@ TensorRT-LLM's `/metrics` is JSON: the statistics of each iteration since the la
 sums over all readings are written as the counters of its page for Prometheus, which has the same numbers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from engine.backends.openai.client import Endpoint
 from engine.backends.openai.documents import parse
 
 SUMMED: Final[Mapping[str, str]] = {
@@ -22,16 +21,16 @@ ITERATIONS: Final = "# sums of the statistics of iterations"
 
 @dataclass(slots=True)
 class CounterPage:
-    """The page, with the sums so far."""
+    """The page, with the sums so far; `get` gives a page, None where there is none."""
 
-    endpoint: Endpoint
+    get: Callable[[str], str | None]
     addresses: tuple[str, ...]
     sums: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> str:
         """The page now; empty if none answers."""
         for address in self.addresses:
-            page = self.endpoint.aside(address)
+            page = self.get(address)
             if page is not None:
                 return self._summed(page) if page.lstrip()[:1] == "[" else page
         return ""

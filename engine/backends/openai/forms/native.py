@@ -77,16 +77,22 @@ def _end(reason: Any) -> dict[str, Any]:
 
 def _scores(meta: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Log-probabilities as entries of OpenAI's chat, with ids; None without any."""
-    own = meta.get("output_token_logprobs")
-    if own is None:
+    if meta.get("output_token_logprobs") is None:
         return None
-    tops = meta.get("output_top_logprobs") or [None] * len(own)
+    own = _list(meta["output_token_logprobs"], "output_token_logprobs")
+    tops = _list(meta.get("output_top_logprobs") or [None] * len(own), "output_top_logprobs")
     if len(tops) != len(own):
         raise malformed(f"output_token_logprobs has {len(own)} entries, output_top_logprobs {len(tops)}")
     return [
-        {**_entry(entry), "top_logprobs": [_entry(rival) for rival in top or ()]}
+        {**_entry(entry), "top_logprobs": [_entry(rival) for rival in _list(top or [], "output_top_logprobs")]}
         for entry, top in zip(own, tops, strict=True)
     ]
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise malformed(f"{name} is no list")
+    return value
 
 
 def _entry(entry: Sequence[Any]) -> dict[str, Any]:

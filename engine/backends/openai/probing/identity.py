@@ -58,7 +58,7 @@ def read_pages(settings: OpenAISettings, endpoint: Endpoint, facts: EndpointFact
         json = endpoint.get_json(f"{settings.root}/props", ASIDE_S)
     except AttemptError:
         json = {}
-    metrics = CounterPage(endpoint, settings.metrics).read()
+    metrics = CounterPage(endpoint.aside, settings.metrics).read()
     return ServerPages(facts, metrics, json if isinstance(json, Mapping) else {}, fingerprint)
 
 
