@@ -8,7 +8,8 @@ from audit.evidence.verdicts import Verdict
 from engine.backends.openai.request import body_of
 from engine.backends.openai.response import Completion, ToolCall
 from engine.backends.openai.settings import settings_of
-from engine.backends.openai.structured import judged_facts, problem_of
+from engine.backends.openai.structured import problem_of
+from engine.backends.openai.surface import judged_facts
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import FinishReason, Request, SamplingParams

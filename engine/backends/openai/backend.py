@@ -32,7 +32,7 @@ from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
 from engine.backends.openai.server_counters import SETTLE, change, counters, finished
 from engine.backends.openai.settings import Api, OpenAISettings, Streaming, level_of, rule_of
-from engine.backends.openai.structured import judged_facts
+from engine.backends.openai.surface import judged_facts
 from engine.backends.openai.tokens import SCALED, Codec, TokenOrigin, finish_of, tokens_of
 from engine.backends.openai.tool_calls import tool_facts
 from engine.core.errors import CapacityError, InvalidRequest

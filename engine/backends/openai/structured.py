@@ -9,17 +9,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from engine.backends.openai.response import Completion
 from engine.backends.openai.settings import DIALECTS, Api, OpenAISettings, settings_of
 from engine.core.errors import InvalidRequest
 from engine.core.structured import ConstraintKind, ConstraintSpec
-from engine.record.facts import CONSTRAINT
 
 NAME: Final = "answer"
 """The name that `json_schema` needs."""
-INSTEAD: Final = {"refusal": "a refusal", "tool_calls": "a tool call"}
-"""Parts of an answer that may come instead of its content, and their names."""
-
 Keys = Mapping[str, Any]
 """Keys of a request's body."""
 Form = Callable[[ConstraintSpec], Keys]
@@ -107,13 +102,3 @@ def problem_of(engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
     except InvalidRequest as error:
         return str(error)
     return None
-
-
-def judged_facts(spec: ConstraintSpec | None, answer: Completion) -> dict[str, Any]:
-    """Scope of the grammar in an answer with several parts: its content, or the part instead of it."""
-    if spec is None or answer.text == answer.content:
-        return {}
-    instead = next((name for part, name in INSTEAD.items() if getattr(answer, part)), None)
-    if instead is None or answer.content:
-        return {CONSTRAINT: {"content": answer.content}}
-    return {CONSTRAINT: {"instead": instead}}
