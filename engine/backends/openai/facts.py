@@ -183,7 +183,7 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
     steps = list(zip(told.get("per_step_accepted", ()), told.get("per_step_drafted", ()), strict=False))
     result += [f"step {at}: {kept} accepted of {made}" for at, (kept, made) in enumerate(steps) if kept > made]
     lengths = told.get(BY_LENGTH, ())
-    if lengths and accepted != sum(kept * number for kept, number in enumerate(lengths)):
+    if lengths and isinstance(accepted, int) and accepted != sum(kept * number for kept, number in enumerate(lengths)):
         result.append(f"{accepted} drafted tokens were accepted, by the lengths of its steps others")
     if isinstance(told.get("steps"), int) and told["steps"] > count + 1:
         result.append(f"{count} tokens, {told['steps']} steps")

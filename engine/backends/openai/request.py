@@ -131,10 +131,9 @@ def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
 
 def _native_logprobs(settings: OpenAISettings) -> dict[str, Any]:
     """Keys of SGLang's own route; log-probabilities begin behind the prompt."""
-    if not settings.logprobs:
-        return {"return_prompt_token_ids": True}
     scores = {"return_logprob": True, "top_logprobs_num": settings.logprobs, "logprob_start_len": -1}
-    return {**scores, "return_text_in_logprobs": True, "return_prompt_token_ids": True}
+    asked = {**scores, "return_text_in_logprobs": True} if settings.logprobs else {}
+    return {**asked, "return_prompt_token_ids": True}
 
 
 def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, Any]:
