@@ -114,7 +114,7 @@ class Plain(TrtHandler):
 
 
 FAULTS = {
-    "a lost log-probability": (Lost, "surface_parity", {}, ""),
+    "a lost log-probability": (Lost, "surface_parity", {}, "#0: logprobs: filled in all 4 plain answers"),
     "shifted log-probabilities": (
         TrtHandler,
         "surface_parity",
