@@ -9,6 +9,8 @@ CONSTRAINT: Final = "constraint"
 """Key of what an answer's grammar allowed, or what it applies to."""
 VERSION_AFTER: Final = "version_after"
 """Key of the last request's facts: the server's version behind the arm."""
+SERVING: Final = " serving "
+"""In a version: the model's name comes next."""
 OTHER_PROMPT: Final = "other_prompt"
 """Key of a request whose prompt the server read as other ids, or another number of them."""
 MOST: Final = 2**31 - 1

@@ -307,7 +307,7 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(misdeed.pause_s)
         if misdeed.status != 200:
             self.answer(misdeed.status, misdeed.text.encode(), headers=misdeed.headers)
-        elif body["model"] not in self.server.settings.models:
+        elif body.get("model", MODEL) not in self.server.settings.models:
             self.answer(404, b'{"error": {"message": "The model does not exist."}}')
         else:
             reply = self.reply(body)
@@ -380,8 +380,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, engine, settings, decode):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, engine, settings, decode, handler=Handler):
+        super().__init__(("127.0.0.1", 0), handler)
         self.engine, self.settings, self.decode = engine, settings, decode
         self.lock = threading.Lock()
         self.unseeded = 0
@@ -395,9 +395,9 @@ class Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(backend, decode, gamma=0, rule=Protocol.CHAIN, fault=None, read=tuple, **settings):
+def serving(backend, decode, gamma=0, rule=Protocol.CHAIN, fault=None, read=tuple, handler=Handler, **settings):
     """A server in this process, on a free port."""
-    server = Server(Engine(backend, gamma, rule, fault, read), Settings(**settings), decode)
+    server = Server(Engine(backend, gamma, rule, fault, read), Settings(**settings), decode, handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

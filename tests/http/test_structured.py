@@ -8,7 +8,8 @@ from audit.evidence.verdicts import Verdict
 from engine.backends.openai.request import body_of
 from engine.backends.openai.response import Completion, ToolCall
 from engine.backends.openai.settings import settings_of
-from engine.backends.openai.structured import judged_facts, problem_of
+from engine.backends.openai.structured import problem_of
+from engine.backends.openai.surface import judged_facts
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import FinishReason, Request, SamplingParams
@@ -45,15 +46,18 @@ def body(spec, **engine):
         ({"choice": ["a", "b"]}, {"server": "vllm"}, {"structured_outputs": {"choice": ["a", "b"]}}),
         ({"grammar": "start: /a/"}, {"server": "vllm"}, {"structured_outputs": {"grammar": "start: /a/"}}),
         ({"regex": "a+"}, {"server": "sglang"}, {"regex": "a+"}),
+        ({"regex": "a+"}, {"server": "sglang", "api": "generate"}, {"regex": "a+"}),
+        ({"json": SCHEMA}, {"server": "sglang", "api": "generate"}, {"json_schema": json.dumps(SCHEMA)}),
         ({"regex": "a+"}, {"server": "tensorrt-llm"}, {"response_format": {"type": "regex", "regex": "a+"}}),
         ({"json": SCHEMA}, {"server": "tensorrt-llm"}, {"response_format": {"type": "json", "schema": SCHEMA}}),
     ],
 )
 def test_each_kind_of_server_is_asked_in_its_own_words(document, engine, keys):
-    form = {"response_format", "structured_outputs", "regex"}
-    sent = body(constraint_of(document), **engine)
+    form = {"response_format", "structured_outputs", "regex", "json_schema"}
+    sent, without = (body(spec, **engine) for spec in (constraint_of(document), None))
+    sent, without = (each.get("sampling_params", each) for each in (sent, without))
     assert {key: sent[key] for key in form & set(sent)} == keys
-    assert not form & set(body(None, **engine))
+    assert not form & set(without)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ Claim: identity. Null: every answer of the arm, and of its baseline, names the r
 suite declares (`engine.answers_as`), and all of them name one configuration. Statistic: answers whose names differ from
 those of the first one. Fault: an arm's answers name two models, fingerprints, providers or tiers, or the server's
 version changed while the arm ran, because the verdicts then describe no service that exists; also a candidate and a
-baseline that asked for the same model and were answered by two. Inconclusive: no answer names a model, all answers
-name one other model, or several instances answered and no fingerprint shows that they are alike. Cannot see: a service
-that answers with another model under the requested name (see token_law and two_sample), and instances that no header
-names.
+baseline that asked for the same model and were answered by two. Inconclusive: no answer names a model, and the server's
+page does not name it around answers that all name their weights; all answers name one other model; or several
+instances answered and no fingerprint shows that they are alike. Cannot see: a service that answers with another model
+under the requested name (see token_law and two_sample), and instances that no header names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +18,7 @@ from audit.evidence.identity import CONFIGURED, AnsweredBy, VersionPair, answere
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
+from engine.record.facts import SERVING
 
 MAX_FINDINGS = 20
 NO_SERVICE = "no service answered: the engine ran here, from the files of the run"
@@ -54,6 +55,12 @@ class ArmIdentity:
         return self.seen[0].identity.model if self.seen else None
 
     @property
+    def named_by_page(self) -> bool:
+        """True if the server's page names the requested model behind the arm, and every answer its weights."""
+        named = (self.version.after or "").endswith(f"{SERVING}{self.asked}")
+        return named and all(item.identity.system_fingerprint is not None for item in self.seen)
+
+    @property
     def others(self) -> int:
         """Answers whose configuration is not the first one's."""
         return sum(item.answers for item in self.seen if any(self._changed(name, item) for name in CONFIGURED))
@@ -76,7 +83,8 @@ class ArmIdentity:
         """Why an unchanged identity is not shown to be the requested one."""
         expected = self.declared or self.asked
         if self.model is None:
-            yield f"{self.role}answers name no model"
+            if not self.named_by_page:
+                yield f"{self.role}answers name no model"
         elif self.model != expected:
             mend = f"write engine.answers_as: {self.model!r} if a gateway maps the name"
             yield f"{self.role}answers are by {self.model!r}, {expected!r} was asked for; {mend}"

@@ -43,8 +43,9 @@ def not_followed(evidence: Evidence) -> str | None:
 def other_request(evidence: Evidence) -> str | None:
     """Why the reference may know another request than the server answered, or None.
 
-    A key of the body that is not known to leave prompt and law alone, a prompt that the server reads otherwise, or
-    plain answers whose first tokens have other log-probabilities than the reference gives them.
+    A key of the body that is not known to leave prompt and law alone, a grammar, whose masks are the server's library's,
+    a prompt that the server reads otherwise, or plain answers whose first tokens have other log-probabilities than the
+    reference gives them.
     """
     arm, anchor = evidence.candidate, evidence.companions.get(ArmKind.ANCHOR)
     # an engine that ran here got the prompt and the parameters of the suite
@@ -54,6 +55,9 @@ def other_request(evidence: Evidence) -> str | None:
     unknown = sorted(set(body) - NEUTRAL) if isinstance(body, Mapping) else []
     if unknown:
         return f"engine.body sets {unknown[0]}, which may change prompt or law; the reference does not know it"
+    masked = next((request for request in arm.requests if request.trace.header.sampling.structured), None)
+    if masked is not None:
+        return f"request {masked.request_id}: the server masked tokens by a grammar, and the reference masks none"
     other = next((request for request in arm.requests if request.trace.header.facts.get(OTHER_PROMPT)), None)
     if other is not None:
         return f"request {other.request_id}: the server read another prompt than the reference"

@@ -25,14 +25,15 @@ from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts, arm_facts, request_facts, switched
+from engine.backends.openai.forms.counter_page import CounterPage
 from engine.backends.openai.rate_limit import RateLimiter
 from engine.backends.openai.request import SHARED, TEMPLATE, body_of, require_known
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult, RetryingClient
 from engine.backends.openai.server_counters import SETTLE, change, counters, finished
 from engine.backends.openai.settings import Api, OpenAISettings, Streaming, level_of, rule_of
-from engine.backends.openai.structured import judged_facts
-from engine.backends.openai.tokens import Codec, TokenOrigin, finish_of, tokens_of
+from engine.backends.openai.surface import judged_facts
+from engine.backends.openai.tokens import SCALED, Codec, TokenOrigin, finish_of, tokens_of
 from engine.backends.openai.tool_calls import tool_facts
 from engine.core.errors import CapacityError, InvalidRequest
 from engine.core.registry import SERVICE_FAULTS, resolve
@@ -135,8 +136,8 @@ class OpenAIEngine:
             require_known(settings, name, request.sampling)
             if settings.api is Api.CHAT and prompt.text is not None:
                 raise InvalidRequest(f"{name}: raw text on the chat route; set engine.api to completions")
-            if settings.api is Api.COMPLETIONS and prompt.text is None and self._ids(request) is None:
-                problem = f"{name}: a chat on the completions route needs the target's own template"
+            if settings.api is not Api.CHAT and prompt.text is None and self._ids(request) is None:
+                problem = f"{name}: a chat on the {settings.api} route needs the target's own template"
                 raise InvalidRequest(f"{problem}; name the target's folder, or set engine.api to chat")
             if settings.stream is Streaming.BOTH and not request.sampling.greedy:
                 raise InvalidRequest(f"{name}: stream both compares two answers, which needs temperature 0")
@@ -163,35 +164,34 @@ class OpenAIEngine:
         endpoint = Endpoint(self._parts.settings)
         asking = RetryingClient(self._parts.settings, endpoint, rate_limiter, self._fault)
         try:
-            before, drafted = self._page(endpoint), 0
+            page = CounterPage(endpoint.aside, self._parts.settings.metrics if self._parts.served.counters else ())
+            before, drafted = page.read(), 0
             last: _PendingRecord | None = None
             for done in results(partial(self._one, asking), requests, self._plan.rows):
                 if last is not None:
                     yield last.generation({})
                 last, drafted = done, drafted + done.drafted
             assert last is not None
-            yield last.generation(self._afterwards(endpoint, before, len(requests), drafted))
+            yield last.generation(self._afterwards(endpoint, page, before, len(requests), drafted))
         finally:
             rate_limiter.stop()
             endpoint.close()
 
-    def _afterwards(self, endpoint: Endpoint, before: str, sent: int, drafted: int) -> dict[str, Any]:
+    def _afterwards(
+        self, endpoint: Endpoint, page: CounterPage, before: str, sent: int, drafted: int
+    ) -> dict[str, Any]:
         """The server's pages once every request is answered; its counters may lag behind its answers."""
-        after = self._page(endpoint)
+        after = page.read()
         for seconds in SETTLE:
             if change(counters(before), counters(after)).get("drafted", drafted) >= drafted:
                 break
             time.sleep(seconds)
-            after = self._page(endpoint)
+            after = page.read()
         grown = {**change(counters(before), counters(after)), "requests": sent, **finished(before, after)}
         counted = {"server_counters": grown} if counters(after) else {}
         if self._parts.settings.baseline_body:
             counted |= switched(self._plan.proposer is not None, drafted, counted.get("server_counters", {}), sent)
         return counted | ({} if self._parts.served.version is None else {VERSION_AFTER: endpoint.version()})
-
-    def _page(self, endpoint: Endpoint) -> str:
-        """The server's page of counters; empty if it has none of speculation."""
-        return (endpoint.aside(self._parts.settings.metrics) if self._parts.served.counters else None) or ""
 
     def _one(self, asking: RetryingClient, request: Request) -> _PendingRecord:
         settings, served = self._parts.settings, self._parts.served
@@ -225,6 +225,8 @@ class OpenAIEngine:
                 request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
             )
         read = tokens_of(answer, codec, reason)
+        if self._parts.settings.dialect.scaled and request.sampling.temperature not in (0.0, 1.0):
+            read = replace(read, logprob=(), lead=(), less=SCALED)
         if any(token >= codec.vocabulary for token in read.tokens) and read.origin is not TokenOrigin.CHARACTERS:
             told = f"token {max(read.tokens)} is not in the target's vocabulary of {codec.vocabulary}"
             attempt_error = AttemptError(FailureKind.MALFORMED, told, again=False)

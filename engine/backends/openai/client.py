@@ -28,6 +28,7 @@ from engine.backends.openai.response import Completion
 from engine.backends.openai.secret import secret_of
 from engine.backends.openai.settings import OpenAISettings, origin_of
 from engine.core.errors import InvalidRequest
+from engine.record.facts import SERVING
 
 ASIDE_S: Final = 5.0
 """Seconds for optional pages."""
@@ -43,6 +44,8 @@ BYTES_PER_TOKEN: Final = 4096
 """A streamed chunk with its frame, and the token's own log-probability."""
 BYTES_PER_RIVAL: Final = 512
 CHARACTERS_PER_TOKEN: Final = 256
+LENGTHS: Final = ("max_new_tokens", "max_completion_tokens", "max_tokens")
+"""Names of the length of an answer in a request."""
 SPARE: Final = 4096
 """Characters and tokens beyond those that a request asks for."""
 ROUTE: Final = (
@@ -122,11 +125,14 @@ class Endpoint:
         except (ValueError, RecursionError):
             return None
 
+    def about(self) -> Mapping[str, Any]:
+        """The server's page about itself, with its version; empty if it has none."""
+        pages = (self.aside_json(self._settings.root + page) for page in self._settings.dialect.about)
+        return next((page for page in pages if isinstance(page, Mapping) and page.get("version") is not None), {})
+
     def version(self) -> str | None:
         """The server's version, where it has a page that states it."""
-        document = self.aside_json(f"{self._settings.root}/version")
-        result = document.get("version") if isinstance(document, Mapping) else None
-        return str(result)[:200] if result is not None else None
+        return version_of(self.about())
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Received:
         """The whole answer to a request.
@@ -134,7 +140,7 @@ class Endpoint:
         Raises:
             AttemptError: the request failed.
         """
-        with self._sent("POST", self._settings.url + path, body, self._settings.timeout_s) as response:
+        with self._sent("POST", self._settings.address(path), body, self._settings.timeout_s) as response:
             return Received(self._parsed(response.text), self._route(response))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Received]:
@@ -143,7 +149,7 @@ class Endpoint:
         Raises:
             AttemptError: a part is broken, or the mark is missing.
         """
-        url, seconds = self._settings.url + path, self._settings.timeout_s
+        url, seconds = self._settings.address(path), self._settings.timeout_s
         with self._sent("POST", url, body, seconds, whole=False) as response:
             route = self._route(response)
             for event in httpx2.EventSource(response, max_event_size=answer_bytes(body)):
@@ -241,6 +247,12 @@ class Endpoint:
         return document
 
 
+def version_of(about: Mapping[str, Any]) -> str | None:
+    """The version that a server's page states, and SGLang's the model that it serves."""
+    model = f"{SERVING}{about['served_model_name']}" if "served_model_name" in about else ""
+    return f"{about['version']}{model}"[:200] if about else None
+
+
 def _key(name: str | None) -> str:
     """The key in an environment variable; empty if none is named."""
     if name is None:
@@ -262,7 +274,10 @@ def _timeout(error: Exception, limit: OpenAISettings, seconds: float) -> str:
 
 def answer_bytes(body: Mapping[str, Any]) -> int:
     """The most bytes of an answer to this request, on the wire: servers may repeat the prompt too."""
-    rivals = body.get("top_logprobs", body.get("logprobs", 0))
+    rivals = next((body[key] for key in ("top_logprobs_num", "top_logprobs", "logprobs") if key in body), 0)
+    if "sampling_params" in body and body.get("stream"):
+        # each part repeats the answer so far
+        return MOST_BYTES
     per_token = BYTES_PER_TOKEN + BYTES_PER_RIVAL * int(rivals)
     asked = LEAST_BYTES + 8 * len(json.dumps(body)) + _length(body) * per_token
     return min(MOST_BYTES, asked)
@@ -284,4 +299,5 @@ def require_size(answer: Completion, body: Mapping[str, Any]) -> Completion:
 
 
 def _length(body: Mapping[str, Any]) -> int:
-    return int(body.get("max_completion_tokens", body.get("max_tokens", 0)))
+    asked = {**body, **body.get("sampling_params", {})}
+    return int(next((asked[key] for key in LENGTHS if key in asked), 0))

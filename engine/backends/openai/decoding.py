@@ -16,6 +16,7 @@ from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, Codec, TokenOrigin
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded
 from engine.core.types import Request
+from engine.stream.holding import INCOMPLETE
 
 SPECIAL: Final = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")
 """The usual spellings of special tokens, which texts leave out."""
@@ -78,9 +79,14 @@ def decoded_facts(source: TextSource) -> dict[str, Any]:
     named = source.read.origin in (TokenOrigin.SERVER, TokenOrigin.LOGPROBS)
     if named and source.codec.origin is TokenOrigin.TOKENIZER:
         return _by_ids(source)
-    if not answer.pieces or any(NAMED.fullmatch(piece.text) for piece in answer.pieces):
+    if not answer.pieces or any(NAMED.fullmatch(piece.text) or _cut(piece) for piece in answer.pieces):
         return undecoded(NAMELESS)
     return _by_pieces(source, answer.pieces)
+
+
+def _cut(piece: Piece) -> bool:
+    """True if a token holds a part of a character and the server does not give its bytes, or those of the mark."""
+    return INCOMPLETE in piece.text and piece.raw in (None, piece.text.encode())
 
 
 def _by_ids(source: TextSource) -> dict[str, Any]:

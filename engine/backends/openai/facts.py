@@ -5,11 +5,12 @@ password.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.openai.documents import BRIEF, brief
+from engine.backends.openai.forms.draft_counts import BY_LENGTH
 from engine.backends.openai.response import Completion
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import SEEDED, OpenAISettings, level_of
@@ -33,6 +34,7 @@ class EndpointFacts:
     context: most tokens of prompt and answer, None if not reported.
     speculates: None if not reported.
     counters: it has counters of speculation.
+    effective: its own account of its settings.
     """
 
     model: str
@@ -41,6 +43,7 @@ class EndpointFacts:
     context: int | None = None
     speculates: bool | None = None
     counters: bool = False
+    effective: Mapping[str, Any] = field(default_factory=dict)
 
 
 def arm_facts(
@@ -48,7 +51,9 @@ def arm_facts(
 ) -> Effective:
     """The effective configuration of an arm."""
     requested: dict[str, Any] = {"model": settings.model or served.model}
-    in_effect: dict[str, Any] = {"model": served.listed.get("id", served.model)}
+    in_effect: dict[str, Any] = {"model": served.listed.get("id", served.model), **served.effective}
+    # a plain arm's server has none of the settings of drafts
+    requested |= {} if plan.proposer is None else settings.expects
     # a server that is switched by each request says nothing about an arm: see `switched`
     if not settings.baseline_body:
         requested["speculation"] = plan.proposer is not None
@@ -178,6 +183,11 @@ def _drafts(told: Mapping[str, Any] | None, count: int) -> list[str]:
         result.append(f"{accepted} drafted tokens were accepted of {drafted}")
     steps = list(zip(told.get("per_step_accepted", ()), told.get("per_step_drafted", ()), strict=False))
     result += [f"step {at}: {kept} accepted of {made}" for at, (kept, made) in enumerate(steps) if kept > made]
+    lengths = told.get(BY_LENGTH, ())
+    if lengths and isinstance(accepted, int) and accepted != sum(kept * number for kept, number in enumerate(lengths)):
+        result.append(f"{accepted} drafted tokens were accepted, by the lengths of its steps others")
+    if isinstance(told.get("steps"), int) and told["steps"] > count + 1:
+        result.append(f"{count} tokens, {told['steps']} steps")
     # the last step may be cut by the end of the answer
     if steps and sum(kept + 1 for kept, _ in steps[:-1]) > count:
         result.append(f"{count} tokens, the steps before the last emitted more")

@@ -13,11 +13,12 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget
 from engine.backends.openai.backend import AnchoredEngine, ArmParts, OpenAIEngine
-from engine.backends.openai.client import Endpoint
+from engine.backends.openai.client import Endpoint, version_of
 from engine.backends.openai.documents import BRIEF, brief
 from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.facts import EndpointFacts
-from engine.backends.openai.server_counters import counters, speculates
+from engine.backends.openai.forms.counter_page import ITERATIONS, CounterPage
+from engine.backends.openai.server_counters import CONFIGURED, counters, labels_of, speculates
 from engine.backends.openai.settings import SEEDED, OpenAISettings, settings_of
 from engine.backends.openai.tokens import CharacterCodec, LocalCodec
 from engine.core.errors import EngineError, InvalidRequest
@@ -26,6 +27,8 @@ from engine.core.types import Protocol
 SERVED: Final = "served:"
 LLAMA: Final = "llamacpp"
 """The owner of models that llama.cpp lists."""
+ALGORITHM: Final = "speculative_algorithm"
+"""SGLang's setting, null without drafts."""
 NAMED: Final = 8
 """Number of models that a message lists."""
 
@@ -72,7 +75,7 @@ class OpenAIBackend:
         return replace(settings, model=source.removeprefix(SERVED))
 
     def _served(self, settings: OpenAISettings) -> EndpointFacts:
-        known = json.dumps([settings.url, settings.model, settings.api_key_env, settings.metrics])
+        known = json.dumps([settings.url, settings.model, settings.api_key_env, settings.metrics, settings.server])
         if known not in self._seen:
             with Endpoint(settings) as endpoint:
                 self._seen[known] = probe_endpoint(settings, endpoint)
@@ -98,17 +101,24 @@ def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFact
     except AttemptError as attempt_error:
         raise EngineError(f"{settings.url}: {_mend(attempt_error, settings)}") from None
     listed = _entry(settings, document)
-    page = endpoint.aside(settings.metrics) or ""
+    page, about = CounterPage(endpoint.aside, settings.metrics).read(), endpoint.about()
+    told = {**labels_of(page, CONFIGURED), **about}
     llama = listed.get("owned_by") == LLAMA
     context = _context_of_llama(listed) if llama else listed.get("max_model_len")
     return EndpointFacts(
         model=settings.model or str(listed["id"]),
         listed={str(key)[:BRIEF]: brief(value) for key, value in list(listed.items())[:BRIEF]},
-        version=endpoint.version(),
+        version=version_of(about),
         context=context if isinstance(context, int) else None,
-        speculates=_slots_speculate(endpoint, settings) if llama else speculates(page),
-        counters=bool(counters(page)),
+        speculates=_slots_speculate(endpoint, settings) if llama else _speculates(page, about),
+        counters=bool(counters(page)) or page.startswith(ITERATIONS),
+        effective={key: brief(told[key]) for key in settings.dialect.effective if key in told},
     )
+
+
+def _speculates(page: str, about: Mapping[str, Any]) -> bool | None:
+    """By SGLang's settings, else by the counters."""
+    return about[ALGORITHM] is not None if ALGORITHM in about else speculates(page)
 
 
 def _context_of_llama(listed: Mapping[str, Any]) -> Any:

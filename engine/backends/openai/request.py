@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from engine.backends.interface import Prompt
-from engine.backends.openai.settings import SEEDED, Api, OpenAISettings
+from engine.backends.openai.settings import ROUTES, SEEDED, Api, OpenAISettings
 from engine.backends.openai.structured import keys_of
 from engine.core.errors import InvalidRequest
 from engine.core.types import Request, SamplingParams
@@ -24,7 +24,7 @@ SHARED = "shared"
 
 def path(settings: OpenAISettings) -> str:
     """The route."""
-    return "/chat/completions" if settings.api is Api.CHAT else "/completions"
+    return ROUTES[settings.api]
 
 
 def body_of(
@@ -37,24 +37,30 @@ def body_of(
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The body without the streaming keys; `ids` are the prompt's tokens, None if unknown, `more` keys of the arm."""
+    dialect = settings.dialect
+    seed = {dialect.seed: seed_of(request, salt, dialect.seed_bits)} if settings.seeds == SEEDED else {}
+    form = keys_of(settings, request.sampling.structured)
+    sampling = _sampling(settings, request.sampling)
+    if settings.api is Api.GENERATE:
+        asked = {"text": prompt.text} if ids is None else {"input_ids": list(ids)}
+        parameters = {"sampling_params": {**sampling, **form, **seed}}
+        return {**asked, **parameters, **_native_logprobs(settings), **settings.body, **more}
     asked = (
         _chat(settings, prompt)
         if settings.api is Api.CHAT
         else {"prompt": prompt.text if ids is None else list(ids), **_logprobs(settings)}
     )
-    special = {"return_token_ids": True} if settings.dialect.token_ids else {}
-    seed = {"seed": seed_of(request, salt, settings.dialect.seed_bits)} if settings.seeds == SEEDED else {}
-    form = keys_of(settings, request.sampling.structured)
-    sampling = _sampling(settings, request.sampling)
-    fixed = settings.dialect.fixed
+    special = {"return_token_ids": True} if dialect.token_ids else {}
+    fixed = dialect.fixed
     # the prompt holds those of the body too
     own = {key: value for key, value in settings.body.items() if key != TEMPLATE or settings.api is not Api.CHAT}
     return {"model": model, **asked, **form, **sampling, **fixed, **seed, **special, **own, **more}
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as a streamed request, with token counts at the end."""
-    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+    """The same as a streamed request, with token counts at the end; SGLang's own route has them in every part."""
+    counted = {} if "sampling_params" in body else {"stream_options": {"include_usage": True}}
+    return {**body, "stream": True, **counted}
 
 
 def seed_of(request: Request, salt: str, bits: int) -> int:
@@ -123,8 +129,15 @@ def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
     return {"logprobs": settings.logprobs}
 
 
+def _native_logprobs(settings: OpenAISettings) -> dict[str, Any]:
+    """Keys of SGLang's own route; log-probabilities begin behind the prompt."""
+    scores = {"return_logprob": True, "top_logprobs_num": settings.logprobs, "logprob_start_len": -1}
+    asked = {**scores, "return_text_in_logprobs": True} if settings.logprobs else {}
+    return {**asked, "return_prompt_token_ids": True}
+
+
 def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, Any]:
-    length = settings.dialect.max_tokens if settings.api is Api.CHAT else "max_tokens"
+    length = "max_tokens" if settings.api is Api.COMPLETIONS else settings.dialect.max_tokens
     told: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -138,6 +151,8 @@ def _sampling(settings: OpenAISettings, sampling: SamplingParams) -> dict[str, A
         told["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
     for ours, theirs in settings.dialect.extras.items():
         value = getattr(sampling, ours)
+        if value == getattr(OFF, ours):
+            value = settings.dialect.off.get(ours, value)
         told[theirs] = list(value) if isinstance(value, tuple) else value
     return told
 

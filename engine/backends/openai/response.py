@@ -13,17 +13,15 @@ from typing import Any, Final
 
 from engine.backends.openai.documents import brief
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
+from engine.backends.openai.forms.draft_counts import draft_counts, iterations
 from engine.backends.openai.secret import Secret
 
 NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
 """The form in which some servers give a token's id instead of its text."""
 SAME: Final = 1e-4
 """Difference between two statements of one log-probability, as servers round what they print."""
-OF_SGLANG: Final = {
-    "spec_num_proposed_drafts": "drafted",
-    "spec_num_correct_drafts": "accepted",
-    "spec_verify_ct": "steps",
-}
+NO_NUMBER: Final = -9999.0
+"""Written by servers for a log-probability that they do not have."""
 META: Final = ("id", "model", "system_fingerprint", "provider", "service_tier", "created")
 
 
@@ -118,6 +116,7 @@ class Collector:
     speculation: Mapping[str, Any] | None = None
     chunks: list[StreamChunk] = field(default_factory=list)
     parts: int = 0
+    ended: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, document: Any) -> bool:
         """Add one part; returns true if it contains text.
@@ -133,7 +132,7 @@ class Collector:
         self.parts += 1
         self.meta |= {key: brief(whole[key]) for key in META if whole.get(key) is not None}
         self.usage = _mapping(whole.get("usage") or self.usage, "usage")
-        self.speculation = _speculation(whole) or self.speculation
+        self.speculation = draft_counts(whole) or self.speculation
         self.prompt_ids = _ids(whole.get("prompt_token_ids"), "prompt_token_ids") or self.prompt_ids
         choices = _list(whole.get("choices", ()), "choices")
         if len(choices) > 1:
@@ -147,7 +146,10 @@ class Collector:
             self.token_ids = [*(self.token_ids or ()), *ids]
         if choice.get("finish_reason") is not None:
             self.finish = _text(choice["finish_reason"], "finish_reason")
-            self.stop_reason, self.known_stop = choice.get("stop_reason"), "stop_reason" in choice
+            # SGLang has another name for it
+            key = "matched_stop" if "matched_stop" in choice else "stop_reason"
+            self.stop_reason, self.known_stop = choice.get(key), key in choice
+            self.ended = choice
         if choice.get("logprobs"):
             self.scored = True
             self.pieces.extend(_pieces(_mapping(choice["logprobs"], "logprobs")))
@@ -207,7 +209,7 @@ class Collector:
             pieces=tuple(self.pieces) if self.scored else None,
             usage=dict(self.usage),
             meta=dict(self.meta),
-            speculation=self.speculation,
+            speculation=self.speculation or iterations(self.ended, self.usage),
             chunks=tuple(self.chunks) if len(self.chunks) > 1 else (),
         )
 
@@ -223,25 +225,6 @@ def read(document: Any) -> Completion:
     return collector.answer()
 
 
-def _speculation(whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Counts of drafts, if the server reports them per request (vLLM: `metrics`; llama.cpp: `timings`; SGLang:
-    `sglext`, for requests with `return_spec_tokens_details`).
-    """
-    metrics, timings, more = whole.get("metrics"), whole.get("timings"), whole.get("sglext")
-    if isinstance(metrics, Mapping) and isinstance(metrics.get("speculative_decoding"), Mapping):
-        result = metrics["speculative_decoding"]
-        names = {"num_draft_tokens": "drafted", "num_accepted_draft_tokens": "accepted", "num_spec_steps": "steps"}
-        return {new: result[old] for old, new in names.items() if isinstance(result.get(old), int)} | {
-            key: result[key] for key in ("per_step_drafted", "per_step_accepted") if _counts(result.get(key))
-        }
-    if isinstance(timings, Mapping) and isinstance(timings.get("draft_n"), int):
-        return {"drafted": timings["draft_n"], "accepted": timings.get("draft_n_accepted", 0)}
-    if isinstance(more, Mapping) and isinstance(more.get("spec_tokens_details"), Mapping):
-        told = more["spec_tokens_details"]
-        return {new: told[old] for old, new in OF_SGLANG.items() if isinstance(told.get(old), int)} or None
-    return None
-
-
 def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     """Tokens with log-probabilities: chat's list of entries, or the parallel lists of the older route."""
     if logprobs.get("content") is not None:
@@ -255,7 +238,7 @@ def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     result = []
     for text, value, top in zip(texts, values, tops, strict=True):
         rivals = [Rival(str(key), _number(item)) for key, item in _mapping(top or {}, "top_logprobs").items()]
-        result.append(_named(_text(text, "tokens"), _number(value), rivals, None))
+        result.append(_named(_text(text, "tokens"), _own(value), rivals, None))
     return result
 
 
@@ -264,9 +247,7 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     listed = [_mapping(top, "top_logprobs") for top in tops]
     rivals = [Rival(str(top.get("token")), _number(top.get("logprob"))) for top in listed]
     own = entry.get("id")
-    piece = _named(
-        _text(entry.get("token"), "token"), _number(entry.get("logprob")), rivals, own if _whole(own) else None
-    )
+    piece = _named(_text(entry.get("token"), "token"), _own(entry.get("logprob")), rivals, own if _whole(own) else None)
     return replace(piece, raw=_bytes(entry.get("bytes")))
 
 
@@ -341,6 +322,12 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _own(value: Any) -> float:
+    """A token's own log-probability; NaN also where a number stands for none."""
+    number = _number(value)
+    return math.nan if number <= NO_NUMBER else number
+
+
 def _bytes(value: Any) -> bytes | None:
     """A token's bytes; None where the server gives none."""
     if value is None:
@@ -349,10 +336,6 @@ def _bytes(value: Any) -> bytes | None:
     if not all(_whole(number) and number < 256 for number in numbers):
         raise malformed("bytes holds something that is no byte")
     return bytes(numbers)
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_whole, value))
 
 
 def _whole(value: Any) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 from engine.backends.openai.client import Endpoint, require_size
 from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.forms.draft_counts import predicted
+from engine.backends.openai.forms.native import reader_of
 from engine.backends.openai.rate_limit import RateLimiter, pause
 from engine.backends.openai.request import path, streamed
 from engine.backends.openai.response import Collector, Completion, read, without_key
@@ -107,22 +109,24 @@ class RetryingClient:
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
         received = self.endpoint.ask(path(self.settings), self.fault.body(body))
-        document = self.fault.answer(received.document, AnswerPlace(next(self.numbers)))
+        document = reader_of(self.settings)(self.fault.answer(received.document, AnswerPlace(next(self.numbers))))
         return self._cleared(read(document), received.route, body)
 
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         route: Mapping[str, str] = {}
-        number = next(self.numbers)
+        number, reader = next(self.numbers), reader_of(self.settings)
         for at, part in enumerate(self.endpoint.stream(path(self.settings), streamed(self.fault.body(body)))):
-            route = part.route
-            if collector.add(self.fault.answer(part.document, AnswerPlace(number, at))) and first is None:
+            route, document = part.route, self.fault.answer(part.document, AnswerPlace(number, at))
+            if collector.add(reader(document)) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
         return _TimedAnswer(self._cleared(collector.answer(), route, body), first)
 
     def _cleared(self, answer: Completion, route: Mapping[str, str], body: Mapping[str, Any]) -> Completion:
         """The answer in its bounds and without the key, with what its headers say about who sent it."""
         whole = without_key(require_size(answer, body), self.endpoint.secret)
+        if self.settings.dialect.quiet:
+            whole = replace(whole, known_stop=True)
         if whole.speculation is None and self.settings.dialect.predicts and "prediction" not in body:
             whole = replace(whole, speculation=predicted(whole.usage))
         return replace(whole, meta={**whole.meta, "route": dict(route)}) if route else whole
@@ -130,13 +134,3 @@ class RetryingClient:
 
 def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
     return replace(result, attempts=attempts, lost=tuple(lost))
-
-
-def predicted(usage: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Counts of drafts in the place where OpenAI counts the tokens of a request's `prediction`."""
-    details = usage.get("completion_tokens_details")
-    names = ("accepted_prediction_tokens", "rejected_prediction_tokens")
-    accepted, rejected = map(details.get, names) if isinstance(details, Mapping) else (None, None)
-    if not isinstance(accepted, int) or not isinstance(rejected, int):
-        return None
-    return {"drafted": accepted + rejected, "accepted": accepted}

@@ -44,6 +44,10 @@ ACTIVE: Final = frozenset(
 )
 OF_SGLANG: Final = {"sglang:spec_accept_length": "length", "sglang:spec_num_draft_tokens": "verified"}
 """Its gauges: tokens that a call emits, and tokens that it verifies."""
+CONFIGURED: Final = "trtllm_speculative_config_info"
+"""TensorRT-LLM's settings of drafts, as labels."""
+MODEL_CONFIGURED: Final = "trtllm_model_config_info"
+"""A sample of the pages that would have those settings."""
 SETTLE: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further look at counters that do not have the last answer yet."""
 STARTED: Final = "process_start_time_seconds"
@@ -240,8 +244,17 @@ def counters(text: str) -> dict[str, float]:
 
 
 def speculates(page: str) -> bool | None:
-    """True if the server drafts: vLLM has these counters exactly if it does; None for other servers' pages."""
+    """True if the server drafts: vLLM has these counters exactly if it does, and TensorRT-LLM names its settings; None
+    for other servers' pages.
+    """
+    if MODEL_CONFIGURED in page:
+        return CONFIGURED in page
     return DRAFTS in counters(page) if "vllm:" in page else None
+
+
+def labels_of(page: str, name: str) -> Mapping[str, str]:
+    """The labels of the first sample of that name; empty without one."""
+    return next((labels for other, labels, _ in _samples(page) if other == name), {})
 
 
 def finished(before: str, after: str) -> dict[str, int]:
@@ -258,7 +271,7 @@ def change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     grown = {
         name: value - before.get(name, 0.0) if "_total" in name else value for name, value in sorted(after.items())
     }
-    known = (("drafted", DRAFTED), ("accepted", ACCEPTED))
-    named = {key: int(grown[item]) for key, name in known for item in (name, of_llama(name)) if item in grown}
+    known = ("drafted", "accepted")
+    named = {SPELLED[name]: int(value) for name, value in grown.items() if SPELLED.get(name) in known}
     restarted = any(value < 0 for value in grown.values())
     return {**named, "samples": grown, **({"restarted": True} if restarted else {})}

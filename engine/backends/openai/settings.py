@@ -11,7 +11,7 @@ A server may omit requested token ids or log-probabilities; the request then rep
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,6 +28,18 @@ class Api(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    GENERATE = "generate"
+    """SGLang's own."""
+
+
+ROUTES: Final[Mapping[Api, str]] = {
+    Api.CHAT: "/chat/completions",
+    Api.COMPLETIONS: "/completions",
+    Api.GENERATE: "/generate",
+}
+"""By route: its path below `url`; that of SGLang's own lies below the address without the API's version."""
+SPOKEN: Final = (Api.CHAT, Api.COMPLETIONS)
+"""Routes of OpenAI's protocol."""
 
 
 class Streaming(StrEnum):
@@ -47,7 +59,14 @@ class ServerDialect:
         bring defaults of their own.
     token_ids: it returns the generated token ids for `return_token_ids`.
     seed_bits: number of bits of the largest seed.
-    max_tokens: its name of the length on the chat route.
+    max_tokens: its name of the length; the completions route has OpenAI's.
+    seed: its name of the seed.
+    off: its words for parameters that are off, where they are not ours.
+    about: pages that state its version, and with it its configuration; the first that answers is read.
+    pages: places of its counters below the address; the first that answers is read.
+    effective: the settings of that page that an arm's effective configuration holds.
+    scaled: its log-probabilities are those after the temperature.
+    quiet: its streams leave out the reason of a stop that has none.
     flagged: both routes ask for log-probabilities as chat does.
     fixed: what every request holds besides, so that the parameters mean what they mean in a suite.
     predicts: drafted tokens are counted in the answer's usage as OpenAI counts those of a `prediction`.
@@ -58,6 +77,13 @@ class ServerDialect:
     token_ids: bool = False
     seed_bits: int = 63
     max_tokens: str = "max_tokens"
+    seed: str = "seed"
+    off: Mapping[str, Any] = field(default_factory=dict)
+    about: Sequence[str] = ("/version",)
+    pages: Sequence[str] = ("/metrics",)
+    effective: Sequence[str] = ()
+    scaled: bool = False
+    quiet: bool = False
     flagged: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     predicts: bool = False
@@ -74,8 +100,24 @@ _COMMON: Final = {
 DIALECTS: Final[Mapping[str, ServerDialect]] = {
     "openai": ServerDialect(max_tokens="max_completion_tokens"),
     "vllm": ServerDialect(_COMMON, token_ids=True),
-    "sglang": ServerDialect(_COMMON, fixed={"return_spec_tokens_details": True}, predicts=True),
-    "tensorrt-llm": ServerDialect(_COMMON),
+    "sglang": ServerDialect(
+        _COMMON,
+        off={"top_k": -1},
+        about=("/server_info", "/get_server_info"),
+        effective=(
+            *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk"),
+            *("speculative_num_draft_tokens", "speculative_draft_model_path"),
+        ),
+        fixed={"return_spec_tokens_details": True},
+        predicts=True,
+        scaled=True,
+    ),
+    "tensorrt-llm": ServerDialect(
+        _COMMON,
+        pages=("/prometheus/metrics", "/metrics"),
+        effective=("spec_method", "spec_num_tokens", "spec_draft_model"),
+        quiet=True,
+    ),
     "llama.cpp": ServerDialect(
         {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
         seed_bits=31,
@@ -84,6 +126,16 @@ DIALECTS: Final[Mapping[str, ServerDialect]] = {
     ),
     "mlx-lm": ServerDialect({name: name for name in ("top_k", "min_p", "repetition_penalty")}, flagged=True),
 }
+NATIVE: Final = replace(
+    DIALECTS["sglang"],
+    extras={**_COMMON, "min_tokens": "min_new_tokens"},
+    token_ids=True,
+    max_tokens="max_new_tokens",
+    seed="sampling_seed",
+    fixed={},
+    predicts=False,
+)
+"""SGLang's parameters on its own route."""
 SEEDED: Final = "derived"
 """Each request carries a seed; `none` sends none, as most clients do."""
 ADDRESSES: Final = ("url", "metrics_url", "proxy")
@@ -92,33 +144,11 @@ PLAIN_ADDRESS: Final = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+
 """Addresses that every parser reads alike: the host that is allowed is the host that is asked."""
 OWNED: Final = frozenset(
     (
-        "model",
-        "messages",
-        "prompt",
-        "stream",
-        "stream_options",
-        "seed",
-        "temperature",
-        "top_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "stop",
-        "n",
-        "best_of",
-        "max_tokens",
-        "max_completion_tokens",
-        "logprobs",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "response_format",
-        "return_token_ids",
-        *_COMMON,
-        "repeat_penalty",
-        "repeat_last_n",
-        "samplers",
+        *"model messages prompt stream stream_options seed temperature top_p presence_penalty logit_bias stop".split(),
+        *"frequency_penalty best_of n max_tokens max_completion_tokens logprobs top_logprobs tools tool_choice".split(),
+        *"parallel_tool_calls response_format return_token_ids repeat_penalty repeat_last_n samplers".split(),
+        *"text input_ids sampling_params return_logprob top_logprobs_num logprob_start_len".split(),
+        *("return_text_in_logprobs", "return_prompt_token_ids", *_COMMON),
     )
 )
 """Parts of a request that come from the suite's other keys and that `body` may not set."""
@@ -151,12 +181,13 @@ class OpenAISettings:
     baseline_body: Mapping[str, Any] = field(default_factory=dict)
     seeds: str = SEEDED
     answers_as: str | None = None
+    expects: Mapping[str, Any] = field(default_factory=dict)
     instance_headers: Sequence[str] = ()
 
     @property
     def dialect(self) -> ServerDialect:
         """The parameters that the server accepts."""
-        return DIALECTS[self.server]
+        return NATIVE if self.api is Api.GENERATE else DIALECTS[self.server]
 
     @property
     def root(self) -> str:
@@ -164,9 +195,13 @@ class OpenAISettings:
         return self.url.removesuffix("/v1")
 
     @property
-    def metrics(self) -> str:
-        """The address of the server's counters."""
-        return self.metrics_url or f"{self.root}/metrics"
+    def metrics(self) -> tuple[str, ...]:
+        """The addresses of the server's counters; the first that answers counts."""
+        return (self.metrics_url,) if self.metrics_url else tuple(self.root + page for page in self.dialect.pages)
+
+    def address(self, path: str) -> str:
+        """The address of a route."""
+        return (self.root if self.api is Api.GENERATE else self.url) + path
 
 
 def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
@@ -190,6 +225,8 @@ def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
             raise InvalidRequest(f"engine: {key} has more than a megabyte; make it smaller")
     kinds = {"api": Api, "stream": Streaming}
     values: dict[str, Any] = {key: kinds[key](value) if key in kinds else value for key, value in given.items()}
+    if values.get("api") is Api.GENERATE and values.get("server") != "sglang":
+        raise InvalidRequest("engine: api generate is SGLang's own route; set server to sglang, or api to completions")
     return OpenAISettings(**{**values, "url": str(given["url"]).rstrip("/")})
 
 

@@ -5,20 +5,16 @@ What a server cannot be asked for is refused, never dropped. The server's librar
 not support shows as a refused request.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from engine.backends.openai.response import Completion
 from engine.backends.openai.settings import DIALECTS, Api, OpenAISettings, settings_of
 from engine.core.errors import InvalidRequest
 from engine.core.structured import ConstraintKind, ConstraintSpec
-from engine.record.facts import CONSTRAINT
 
 NAME: Final = "answer"
 """The name that `json_schema` needs."""
-INSTEAD: Final = {"refusal": "a refusal", "tool_calls": "a tool call"}
-"""Parts of an answer that may come instead of its content, and their names."""
-
 Keys = Mapping[str, Any]
 """Keys of a request's body."""
 Form = Callable[[ConstraintSpec], Keys]
@@ -41,6 +37,10 @@ def _regex(spec: ConstraintSpec) -> Keys:
     return {"regex": spec.value}
 
 
+def _json_text(spec: ConstraintSpec) -> Keys:
+    return {"json_schema": json.dumps(spec.value)}
+
+
 def _structured_outputs(spec: ConstraintSpec) -> Keys:
     value = spec.value if spec.kind in (ConstraintKind.JSON, ConstraintKind.CHOICE) else spec.source
     return {"structured_outputs": {spec.kind.value: value}}
@@ -57,6 +57,8 @@ EXTENSIONS: Final[Mapping[str, Mapping[ConstraintKind, Form]]] = {
 def forms_of(server: str, api: Api) -> Mapping[ConstraintKind, Form]:
     """The kinds of grammar that a server can be asked for on a route."""
     forms = dict(EXTENSIONS.get(server, {}))
+    if api is Api.GENERATE:
+        forms[ConstraintKind.JSON] = _json_text
     if api is Api.CHAT and server != "tensorrt-llm":
         forms[ConstraintKind.JSON] = _json_schema
     return forms
@@ -100,13 +102,3 @@ def problem_of(engine: Mapping[str, Any], spec: ConstraintSpec) -> str | None:
     except InvalidRequest as error:
         return str(error)
     return None
-
-
-def judged_facts(spec: ConstraintSpec | None, answer: Completion) -> dict[str, Any]:
-    """Scope of the grammar in an answer with several parts: its content, or the part instead of it."""
-    if spec is None or answer.text == answer.content:
-        return {}
-    instead = next((name for part, name in INSTEAD.items() if getattr(answer, part)), None)
-    if instead is None or answer.content:
-        return {CONSTRAINT: {"content": answer.content}}
-    return {CONSTRAINT: {"instead": instead}}

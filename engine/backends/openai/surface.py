@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from engine.backends.openai.response import Completion
+from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
+from engine.record.facts import CONSTRAINT
 
 KEY: Final = "surface"
 """Of a record's facts."""
 CONTENT: Final = ("content", "reasoning", "refusal", "tool_calls")
 """Fields that an answer has or lacks by what it says."""
 MOST_FLAWS: Final = 20
+INSTEAD: Final = {"refusal": "a refusal", "tool_calls": "a tool call"}
+"""Parts of an answer that may come instead of its content, and their names."""
 
 
 def surface_facts(
@@ -55,3 +59,13 @@ def fields_of(answer: Completion, rivals: int) -> list[str]:
         **{f"usage.{key[:100]}": True for key, value in answer.usage.items() if isinstance(value, int)},
     }
     return [name for name, present in filled.items() if present]
+
+
+def judged_facts(spec: ConstraintSpec | None, answer: Completion) -> dict[str, Any]:
+    """Scope of the grammar in an answer with several parts: its content, or the part instead of it."""
+    if spec is None or answer.text == answer.content:
+        return {}
+    instead = next((name for part, name in INSTEAD.items() if getattr(answer, part)), None)
+    if instead is None or answer.content:
+        return {CONSTRAINT: {"content": answer.content}}
+    return {CONSTRAINT: {"instead": instead}}

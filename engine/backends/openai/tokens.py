@@ -18,6 +18,7 @@ from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request
 
 CODE_POINTS: Final = 0x110000
+SCALED: Final = "the server divides by the temperature before it takes log-probabilities, so they are of another law"
 
 
 class TokenOrigin(StrEnum):
@@ -197,7 +198,9 @@ def finish_of(answer: Completion, request: Request, codec: Codec) -> FinishReaso
         return None
     stopped = answer.stop_reason
     if answer.known_stop:
-        told = stopped is not None and not (isinstance(stopped, int) and stopped in codec.eos_ids)
+        # SGLang names the end token too, which nobody asked to stop at
+        end = stopped in codec.eos_ids or not (codec.eos_ids or stopped in sampling.stop_token_ids)
+        told = stopped is not None and not (isinstance(stopped, int) and end)
         return FinishReason.STOP if told else FinishReason.EOS
     last = answer.token_ids[-1] if answer.token_ids else None
     ended = last in codec.eos_ids or not (sampling.stop or sampling.stop_token_ids)

@@ -55,6 +55,22 @@ def test_a_change_within_an_arm_is_a_fault_at_its_first_answer(other, name, role
     assert found.statistic == 2
 
 
+@pytest.mark.parametrize(
+    ("answer", "version", "verdict"),
+    [
+        ({"system_fingerprint": "weights 1"}, "0.5 serving m", Verdict.CERTIFIED),
+        ({"system_fingerprint": "weights 1"}, "0.5 serving n", Verdict.INCONCLUSIVE),
+        ({"system_fingerprint": "weights 1"}, "0.5", Verdict.INCONCLUSIVE),
+        ({}, "0.5 serving m", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_page_that_names_the_model_stands_for_answers_that_name_their_weights(answer, version, verdict):
+    arms = [
+        arm_of([answer] * 3, kind, version=version, later=version) for kind in (ArmKind.CANDIDATE, ArmKind.BASELINE)
+    ]
+    assert judge(*arms).verdict is verdict
+
+
 def test_another_version_behind_the_arm_is_a_fault():
     assert judge(arm_of([SOUND] * 3, version="1", later="1")).verdict is Verdict.CERTIFIED
     found = judge(arm_of([SOUND] * 3, version="1", later="2"))

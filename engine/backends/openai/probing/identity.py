@@ -8,6 +8,7 @@ from typing import Any, Final
 from engine.backends.openai.client import ASIDE_S, Endpoint
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.facts import EndpointFacts
+from engine.backends.openai.forms.counter_page import CounterPage
 from engine.backends.openai.settings import OpenAISettings
 
 OWNERS: Final[Mapping[str, str]] = {
@@ -57,7 +58,7 @@ def read_pages(settings: OpenAISettings, endpoint: Endpoint, facts: EndpointFact
         json = endpoint.get_json(f"{settings.root}/props", ASIDE_S)
     except AttemptError:
         json = {}
-    metrics = endpoint.aside(settings.metrics) or ""
+    metrics = CounterPage(endpoint.aside, settings.metrics).read()
     return ServerPages(facts, metrics, json if isinstance(json, Mapping) else {}, fingerprint)
 
 

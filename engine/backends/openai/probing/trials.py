@@ -14,7 +14,7 @@ from typing import Any, Final
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.response import Collector, Completion, read
-from engine.backends.openai.settings import Api, OpenAISettings
+from engine.backends.openai.settings import ROUTES, SPOKEN, Api, OpenAISettings
 from engine.backends.openai.surface import fields_of
 
 TEXT: Final = "Count from one to ten:"
@@ -69,22 +69,22 @@ class Prober:
         Raises:
             AttemptError: none came.
         """
-        return read(self.endpoint.ask(_path(api), self._body(api, tokens, keys)).document)
+        return read(self.endpoint.ask(ROUTES[api], self._body(api, tokens, keys)).document)
 
     def ask_streamed(self, api: Api, **keys: Any) -> Completion:
         """The answer to the same request in parts; raises as `ask`."""
         collector = Collector()
-        for part in self.endpoint.stream(_path(api), {**self._body(api, SHORT, keys), "stream": True}):
+        for part in self.endpoint.stream(ROUTES[api], {**self._body(api, SHORT, keys), "stream": True}):
             collector.add(part.document)
         return collector.answer()
 
     def fingerprint(self) -> str:
         """The fingerprint in an answer; empty if there is none."""
-        for api in Api:
+        for api in SPOKEN:
             body = {**self._body(api, 1, {}), "max_tokens": 1}
             body.pop("max_completion_tokens", None)
             try:
-                return str(read(self.endpoint.ask(_path(api), body).document).meta.get("system_fingerprint") or "")
+                return str(read(self.endpoint.ask(ROUTES[api], body).document).meta.get("system_fingerprint") or "")
             except AttemptError:
                 continue
         return ""
@@ -95,17 +95,13 @@ class Prober:
         return {"model": self.model, **prompt, "temperature": 0, length: tokens, **self.settings.body, **keys}
 
 
-def _path(api: Api) -> str:
-    return "/chat/completions" if api is Api.CHAT else "/completions"
-
-
 Trial = Callable[[Prober, Api], ProbedFeature]
 
 
 def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
     """Every trial, on the first route that answers; only the routes if none does."""
-    routes = [_guarded(api.value, partial(_route, prober, api)) for api in Api]
-    api = next((api for api, result in zip(Api, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
+    routes = [_guarded(api.value, partial(_route, prober, api)) for api in SPOKEN]
+    api = next((api for api, result in zip(SPOKEN, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
     if api is None:
         return tuple(routes)
     outcome = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]

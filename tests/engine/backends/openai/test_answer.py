@@ -6,8 +6,9 @@ import math
 import pytest
 
 from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
+from engine.backends.openai.forms.draft_counts import predicted
+from engine.backends.openai.forms.native import NativeReader
 from engine.backends.openai.response import Collector, Piece, ToolCall, read
-from engine.backends.openai.retry import predicted
 from engine.backends.openai.secret import Secret
 
 CHAT = {
@@ -242,6 +243,76 @@ def test_sglang_counts_drafts_in_its_own_place():
     assert of_sglang(sglext={"spec_tokens_details": told}).speculation == {"drafted": 12, "accepted": 7, "steps": 4}
     assert of_sglang(sglext={"spec_tokens_details": None}).speculation is None
     assert of_sglang(sglext={"spec_tokens_details": {}}).speculation is None
+
+
+@pytest.mark.parametrize("names", [("draft_token_num", "accept_token_num"), ("proposed_drafts", "accepted_drafts")])
+def test_older_versions_of_sglang_count_under_other_names(names):
+    told = {f"spec_{name}": count for name, count in zip(names, (12, 7), strict=True)}
+    lengths = {"spec_accept_histogram": [1, 2, 1]}
+    counted = of_sglang(sglext={"spec_tokens_details": {**told, **lengths}}).speculation
+    assert counted == {"drafted": 12, "accepted": 7, "steps_by_accepted": [1, 2, 1]}
+
+
+def test_sglang_names_the_reason_of_a_stop_otherwise():
+    choice = {"text": "x", "finish_reason": "stop", "matched_stop": "zz"}
+    assert (read({"choices": [choice]}).stop_reason, read({"choices": [choice]}).known_stop) == ("zz", True)
+
+
+@pytest.mark.parametrize(("average", "usage", "counts"), [(2.5, 10, {"steps": 4}), (None, 10, None), (2.5, None, None)])
+def test_tensorrt_llm_counts_iterations(average, usage, counts):
+    choice = {"text": "x", "finish_reason": "stop", "avg_decoded_tokens_per_iter": average}
+    assert read({"choices": [choice], "usage": {"completion_tokens": usage}}).speculation == counts
+
+
+def test_a_number_that_stands_for_none_is_none_and_no_contradiction():
+    tops = [{"token": "b", "logprob": -9999.0}, {"token": "c", "logprob": -1.0}]
+    content = [{"token": "a", "logprob": -9999.0, "top_logprobs": tops}]
+    (piece,) = read({"choices": [{"text": "a", "finish_reason": "stop", "logprobs": {"content": content}}]}).pieces
+    assert math.isnan(piece.logprob)
+    assert piece.flaw == ""
+
+
+END = {"type": "stop", "matched": 5}
+
+
+def native(*parts):
+    reader, collector = NativeReader(), Collector()
+    for part in parts:
+        collector.add(reader.part(part))
+    return collector.answer()
+
+
+def native_part(text, ids, total, **meta):
+    scores = [[-1.0, token, None] for token in ids]
+    told = {"completion_tokens": total, "finish_reason": None, "output_token_logprobs": scores, **meta}
+    return {"text": text, "output_ids": ids, "meta_info": told}
+
+
+def test_parts_of_sglang_that_repeat_the_answer_and_parts_that_go_on_are_one_answer():
+    again = native(native_part("a", [5], 1), native_part("aaa", [5, 5, 5], 3, finish_reason=END))
+    on = native(native_part("a", [5], 1), native_part("aa", [5, 5], 3, finish_reason=END))
+    assert again == on
+    assert (again.content, again.token_ids, len(again.pieces)) == ("aaa", (5, 5, 5), 3)
+    assert (again.finish, again.stop_reason, again.known_stop) == ("stop", 5, True)
+    assert [piece.text for piece in again.pieces] == ["token_id:5"] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"output_ids": 3}, "meta_info, text or output_ids has a wrong type"),
+        ({"meta_info": []}, "meta_info, text or output_ids has a wrong type"),
+        ({"meta_info": {"output_token_logprobs": [[-1.0, 5]]}}, "no list of value, token and text"),
+        ({"meta_info": {"output_token_logprobs": [], "output_top_logprobs": [None]}}, "has 0 entries"),
+        ({"meta_info": {"output_token_logprobs": 3}}, "output_token_logprobs is no list"),
+        ({"meta_info": {"output_token_logprobs": [[-1.0, 5, "a"]], "output_top_logprobs": [3]}}, "is no list"),
+        ({"meta_info": {"finish_reason": {"type": 3}}}, "finish_reason is no text"),
+    ],
+)
+def test_a_malformed_answer_of_sglang_is_one_line(changes, words):
+    with pytest.raises(AttemptError, match=words) as caught:
+        native({**native_part("a", [5], 1), **changes})
+    assert caught.value.kind is FailureKind.MALFORMED
 
 
 @pytest.mark.parametrize(

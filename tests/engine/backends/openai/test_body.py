@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from engine.backends.interface import Prompt
+from engine.backends.openai.client import MOST_BYTES, answer_bytes
 from engine.backends.openai.request import body_of, path, require_known, seed_of, streamed
 from engine.backends.openai.settings import DIALECTS, settings_of
 from engine.core.errors import InvalidRequest
@@ -116,3 +117,12 @@ def test_a_parameter_is_sent_or_refused(server, name, value):
     else:
         with pytest.raises(InvalidRequest, match=f"r: a server of kind {server} has no {name}"):
             require_known(settings, "r", sampling)
+
+
+def test_an_answer_of_sglangs_own_route_has_the_bytes_of_any_other():
+    native = {"sampling_params": {"max_new_tokens": 50}, "top_logprobs_num": 3}
+    common = {"max_tokens": 50, "logprobs": 3}
+    assert abs(answer_bytes(native) - answer_bytes(common)) < 1000
+    # each part of a stream repeats the answer so far
+    assert answer_bytes({**native, "stream": True}) == MOST_BYTES
+    assert "stream_options" not in streamed(native)

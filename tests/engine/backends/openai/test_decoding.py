@@ -128,7 +128,17 @@ def test_names_of_tokens_are_joined(answer, sampling, decoded, held):
     assert facts == {"decoded": decoded, "decoding": {**({"held": held} if held else {}), "joined": True}}
 
 
-@pytest.mark.parametrize("answer", [Completion("one", "stop"), by_names("one", "token_id:1"), by_names("one")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Completion("one", "stop"),
+        by_names("one", "token_id:1"),
+        by_names("one"),
+        # half a character, and as its bytes those of the mark that stands for it
+        by_names("\u00e9", "\ufffd", "\ufffd"),
+        by_names("\u00e9", "\ufffd", "\ufffd", raw=("\ufffd".encode(),) * 2),
+    ],
+)
 def test_an_answer_that_names_no_tokens_has_one_account(answer):
     assert decoded_facts(source(answer, codec=CharacterCodec())) == {"undecoded": NAMELESS}
 

@@ -32,6 +32,8 @@ CHANGES = [
     ({"speculation": {"drafted": 1, "accepted": 2}}, "2 drafted tokens were accepted of 1"),
     ({"speculation": {"per_step_accepted": [3], "per_step_drafted": [2]}}, "step 0: 3 accepted of 2"),
     ({"speculation": {"per_step_accepted": [3, 0], "per_step_drafted": [4, 0]}}, "the steps before the last emitted"),
+    ({"speculation": {"accepted": 2, "steps_by_accepted": [1, 1]}}, "by the lengths of its steps others"),
+    ({"speculation": {"steps": 5}}, "3 tokens, 5 steps"),
     ({"finish": "tool_calls"}, "it ended with tool_calls and holds no call"),
     ({"prompt_ids": (1, 3)}, "the first difference is at 1"),
     ({"prompt_ids": (1, 2, 3)}, "a prompt of 3 tokens, ours has 2"),

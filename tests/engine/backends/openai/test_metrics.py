@@ -45,6 +45,18 @@ def test_the_counters_of_llama_cpp_have_the_same_names_behind_its_own():
     assert (found["drafted"], found["accepted"]) == (5, 3)
 
 
+def test_the_counters_of_tensorrt_llm_have_their_own_prefix():
+    drafted, accepted = (f"trtllm_spec_decode_num_{name}_tokens_total" for name in ("draft", "accepted"))
+    found = change({drafted: 4.0}, counters(f"{drafted} 9\n{accepted} 3\n"))
+    assert (found["drafted"], found["accepted"]) == (5, 3)
+
+
+def test_tensorrt_llm_names_its_settings_of_drafts_where_it_has_any():
+    model = 'trtllm_model_config_info{model="m"} 1.0\n'
+    assert speculates(model + 'trtllm_speculative_config_info{spec_method="Eagle"} 1.0\n') is True
+    assert speculates(model) is False
+
+
 def test_a_counter_that_fell_is_a_server_that_was_restarted():
     assert change({"vllm:spec_decode_num_drafts_total": 11.0}, counters(PAGE))["restarted"]
 

@@ -42,6 +42,8 @@ def test_a_key_that_there_is_not_is_refused_by_the_schema():
         ({"url": "http://me:word@a/v1"}, "url holds a user or a password"),
         ({"url": "http://a/v1?key=1"}, "url has a query"),
         ({"url": URL, "proxy": "http://me:word@a"}, "proxy holds a user or a password"),
+        ({"url": URL, "server": "vllm", "api": "generate"}, "api generate is SGLang's own route; set server to sglang"),
+        ({"url": URL, "body": {"sampling_params": {}}}, "body may not set sampling_params"),
         ({"url": URL, "body": {"seed": 1}}, "body may not set seed"),
         ({"url": URL, "body": {"x": "y" * 2**21}}, "body has more than a megabyte"),
     ],
@@ -54,8 +56,8 @@ def test_what_cannot_be_is_one_line_that_names_the_key(given, message):
 
 def test_addresses_are_put_together():
     made = settings_of({"url": URL + "/"})
-    assert (made.url, made.root, made.metrics) == (URL, "http://127.0.0.1:8000", "http://127.0.0.1:8000/metrics")
-    assert settings_of({"url": URL, "metrics_url": "http://b/m"}).metrics == "http://b/m"
+    assert (made.url, made.root, made.metrics) == (URL, "http://127.0.0.1:8000", ("http://127.0.0.1:8000/metrics",))
+    assert settings_of({"url": URL, "metrics_url": "http://b/m"}).metrics == ("http://b/m",)
 
 
 def test_nothing_that_a_dialect_sends_can_be_set_from_the_side():
