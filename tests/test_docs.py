@@ -31,7 +31,7 @@ from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine
 from engine.core.options import ScalarOption
-from engine.core.registry import FILTERS
+from engine.core.registry import FILTERS, SERVICE_FAULTS, resolve
 from engine.core.types import FinishReason, Protocol, QKind, RecordLevel, Role, SamplingParams
 from engine.proposers.options import OPTIONS
 from engine.record.effective import Effective
@@ -146,6 +146,13 @@ def test_the_table_of_faults_is_the_catalogue():
         assert row.startswith(said), f"{name}: run python -m tests.bench.faults --only {name}"
         seen = row.removeprefix(said).strip(" |")
         assert seen == "none of these" or set(seen.split(", ")) <= set(checks.REGISTRY)
+
+
+def test_the_table_of_faults_of_a_service_is_the_catalogue():
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text_of("faults.md"), re.MULTILINE)
+    faults = {name: resolve(SERVICE_FAULTS, name, "fault") for name in SERVICE_FAULTS}
+    stated = [(name, fault.breaks, fault.needs or "nothing", fault.upstream) for name, fault in faults.items()]
+    assert [row for row in rows if row[0] in faults] == stated
 
 
 def test_a_checks_page_names_its_parameters_with_their_defaults():

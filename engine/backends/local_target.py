@@ -6,6 +6,7 @@ emitted. The weights are read only for that pass.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -126,7 +127,12 @@ class LocalTarget:
     def anchor(
         self, request: Request, tokens: Sequence[int], plan: EngineSpec, facts: Mapping[str, Any] = MappingProxyType({})
     ) -> Generation:
-        """The reference's rows at every one of `tokens`, as a plain generation with the given tokens and `facts`."""
+        """The reference's rows at every one of `tokens`, as a plain generation with the given tokens and `facts`.
+
+        The rows are the model's own, without the masks of a grammar, which the engine's library alone knows.
+        """
+        if request.sampling.structured is not None:
+            request = replace(request, sampling=replace(request.sampling, structured=None))
         if plan.protocol not in (Protocol.GREEDY, Protocol.GUMBEL):
             raise InvalidRequest(f"a reference pass has no {plan.protocol} rule")
         given = ForeignEngine(self.vocabulary, self.eos_ids, plan.protocol, "given", plan.level)

@@ -133,15 +133,15 @@ def _arguments_lost(choice: dict[str, Any], _place: AnswerPlace) -> Document:
 
 
 def _last_message_only(body: Document) -> Document:
-    return body | {"messages": body["messages"][-1:]} if len(body.get("messages", ())) > 1 else body
+    return {**body, "messages": body["messages"][-1:]} if len(body.get("messages", ())) > 1 else body
 
 
 def _greedy(body: Document) -> Document:
-    return body | {"temperature": 0.0}
+    return {**body, "temperature": 0.0}
 
 
 def _one_seed(body: Document) -> Document:
-    return body | {"seed": 1}
+    return {**body, "seed": 1}
 
 
 FALLBACK_ANSWERS: Final = ServiceFault("BerriAI/litellm#20177", "identity", answer=_named(model="fallback"))

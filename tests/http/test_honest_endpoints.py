@@ -28,7 +28,16 @@ SAMPLED = (
     {"temperature": 0.8, "top_k": 20},
     {"temperature": 1, "presence_penalty": 0.5},
 )
-WORDS = ("the quick brown fox", "the lazy dog", '{"name"', "over the fox", "jumps over", '"age": 12', "the the", "a dog")
+WORDS = (
+    "the quick brown fox",
+    "the lazy dog",
+    '{"name"',
+    "over the fox",
+    "jumps over",
+    '"age": 12',
+    "the the",
+    "a dog",
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
-from audit.suite.loader import load_suite
 from engine.backends.engine_spec import ModelSource
 from engine.backends.local_target import LocalTarget
 from engine.backends.native.backend import open_models
-from engine.core.errors import InvalidRequest
 from engine.core.registry import SERVICE_FAULTS, resolve
 from engine.faults.services import AnswerPlace
 from tests.audit.invoke import invoke
@@ -32,10 +31,7 @@ GRAMMARS = {
     "workloads": [{"name": "structured", "prompts": "suites:prompts/structured.jsonl", "limit": 24}],
     "sampling": {"max_new_tokens": 96},
 }
-TURNS = {
-    "workloads": [{"name": "turns", "prompts": "turns.jsonl"}],
-    "samples": 6,
-}
+TURNS = {"workloads": [{"name": "turns", "prompts": "turns.jsonl"}], "samples": 6}
 QUIET = {"enable_thinking": False}
 NEEDS = {
     "block_used": LARGE,
@@ -65,6 +61,7 @@ CAUGHT = {
     "penalties_dropped": "token_law",
     "one_seed": "token_law",
 }
+SUITES = sorted((Path(__file__).parents[2] / "suites" / "known_bad" / "openai").glob("*.yaml"))
 BY = {"identity": "identity", "form": "surface_parity"}
 
 
@@ -93,7 +90,9 @@ def ended(backend, decode, thinking, tmp_path):
             reads = LocalTarget(ModelSource(source)).tokens.decode
         turns = [{"role": "user", "content": "Count to ten"}, {"role": "assistant", "content": "One two three"}]
         asked = ("Go on", "Stop", "Backwards, please", "Only even ones")
-        chats = [{"id": f"t{n}", "messages": [*turns, {"role": "user", "content": text}]} for n, text in enumerate(asked)]
+        chats = [
+            {"id": f"t{n}", "messages": [*turns, {"role": "user", "content": text}]} for n, text in enumerate(asked)
+        ]
         (tmp_path / "turns.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
         with serving(serves, reads, **served) as plain, serving(serves, reads, 4, **served) as speculating:
             engine = {"url": plain.url, "model": "bundled", "server": "vllm", **more.pop("engine", {})}
@@ -110,7 +109,6 @@ def ended(backend, decode, thinking, tmp_path):
 def test_no_fault_of_a_service_ends_with_a_pass(ended, name):
     fault = resolve(SERVICE_FAULTS, name, "fault")
     done = ended(NEEDS.get(name, {}), name)
-    print("RESULT", name, done.code, done.by("fault"), {k: v["summary"][:160] for k, v in done.checks["rejection"].items() if v["verdict"] == "inconclusive"})
     caught = CAUGHT.get(name, BY.get(fault.breaks))
     assert done.code in (1, 3), done.told
     assert caught in done.by("fault") | done.by("inconclusive"), done.told
@@ -118,8 +116,52 @@ def test_no_fault_of_a_service_ends_with_a_pass(ended, name):
 
 @GROUP
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one_seed", "streamed_text_lost", "call_arguments_lost", "grammar_dropped", "template_arguments_dropped", "earlier_turns_lost", "length_before_stop", "penalties_dropped"])
+@pytest.mark.parametrize("name", NEEDS)
 def test_without_the_fault_the_same_arm_has_none(ended, name):
     done = ended(NEEDS[name], None)
-    print("CLEAN", name, done.code, done.by("fault"), {k: v["summary"][:160] for k, v in done.checks["rejection"].items() if v["verdict"] == "inconclusive"})
     assert done.by("fault") == set(), done.told
+
+
+@GROUP
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_known_bad_suite_fails_and_without_its_fault_has_none(backend, decode, tmp_path, suite, broken):
+    lines = [line for line in suite.read_text("utf-8").splitlines() if broken or not line.strip().startswith("fault:")]
+    with serving(backend, decode) as plain, serving(backend, decode, 4) as speculating:
+        ours = {"../../prompts": "suites:prompts", "http://127.0.0.1:8000/v1": plain.url, "my-model": "bundled"}
+        text = "\n".join(lines).replace("http://127.0.0.1:8001/v1", speculating.url)
+        for old, new in ours.items():
+            text = text.replace(old, new)
+        (tmp_path / "suite.yaml").write_text(text)
+        results = ("--store", str(tmp_path / "audit.db"), "--results", str(tmp_path / "results.json"))
+        done = invoke("run", str(tmp_path / "suite.yaml"), *results)
+    document = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    (arm,) = [arm for arm in document["run"]["arms"] if arm["kind"] == "candidate"]
+    assert arm["effective"]["fault"] == (suite.stem if broken else None)
+    assert (done.exit_code == 1) is broken, done.output
+    assert ("fault" in {check["verdict"] for check in document["checks"]}) is broken, done.output
+
+
+@pytest.mark.parametrize("name", SERVICE_FAULTS)
+def test_a_fault_says_what_it_is_and_leaves_what_is_no_answer_alone(name):
+    fault = resolve(SERVICE_FAULTS, name, "fault")
+    assert fault.breaks in CLAIMS
+    assert "#" in fault.upstream or fault.upstream.startswith("none known: ")
+    for document in ({}, {"choices": []}, {"choices": None, "usage": None}, {"error": {"message": "no"}}):
+        changed = fault.answer(document, AnswerPlace(9))
+        assert {key: changed[key] for key in document} == document
+    assert fault.body({"model": "m"})["model"] == "m"
+
+
+def test_an_unknown_fault_of_a_service_is_refused(tmp_path):
+    suite = {"version": 1, "name": "x", "backend": "openai", "models": {"target": "served:m"}, "arms": [{"name": "a"}]}
+    suite["arms"][0] |= {"proposer": {"kind": "served", "gamma": 4}, "verifier": "greedy", "fault": "kv_residue"}
+    suite |= {
+        "engine": {"url": "http://127.0.0.1:1/v1"},
+        "workloads": [{"name": "c", "prompts": "suites:prompts/chat.jsonl"}],
+    }
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    done = invoke("run", str(tmp_path / "suite.yaml"), "--store", str(tmp_path / "audit.db"))
+    assert done.exit_code == 2
+    assert 'unknown fault "kv_residue"; accepted: block_used' in done.stderr

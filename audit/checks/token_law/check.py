@@ -3,13 +3,13 @@
 Claim: law. Null: each emitted token is drawn from p of the anchor's row (a pass of the target's own files over the same
 text) given all that came before. Statistics: a sequential mixture over declared alternatives, valid at any stopping
 time, and one-sample tests of all tokens (transforms in rank and id order, log p, the most likely token) and of how long
-the samples of a prompt begin alike, Holm-adjusted; each half of `alpha`. Effect: the largest difference between the frequency of a declared event (the most likely token,
-the two most likely, a repeat, a copy from the text) and its probability, per token; bound: 99 % for all events
-together. At temperature 0 the law is one token: each that trails the reference's most likely one by more than
-`lead_margin` nats is a fault, and the bound is that of their share. Assumes that the engine's arithmetic agrees with
-the reference up to rounding, that the tokens are those that were drawn, and independent random numbers between
-prompts. Cannot see: shifts of mass that keep ranks, ids and log p, single places that are rare, faults of random
-numbers that repeat none, and alternatives below the detectable difference.
+the samples of a prompt begin alike, Holm-adjusted; each half of `alpha`. Effect: the largest difference between the
+frequency of a declared event (the most likely token, the two most likely, a repeat, a copy from the text) and its
+probability, per token; bound: 99 % for all events together. At temperature 0 the law is one token: each that trails the
+reference's most likely one by more than `lead_margin` nats is a fault, and the bound is that of their share. Assumes
+that the engine's arithmetic agrees with the reference up to rounding, that the tokens are those that were drawn, and
+independent random numbers between prompts. Cannot see: shifts of mass that keep ranks, ids and log p, single places
+that are rare, faults of random numbers that repeat none, and alternatives below the detectable difference.
 """
 
 import math

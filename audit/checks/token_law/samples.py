@@ -53,7 +53,9 @@ class SharedBeginnings:
             return []
         statistic = -2.0 * sum(self._chances)
         p = float(chi2.sf(statistic, 2 * count))
-        return [ComponentTest(TEST, "all", count, statistic, p, self._whole / count, "of samples repeat an earlier one")]
+        return [
+            ComponentTest(TEST, "all", count, statistic, p, self._whole / count, "of samples repeat an earlier one")
+        ]
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

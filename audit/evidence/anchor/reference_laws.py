@@ -37,15 +37,26 @@ def not_followed(evidence: Evidence) -> str | None:
     other = next((pair for pair in pairs if pair.candidate.tokens != pair.baseline.tokens), None)
     if other is not None:
         return f"request {other.candidate.request_id}: the anchor was made over other tokens"
-    return other_request(evidence) or unreadable(anchor, cells=True) or _not_drawn(arm) or shared_numbers(arm)
+    unlike = other_request(evidence) or unmasked_reference(arm)
+    return unlike or unreadable(anchor, cells=True) or _not_drawn(arm) or shared_numbers(arm)
+
+
+def unmasked_reference(arm: ArmRecord) -> str | None:
+    """Why the reference, which knows no grammar, has other laws than another engine that masks tokens; else None."""
+    if arm.ours:
+        return None
+    masked = next((request for request in arm.requests if request.trace.header.sampling.structured), None)
+    if masked is None:
+        return None
+    return f"request {masked.request_id}: a grammar masked tokens in the engine, and the reference masks none"
 
 
 def other_request(evidence: Evidence) -> str | None:
     """Why the reference may know another request than the server answered, or None.
 
-    A key of the body that is not known to leave prompt and law alone, a grammar, whose masks are the server's library's,
-    a prompt that the server reads otherwise, or plain answers whose first tokens have other log-probabilities than the
-    reference gives them.
+    A key of the body that is not known to leave prompt and law alone, a grammar, whose masks are of the server's
+    library, a prompt that the server reads otherwise, or plain answers whose first tokens have other log-probabilities
+    than the reference gives them.
     """
     arm, anchor = evidence.candidate, evidence.companions.get(ArmKind.ANCHOR)
     # an engine that ran here got the prompt and the parameters of the suite
@@ -55,9 +66,9 @@ def other_request(evidence: Evidence) -> str | None:
     unknown = sorted(set(body) - NEUTRAL) if isinstance(body, Mapping) else []
     if unknown:
         return f"engine.body sets {unknown[0]}, which may change prompt or law; the reference does not know it"
-    masked = next((request for request in arm.requests if request.trace.header.sampling.structured), None)
+    masked = unmasked_reference(arm)
     if masked is not None:
-        return f"request {masked.request_id}: the server masked tokens by a grammar, and the reference masks none"
+        return masked
     other = next((request for request in arm.requests if request.trace.header.facts.get(OTHER_PROMPT)), None)
     if other is not None:
         return f"request {other.request_id}: the server read another prompt than the reference"
