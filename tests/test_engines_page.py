@@ -36,6 +36,9 @@ def test_every_run_is_of_a_packaged_suite_and_has_its_arms(numbers):
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
             packaged[engine, document["name"]] = {arm["name"] for arm in document["arms"]}
     for run, entry in numbers.items():
+        if entry["engine"].endswith(", served"):
+            # a suite that a probe wrote, or the packaged one at addresses of its own
+            continue
         # a varied parameter or a part of a sweep follows the arm's name
         arms = {re.split("[./]", name)[0] for name in entry["methods"]}
         assert arms == packaged[entry["engine"], run]

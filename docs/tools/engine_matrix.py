@@ -30,8 +30,9 @@ SUITES: Final[Mapping[str, Sequence[str]]] = {
     "mlx_lm": ("mlx/*.yaml",),
     "llama_cpp": ("llama_cpp/*.yaml",),
     "vllm": ("vllm/*.yaml",),
+    **dict.fromkeys(("vllm, served", "llama.cpp, served", "mlx-lm, served"), ()),
 }
-"""By engine: its packaged suites."""
+"""By engine: its packaged suites. A served one runs suites of `audit probe`, or those of `openai` at its addresses."""
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "equality": ("equality", "bitwise"),
     "law": ("law",),
@@ -40,6 +41,8 @@ COLUMNS: Final[Mapping[str, Sequence[str]]] = {
     "accounting": ("accounting",),
     "text": ("decoding", "text"),
     "acceptance": ("acceptance",),
+    "identity": ("identity",),
+    "form": ("surface",),
     "record": ("configuration", "evidence", "replay", "transcript", "drafts"),
 }
 """By column: the claims of its checks. Liveness and cost are of a run, not of a method."""
@@ -67,7 +70,7 @@ def kept(results: Mapping[str, Any]) -> dict[str, Any]:
         for check in results["checks"]
         if check["arm"] in arms
     ]
-    engine = run["suite_document"].get("backend", "native")
+    engine = engine_of(run["suite_document"])
     return {
         "engine": engine,
         "date": run["finished_at"][:10],
@@ -78,9 +81,17 @@ def kept(results: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def engine_of(suite: Mapping[str, Any]) -> str:
+    """The backend of a suite, or the server behind an endpoint."""
+    backend = str(suite.get("backend", "native"))
+    return f"{suite['engine'].get('server', backend)}, served" if backend == "openai" else backend
+
+
 def version_of(engine: str, run: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
     """Name and version of the engine that ran."""
     effective = arm["effective"]
+    if engine.endswith(", served"):
+        return f"{effective['server']} {effective.get('version') or 'of an unstated version'}"
     installed = effective.get("installed") or (effective.get("engine") or {}).get("installed")
     if installed:
         return f"{installed['distribution']} {installed['version']}"
@@ -189,7 +200,9 @@ def main(paths: Iterable[str]) -> None:
     numbers = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.is_file() else {}
     for path in paths:
         results = json.loads(Path(path).read_text(encoding="utf-8"))
-        numbers[results["run"]["suite_name"]] = kept(results)
+        found, name = kept(results), results["run"]["suite_name"]
+        served = found["engine"].endswith(", served")
+        numbers[f"{found['engine']}.{name}" if served else name] = found
     NUMBERS.write_text(compact(numbers), encoding="utf-8")
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), numbers), encoding="utf-8")
 
