@@ -79,7 +79,8 @@ def read_statement(path: Path) -> Statement:
         UserError: the file is not a statement of this kind.
     """
     if not path.exists():
-        raise CannotDecide(f"{path}: no such statement; name it with --statement, or attach evidence: audit attach")
+        attach = "audit attach RUN REPORT"
+        raise CannotDecide(f"{path}: no such statement; name it with --statement, or attach evidence: {attach}")
     text = decode_text(str(path), read_bytes(path, MAX_STATEMENT_BYTES))
     try:
         document = parse_json(text)

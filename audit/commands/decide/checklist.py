@@ -32,7 +32,7 @@ def command(
     """Answer what production asks of RUN from its evidence, or name what is missing.
 
     shown: the record answers the question. short: something is on record, but not what the question asks for. missing:
-    nothing is. The last line of an item says what would answer it. A verdict is not part of it: audit gate decides.
+    nothing is. The last line of an item says what would answer it. A verdict is not part of it; `audit gate` decides.
     """
     with Store.open(store, create=False, read_only=True) as opened:
         items = checklist(opened, opened.resolve(run), Production(concurrency, context))

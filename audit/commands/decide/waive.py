@@ -67,7 +67,7 @@ def command(
 
     The waiver is a signed statement in the store and in its log. It names one reason of the decision that audit gate
     would make now, this record and this version of the policy, and touches nothing else. The policy says who may
-    waive what, for how long, and how many others must approve: audit review --waiver.
+    waive what, for how long, and how many others must approve with `audit review --waiver`.
     """
     # imported late: deciding needs the checks, and with them numpy and scipy
     from audit.gate.decide import decide
@@ -110,7 +110,8 @@ def command(
     echo(f"until      {until:%Y-%m-%d %H:%M:%S} UTC")
     if rules.parts.waivers.approvals:
         identity = signed.payload_sha256[:SHORT]
-        echo(f"next       others approve it: audit review {facts.run.ulid} --waiver {identity} ...")
+        command = f"audit review {facts.run.ulid} --waiver {identity} --outcome approve --comment WORDS --key KEY"
+        echo(f"next       others run: {command}")
 
 
 def _one(reasons: Sequence[Reason], wanted: Wanted) -> Reason:

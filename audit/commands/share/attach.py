@@ -50,7 +50,7 @@ def command(
     """Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.
 
     Writes the report with the embedded evidence and, beside it, an in-toto statement with the report's digests
-    before and after. Check them with: audit verify.
+    before and after. `audit verify` checks them.
 
     With --key the statement is signed and goes to .audit/REPORT.intoto.jsonl, and REPORT may be any file or a run of
     MLflow, mlflow:DATABASE#RUN. Further runs are added to the same statements.

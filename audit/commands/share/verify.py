@@ -111,7 +111,8 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
     """
     with opened(path, None if key is None else read_public(key)) as bundle:
         if key is not None and bundle.inclusion is None:
-            raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: audit db checkpoint")
+            sign = "audit db checkpoint --key KEY --out FILE"
+            raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: {sign}")
         for broken in bundle.broken:
             echo(f"mismatch: {broken.place}: {broken.message}")
         if bundle.broken:

@@ -62,7 +62,7 @@ def verify_mlflow(report: Path, options: TrustOptions, store: str | None) -> int
     target = mlflow_run.parse(str(report))
     bundle = None if target is None else target.bundle()
     if target is None or bundle is None:
-        raise CannotDecide(f"{report}: it has no signed statement; attach evidence: audit attach")
+        raise CannotDecide(f"{report}: it has no signed statement; attach evidence: audit attach RUN {report}")
     sha256 = digest(target.snapshot())
     return _verify_bundle(tuple(bundle.splitlines()), report, options, store, partial(verify_digest, sha256))
 

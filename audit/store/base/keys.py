@@ -167,7 +167,10 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a key of audit keys init") from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; make a key with: audit keys init") from error
+        # the public key of a file lies beside it
+        private = path.with_suffix("") if path.suffix == ".pub" else path
+        make = f"make a key with: audit keys init {private} --name NAME"
+        raise UserError(f"{path}: cannot be read: {error.strerror}; {make}") from error
 
 
 def _bytes(parts: list[str]) -> bytes | None:

@@ -107,7 +107,7 @@ def _require_same(given: RunRows, there: RunRows, ulid: str) -> None:
         if _digest(given, table) != _digest(there, other):
             raise UserError(
                 f"run {ulid} is in this store with another content: table {table.name} differs; "
-                "import the bundle into another store and compare: audit diff"
+                "import the bundle into another store and compare the two with audit diff"
             )
 
 

@@ -71,7 +71,9 @@ def prove(session: Session, run: RunRow) -> dict[str, Any]:
     document = document_of(session, run, checkpoint, ("check_result", REGISTRATION))
     proven = [json.loads(entry["data"])[0] for entry in document["entries"]]
     if len(proven) - proven.count(REGISTRATION) < len(_wanted(session, run, ("check_result",))):
-        raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint")
+        raise UserError(
+            f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint --key KEY --out FILE"
+        )
     return document
 
 

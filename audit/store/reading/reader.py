@@ -63,7 +63,7 @@ def _listed(names: list[str]) -> str:
 def _no_run(name: str, newest: list[str]) -> str:
     if not newest:
         return f"no run {name!r}: the store has no runs yet; make one: audit run SUITE"
-    return f"no run begins with {name!r}; the newest are {_listed(newest)} (see: audit list)"
+    return f"no run begins with {name!r}; the newest are {_listed(newest)} (audit list shows all)"
 
 
 def run_status(session: Session, ulid: str) -> values.RunStatus:

@@ -150,6 +150,6 @@ def shred(engine: Engine) -> None:
         driver.close()
     if busy:
         raise CannotDecide(
-            "erased, but another process reads the store, so erased bytes may remain in its log; run: "
-            "audit db redact again when it has ended"
+            "erased, but another process reads the store, so erased bytes may remain in its log; once it has ended, "
+            "erase again"
         )
