@@ -134,7 +134,7 @@ STEPS: Final[Mapping[str, str]] = {
 }
 """By requirement; `{run}` stands for the run."""
 WATCH: Final[Mapping[Decision, str]] = {
-    Decision.BLOCK: "audit watch URL --show has the days; find the cause, or have a waiver signed with audit waive {run}",
+    Decision.BLOCK: "audit watch URL --show has the days; find the cause, or sign a waiver with audit waive {run}",
     Decision.CANNOT_DECIDE: "watch the server: audit watch URL --run {run}, or with --once from cron",
 }
 """By answer, for the requirement `watched`."""

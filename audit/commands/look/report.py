@@ -49,7 +49,7 @@ def command(
     that exists is replaced only with --force. The path of the file is printed.
 
     Formats for programs: junit, sarif (code scanning), github (annotations of a workflow), summary (a short Markdown
-    table for the summary of a job). The exit code is 0 whatever the verdicts are: audit gate decides.
+    table for the summary of a job). The exit code is 0 whatever the verdicts are; audit gate decides.
     """
     if sum((html is not None, pdf is not None, markdown, form is not None, badge is not None)) > 1:
         raise UserError("--html, --pdf, --markdown, --format and --badge exclude each other; give one")
