@@ -14,6 +14,8 @@ Document = Mapping[str, Any]
 LATER: Final = 4
 """The first request of an arm whose answer is another service's."""
 DRAFTED: Final = ("num_draft_tokens", "draft_n", "spec_num_proposed_drafts")
+APART: Final = "sampling_params"
+SEEDS: Final = ("seed", "sampling_seed")
 EVERY: Final = 3
 """Of so many parts of a stream, one is without its text."""
 
@@ -86,8 +88,18 @@ def _scores(entry: Document, listed: Document) -> Callable[[Document, AnswerPlac
     return _choices(change)
 
 
+def _asked(change: Callable[[Document], Document]) -> Callable[[Document], Document]:
+    """Requests with other parameters, which SGLang's own route keeps apart."""
+
+    def body(asked: Document) -> Document:
+        inner = asked.get(APART)
+        return change(asked) if inner is None else {**asked, APART: change(inner)}
+
+    return body
+
+
 def _without(*keys: str) -> Callable[[Document], Document]:
-    return lambda body: {key: value for key, value in body.items() if key not in keys}
+    return _asked(lambda body: {key: value for key, value in body.items() if key not in keys})
 
 
 def _counted(document: Document, change: Callable[[dict[str, Any]], Document]) -> Document:
@@ -134,14 +146,6 @@ def _arguments_lost(choice: dict[str, Any], _place: AnswerPlace) -> Document:
 
 def _last_message_only(body: Document) -> Document:
     return {**body, "messages": body["messages"][-1:]} if len(body.get("messages", ())) > 1 else body
-
-
-def _greedy(body: Document) -> Document:
-    return {**body, "temperature": 0.0}
-
-
-def _one_seed(body: Document) -> Document:
-    return {**body, "seed": 1}
 
 
 FALLBACK_ANSWERS: Final = ServiceFault("BerriAI/litellm#20177", "identity", answer=_named(model="fallback"))
@@ -200,7 +204,9 @@ CALL_ARGUMENTS_LOST: Final = ServiceFault(
     "vllm-project/vllm#41967", "tools", answer=_choices(_arguments_lost), needs="an answer that calls a tool"
 )
 """The first call of an answer has no arguments."""
-SAMPLED_AS_GREEDY: Final = ServiceFault("Pushkinist/rMLX#519", "request", _greedy, needs="a temperature above 0")
+SAMPLED_AS_GREEDY: Final = ServiceFault(
+    "Pushkinist/rMLX#519", "request", _asked(lambda body: {**body, "temperature": 0.0}), needs="a temperature above 0"
+)
 """The drafting loop has no sampling and takes the likeliest token."""
 TRUNCATION_DROPPED: Final = ServiceFault(
     "google-ai-edge/LiteRT-LM#3017", "request", _without("top_p", "top_k", "min_p"), needs="a top-k, top-p or min-p"
@@ -234,7 +240,7 @@ EARLIER_TURNS_LOST: Final = ServiceFault(
 ONE_SEED: Final = ServiceFault(
     "none known: a service that replaces the seeds of its clients by a constant of its own",
     "request",
-    _one_seed,
+    _asked(lambda body: {**body, **{key: 1 for key in SEEDS if key in body}}),
     needs="several samples of a prompt",
 )
 """All requests have the same random numbers."""

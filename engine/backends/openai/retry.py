@@ -109,16 +109,17 @@ class RetryingClient:
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
         received = self.endpoint.ask(path(self.settings), self.fault.body(body))
-        document = reader_of(self.settings)(self.fault.answer(received.document, AnswerPlace(next(self.numbers))))
-        return self._cleared(read(document), received.route, body)
+        document = reader_of(self.settings)(received.document)
+        answered = self.fault.answer(document, AnswerPlace(next(self.numbers)))
+        return self._cleared(read(answered), received.route, body)
 
     def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
         began, collector, first = time.monotonic(), Collector(), None
         route: Mapping[str, str] = {}
         number, reader = next(self.numbers), reader_of(self.settings)
         for at, part in enumerate(self.endpoint.stream(path(self.settings), streamed(self.fault.body(body)))):
-            route, document = part.route, self.fault.answer(part.document, AnswerPlace(number, at))
-            if collector.add(reader(document)) and first is None:
+            route, document = part.route, reader(part.document)
+            if collector.add(self.fault.answer(document, AnswerPlace(number, at))) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
         return _TimedAnswer(self._cleared(collector.answer(), route, body), first)
 
