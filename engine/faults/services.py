@@ -240,7 +240,7 @@ EARLIER_TURNS_LOST: Final = ServiceFault(
 ONE_SEED: Final = ServiceFault(
     "none known: a service that replaces the seeds of its clients by a constant of its own",
     "request",
-    _asked(lambda body: {**body, **{key: 1 for key in SEEDS if key in body}}),
+    _asked(lambda body: {**body, next((key for key in SEEDS if key in body), SEEDS[0]): 1}),
     needs="several samples of a prompt",
 )
 """All requests have the same random numbers."""
