@@ -1,9 +1,8 @@
 """Triggers that keep rows from being changed: SQL for SQLite and PostgreSQL.
 
-They guard against mistakes, not against the owner of the file, who can drop
-them; the log covers that case. A migration that rebuilds a table
-(Alembic's batch mode does, silently) loses the table's triggers and must call
-`guard` for it again.
+They guard against mistakes, not against the owner of the file, who can drop them; the log covers that case. A migration
+that rebuilds a table (Alembic's batch mode does, silently) loses the table's triggers and must call `guard` for it
+again.
 """
 
 from alembic import op

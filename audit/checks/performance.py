@@ -1,17 +1,13 @@
 """Performance: the speed-up by speculation on this workload, with intervals.
 
-Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens per
-second of the baseline, paired by prompt, a P99 of latency of at most
-`max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens
-in forward pass of the target, which does not depend on a clock. Statistic and
-effect: the speed-up, total tokens over total seconds of requests; bound: its lower
-99 % bound (jackknife over prompts, on the logarithm). Also reported: P50 and P99 of
-both arms and tokens per forward, with intervals. A margin of 0 sets no requirement;
-without any requirement the check reports the numbers and the verdict not_run,
-because there is nothing to certify. Assumes that both arms ran on an equally busy
-machine at the same batch size: one run of each can show a gain that comes from the
-machine. Cannot see: other hardware, batch sizes and prompts, or where the time was
-spent.
+Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens per second of the baseline, paired by
+prompt, a P99 of latency of at most `max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens
+in forward pass of the target, which does not depend on a clock. Statistic and effect: the speed-up, total tokens over
+total seconds of requests; bound: its lower 99 % bound (jackknife over prompts, on the logarithm). Also reported: P50
+and P99 of both arms and tokens per forward, with intervals. A margin of 0 sets no requirement; without any requirement
+the check reports the numbers and the verdict not_run, because there is nothing to certify. Assumes that both arms ran
+on an equally busy machine at the same batch size: one run of each can show a gain that comes from the machine. Cannot
+see: other hardware, batch sizes and prompts, or where the time was spent.
 """
 
 import math

@@ -1,18 +1,14 @@
 """Seed: the same seed gives the same tokens, again, alone, and in another order.
 
-Claim: seed. Null: a request's tokens are a function of its prompt, its
-parameters, its seed and its stream, up to the engine's numerical noise.
-Statistic: requests whose tokens differ for real between the candidate and its
-companion arms `repeat` (unchanged), `alone` (one request at a time) and
-`reversed` (the requests in reverse order); any is a fault, and the finding says
-which arm failed. A difference is numerical where the choice was within measured
-noise, untriaged where the noise is not recorded; more untriaged differences than
-noise can explain are also a fault. Effect: the share of requests that differ in
-the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests
-that differ independently. Proposers that learn from finished requests may draft
-other tokens in another order; where rejection then emits others, the request is
-left out. Cannot see: an engine that uses a fixed seed other than the requested
-one (see replay), or a difference that appears only at a larger batch.
+Claim: seed. Null: a request's tokens are a function of its prompt, its parameters, its seed and its stream, up to the
+engine's numerical noise. Statistic: requests whose tokens differ for real between the candidate and its companion arms
+`repeat` (unchanged), `alone` (one request at a time) and `reversed` (the requests in reverse order); any is a fault,
+and the finding says which arm failed. A difference is numerical where the choice was within measured noise, untriaged
+where the noise is not recorded; more untriaged differences than noise can explain are also a fault. Effect: the share
+of requests that differ in the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests that differ
+independently. Proposers that learn from finished requests may draft other tokens in another order; where rejection then
+emits others, the request is left out. Cannot see: an engine that uses a fixed seed other than the requested one (see
+replay), or a difference that appears only at a larger batch.
 """
 
 from collections.abc import Sequence

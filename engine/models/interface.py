@@ -23,9 +23,8 @@ from engine.core.types import Tree
 class SlotCache(Protocol):
     """Keys and values of `rows` sequences, addressed by explicit columns.
 
-    Column `t` of a row holds the committed token at position `t`; columns after
-    the committed length are scratch and are simply overwritten. The column
-    `trash` takes the writes of padding and is never visible.
+    Column `t` of a row holds the committed token at position `t`; columns after the committed length are scratch and
+    are simply overwritten. The column `trash` takes the writes of padding and is never visible.
     """
 
     rows: int

@@ -225,17 +225,14 @@ def read_part(take: Callable[[RequestReading], P], reading: RequestReading) -> R
 class Check:
     """A named instrument.
 
-    `defaults` holds all parameters with their default values; a suite may
-    override these names only. `applies` returns why the check does not apply to
-    an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
+    `defaults` holds all parameters with their default values; a suite may override these names only. `applies` returns
+    why the check does not apply to an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
     the same before the arm has run, from the suite and the backend's declared evidence. `null` is the hypothesis under
-    test, `effect` the unit of effect, bound and margin. `plan` computes how much
-    evidence the margin needs before a model is loaded, or None if any amount is
-    enough. The parameters `alpha` and `confidence` are error probabilities: a
-    run with interim looks divides them over its looks, unless the check is
-    `anytime`, that is, valid at every look. A check with `failures` also judges
-    an arm without any answered request. A check with `external` judges reports
-    that only other engines make about themselves.
+    test, `effect` the unit of effect, bound and margin. `plan` computes how much evidence the margin needs before a
+    model is loaded, or None if any amount is enough. The parameters `alpha` and `confidence` are error probabilities: a
+    run with interim looks divides them over its looks, unless the check is `anytime`, that is, valid at every look. A
+    check with `failures` also judges an arm without any answered request. A check with `external` judges reports that
+    only other engines make about themselves.
     """
 
     name: str

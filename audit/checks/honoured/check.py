@@ -1,16 +1,13 @@
 """Honoured: the engine's own probabilities follow the requested sampling parameters.
 
-Claim: parameters. Null: the probability that the engine's verifier used for a
-token is the raw row's under the request's temperature, truncation, bias, masks
-and penalties. Statistic: probabilities that differ from ours by more than
-`tolerance`, per kind of row, because engines prepare drafted rows and the others
-by different code. Effect and bound: the share in the worst kind, with
-Clopper-Pearson bounds at `alpha`; a few differ where rounding moves a token
-across the edge of a truncation. If a kind is wrong, the check tries the transforms
-with one parameter left out and names the one that explains it. Assumes that the
-raw rows are the target's. Cannot see: an engine that computes the right
-probability and decides by another (law, replay), rows of greedy requests
-(greedy_equality), or anything that the engine does not report.
+Claim: parameters. Null: the probability that the engine's verifier used for a token is the raw row's under the
+request's temperature, truncation, bias, masks and penalties. Statistic: probabilities that differ from ours by more
+than `tolerance`, per kind of row, because engines prepare drafted rows and the others by different code. Effect and
+bound: the share in the worst kind, with Clopper-Pearson bounds at `alpha`; a few differ where rounding moves a token
+across the edge of a truncation. If a kind is wrong, the check tries the transforms with one parameter left out and
+names the one that explains it. Assumes that the raw rows are the target's. Cannot see: an engine that computes the
+right probability and decides by another (law, replay), rows of greedy requests (greedy_equality), or anything that the
+engine does not report.
 """
 
 import math

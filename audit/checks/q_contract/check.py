@@ -1,15 +1,13 @@
 """q contract: the recorded q is the law that the drafted token was drawn from.
 
-Claim: law. Null: the q row and the recorded number of each examined drafted token
-reproduce it, and its acceptance test used that row. Statistic: draws that differ;
-any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson upper
-bound. Tokens whose number is not recorded are judged by their randomised rank in
-q and in p / q instead (smooth tests, Holm); there the effect is the largest
-distance between the distribution function of those ranks and the uniform one,
-bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
-that the record is what happened. Cannot see: tokens drawn and left out of the record (prefix_measurable), at level
-`topk` an entry besides the token's of a row of q that was not kept, drafts that were never examined, or whether the
-numbers are random (rng_streams). Ranks bound departures along their order only.
+Claim: law. Null: the q row and the recorded number of each examined drafted token reproduce it, and its acceptance test
+used that row. Statistic: draws that differ; any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson
+upper bound. Tokens whose number is not recorded are judged by their randomised rank in q and in p / q instead (smooth
+tests, Holm); there the effect is the largest distance between the distribution function of those ranks and the uniform
+one, bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes that the record is what happened.
+Cannot see: tokens drawn and left out of the record (prefix_measurable), at level `topk` an entry besides the token's of
+a row of q that was not kept, drafts that were never examined, or whether the numbers are random (rng_streams). Ranks
+bound departures along their order only.
 
 A whole row of q that level `topk` keeps is under the contract of level `full`: its draw is repeated from all of its
 entries, and it has the recorded cells. The choice of the sample is the record's (`engine.record.rows.kept_rows`);

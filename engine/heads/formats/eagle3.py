@@ -1,7 +1,6 @@
 """EAGLE-3's layouts (Li et al. 2503.01840): as its authors publish it, and as *speculators* writes it.
 
-`d2t` holds offsets: draft token d is the target's token d + d2t[d]. Layer ids count
-as HF's hidden_states do.
+`d2t` holds offsets: draft token d is the target's token d + d2t[d]. Layer ids count as HF's hidden_states do.
 """
 
 from collections.abc import Mapping, Sequence

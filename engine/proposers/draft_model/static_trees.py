@@ -1,10 +1,9 @@
 """Token trees whose shape is fixed before anything is drawn, from one or several draft models.
 
-Every drafter grows a tree of its own under the common root, level by level, and
-reads it in its own cache; the whole tree is their union. The levels are drawn
-drafter after drafter, so that a draw's order is the node's place among the nodes of the same depth. Below a child that
-repeats the token of an earlier sibling
-nothing is drawn: no rule ever accepts it.
+Every drafter grows a tree of its own under the common root, level by level, and reads it in its own cache; the whole
+tree is their union. The levels are drawn drafter after drafter, so that a draw's order is the node's place among the
+nodes of the same depth. Below a child that repeats the token of an earlier sibling nothing is drawn: no rule ever
+accepts it.
 """
 
 from __future__ import annotations

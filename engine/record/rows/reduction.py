@@ -103,8 +103,7 @@ class Masks:
 class RecordedBlock:
     """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
 
-    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there
-    at `full` only.
+    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there at `full` only.
     """
 
     records: tuple[StepRecord, ...]
