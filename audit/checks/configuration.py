@@ -23,10 +23,6 @@ BASELINE = "the baseline"
 OURS = "the backend decodes here: it runs what it is given, or not at all"
 
 
-def _applies(evidence: Evidence) -> str | None:
-    return None if evidence.candidate.effective.requested else OURS
-
-
 def _foresee(params: Params, design: Design) -> str | None:
     del params
     return OURS if design.shown.decoder is LoopOwner.OWN else None
@@ -124,7 +120,7 @@ CHECK = Check(
     needs=Level.L0,
     defaults={},
     run=_run,
-    applies=_applies,
+    applies=lambda evidence: None if evidence.candidate.effective.requested else OURS,
     foresee=_foresee,
     null="every requested setting is in effect",
     effect="settings that are not in effect",

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.evidence.anchor.reference_laws import other_request
 from audit.evidence.coverage.examined import anchored_or_until_parted
@@ -97,10 +97,6 @@ def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return NoEvidence("there is neither a baseline nor an anchor arm to compare with")
     return NOT_EQUAL
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.repeats or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
 
 
 def _equal_tokens(evidence: Evidence) -> bool:
@@ -293,7 +289,7 @@ CHECK = Check(
     },
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.repeats or design.shown.gives(Part.REFERENCE) else NOT_EQUAL,
     null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
     effect="mean absolute difference in nats",
     plan=at_least("min_tokens", "compared tokens"),

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference
+from audit.checks.base.interface import Check, needs_anchor, needs_nothing, needs_reference
 from audit.checks.honoured.causes import active, without
 from audit.evidence.anchor.reference_laws import end_hidden, followed, not_followed
 from audit.evidence.coverage.examined import anchored
@@ -206,10 +206,6 @@ def _applies(evidence: Evidence) -> str | None:
     return needs_anchor(evidence)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    return GREEDY if design.greedy else needs_reference(params, design)
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     reason = not_followed(evidence)
     if reason is not None:
@@ -299,7 +295,7 @@ CHECK = Check(
     defaults={"alpha": 0.001, "confidence": 0.99, "margin": 0.002, "max_tokens": 20_000},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda params, design: GREEDY if design.greedy else needs_reference(params, design),
     null="each token is drawn from the law with one requested parameter ignored",
     effect="mean total variation between the laws with and without a parameter that the tokens do not show",
     # the summary says how many tokens would do

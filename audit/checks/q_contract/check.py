@@ -141,10 +141,6 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.shown.drawn else NOT_DRAWN
-
-
 def judge_request(request: RequestRecord) -> RequestDraws:
     """Redraw every token."""
     trace = request.trace
@@ -355,7 +351,7 @@ CHECK = Check(
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.shown.drawn else NOT_DRAWN,
     null="each drafted token was drawn from the q that its acceptance test used",
     effect="share of drafted tokens not drawn from their q",
     plan=_plan,
