@@ -1,9 +1,10 @@
 """Interim looks at a growing run: the stop rule, the error probability of each look, and the results.
 
-A test whose size is fixed beforehand may be read once. A run that is read after every round therefore gives look k the
-share 6 / (pi^2 k^2) of every error probability. The shares sum to 1 for any number of looks, so the chance of any false
-alarm, or of any bound that fails, stays at the check's own level (union bound). Anytime-valid checks are left
-unchanged.
+A test whose size is fixed beforehand may be read once. A run that is read after
+every round therefore gives look k the share 6 / (pi^2 k^2) of every error
+probability. The shares sum to 1 for any number of looks, so the chance
+of any false alarm, or of any bound that fails, stays at the check's own level
+(union bound). Anytime-valid checks are left unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Runs the checks of a stored run and decides its exit code.
 
-A check sees only the evidence, so a stored run can be judged again later, elsewhere, without the models.
+A check sees only the evidence, so a stored run can be judged again
+later, elsewhere, without the models.
 
 In a run with interim looks a check that an earlier look decided keeps its result. Each look spends its own share of the
 error probabilities, so a bound that held at look k holds for the engine however the run goes on, and another look would
