@@ -206,9 +206,7 @@ def _shown(draft: Tree) -> str:
 
 
 def _distances(ours: StepView, theirs: StepView, noise: DraftNoise) -> Iterator[tuple[int, float]]:
-    """Node and total variation between its two rows of q, for examined nodes of the same tree, and for the same earlier
-    tokens if the proposer does not follow the recorded ones.
-    """
+    """Node and total variation of its rows of q for examined nodes of the same tree and, if need be, same past."""
     alike, rounds = not noise.measured, noise.tolerance > 0
     recorded, again, draft, made = ours.trace, theirs.trace, ours.tree, theirs.tree
     whole = len(recorded.q_rows) > 0 and len(again.q_rows) > 0

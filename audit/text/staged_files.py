@@ -90,9 +90,7 @@ def _remove(pending: Mapping[Path, Path]) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """True if a destination takes bytes and keeps none: a character device or a pipe; raises UserError: a folder, a
-    disk, a socket, or another name of an open file.
-    """
+    """True for a character device or a pipe; raises UserError: a folder, disk, socket, or name of an open file."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:

@@ -194,10 +194,7 @@ def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:
 
 
 def _fit(rows: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
-    """The a and b of a * levels + b * nodes = time; where one would be negative it is 0 and the other fits alone.
-
-    The fit minimises relative errors, so every row is divided by its time.
-    """
+    """The a and b, at least 0, of a * levels + b * nodes = time; the fit minimises relative errors."""
     table = np.array([[levels / time, nodes / time] for levels, nodes, time in rows])
     ones = np.ones(len(table))
     both = np.linalg.lstsq(table, ones, rcond=None)[0]

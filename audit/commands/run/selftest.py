@@ -87,11 +87,7 @@ def command(
 
 
 def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
-    """Run the faults in default suites and print their table.
-
-    Raises:
-        SystemExit: a fault is not caught.
-    """
+    """Run the faults in default suites and print their table; raises SystemExit: a fault is not caught."""
     from audit.selftest import default_suite, work
 
     detections = work.run_by_default(plan, note)
@@ -102,11 +98,7 @@ def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
 
 
 def _mutated(seeds: int | None, quick: bool, jobs: int, out: Path | None, page: Path | None) -> None:
-    """Change records of clean arms and print what survives.
-
-    Raises:
-        SystemExit: a change survives without a reason.
-    """
+    """Change records of clean arms and print what survives; raises SystemExit: a change survives without a reason."""
     from audit.selftest import mutation_report, work
 
     plan = work.QUICK_MUTATIONS if quick else work.FULL_MUTATIONS

@@ -91,11 +91,7 @@ class _Arms:
     baselines: tuple[int, ...]
 
     def row(self, name: str) -> int:
-        """The row of an arm.
-
-        Raises:
-            UserError: no such arm.
-        """
+        """The row of an arm; raises UserError: no such arm."""
         for row, own in self.names.items():
             if own == name:
                 return row

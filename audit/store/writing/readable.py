@@ -206,9 +206,7 @@ def _examined_values(trace: Trace, places: _Places, examined: Wholes) -> _Values
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Log-probabilities as whole thousandths of a nat below 0, or `ZERO` or `UNKNOWN`; `known` [requests] is True where
-    any value of a request is known.
-    """
+    """Log-probabilities: thousandths of a nat below 0, `ZERO` or `UNKNOWN`; `known` [requests]: any value is known."""
 
     codes: Wholes
     known: Mask

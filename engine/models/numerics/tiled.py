@@ -306,10 +306,7 @@ class TiledNumerics(FixedNumerics):
 
 
 def _attended(queries: Tensor, window: interface.AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
-    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows.
-
-    Tiles that none of them sees would add exact zeros.
-    """
+    """[B * kv_heads, rows, head_dim + 1] weighted values of one block of query rows, without tiles that none sees."""
     tiles = layout.seen[part.start // MOST_QUERIES]
     columns = (tiles - 1) * TILE + layout.reach
     weights = softmax_weights(queries, window.keys[..., :columns], layout.mask[:, part, :columns], layout.heads)

@@ -181,9 +181,7 @@ def _children_of(shape: TreeShape) -> dict[int, list[int]]:
 
 
 def _widths(text: str, heads: int) -> tuple[int, ...]:
-    """The widths of a tree's levels; empty for a chain; raises InvalidRequest: a level without nodes, or more levels
-    than heads.
-    """
+    """Widths of a tree's levels, none for a chain; raises InvalidRequest: a level is empty, or there are too many."""
     if text == NO_TREE:
         return ()
     widths = tuple(int(width) for width in numbers(text))

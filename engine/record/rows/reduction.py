@@ -237,10 +237,7 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
 
 
 def _margins(scores: Rows, tops: _Tops) -> Floats:
-    """[E] by how much the largest entry of each row leads the second.
-
-    Two passes for a maximum cost a tenth of one partition; `scores` is as before afterwards.
-    """
+    """[E] the largest entry's lead by two passes, a tenth of a partition's cost; `scores` is as before afterwards."""
     if tops.scores.shape[1] > 1:
         return np.asarray(tops.scores[:, 0] - tops.scores[:, 1])
     at = (np.arange(len(scores)), scores.argmax(axis=-1))

@@ -176,9 +176,7 @@ def best_of(logits: torch.Tensor) -> Ints:
 
 
 def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
-    """For each drafted token: the engine's own log p of it and of the token emitted there (`tokens` [2][N]), the row's
-    argmax.
-    """
+    """For each drafted token: the engine's log p of it and of the emitted one (`tokens` [2][N]); the row's argmax."""
     norm = torch.logsumexp(logits, -1)
     drafted, emitted = _at(logits, norm, tokens)
     result = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}
