@@ -21,7 +21,7 @@ from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.acceptance import emitted_tokens, target_steps, tokens_per_forward
 from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict, worst
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
 from engine.core.types import Floats
@@ -97,7 +97,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     gain = speed_up(_timings(ours), _timings(theirs), 0.98)
     tail = _p99_ratio(ours, theirs)
     asked = _asked(gain, tail, tokens_per_forward(evidence.candidate.requests, 0.98), params)
-    verdict = _worst([item for _, item in asked])
+    verdict = worst([item for _, item in asked])
     findings = tuple(Finding("all requests", 0, text) for text, item in asked if item is Verdict.FAULT)
     lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
     finite = math.isfinite(gain.se)
@@ -138,11 +138,6 @@ def _asked(
         verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
         asked.append((text, Verdict.FAULT if lengths.high < shortest else verdict))
     return asked
-
-
-def _worst(verdicts: list[Verdict]) -> Verdict:
-    order = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
-    return next((item for item in order if item in verdicts), Verdict.NOT_RUN)
 
 
 def _p99_ratio(ours: ArmTimings, theirs: ArmTimings) -> RatioBounds:
