@@ -106,7 +106,7 @@ def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, 
 def trials_of(traces: Iterable[Trace], width: int, depth: int) -> AcceptanceTrials:
     """Counts from the steps that drafted the whole probe; the others, near an answer's end, are left out."""
     shape = probe_shape(width, depth)
-    levels, ranks = _levels(shape), shape.ranks
+    levels, ranks = (0, *shape.depths), shape.ranks
     accepted, tried = [], []
     for trace in traces:
         taken, nodes = np.zeros((depth, width)), np.zeros(depth)
@@ -131,14 +131,6 @@ def _decided(step: StepView, shape: TreeShape) -> Iterator[tuple[int, int | None
         parent = shape.parents[node]
         mapping[parent] = node if trace.examined_accepted[place] else mapping.get(parent)
     yield from mapping.items()
-
-
-def _levels(shape: TreeShape) -> list[int]:
-    """How far from the root the root and each node are, the root first."""
-    levels = [0]
-    for parent in shape.parents:
-        levels.append(levels[parent + 1] + 1)
-    return levels
 
 
 def _ratios(counts: Floats, trials: Floats) -> tuple[Estimate, ...]:

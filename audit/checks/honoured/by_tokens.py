@@ -59,11 +59,6 @@ class LawPair:
     distance: float
 
 
-def parameters_on(sampling: SamplingParams) -> tuple[str, ...]:
-    """The active parameters that tokens can show."""
-    return tuple(name for name in active(sampling) if name != BY_GRAMMAR)
-
-
 def law_pairs(trace: Trace, index: int, names: Sequence[str], hidden: bool) -> Mapping[str, LawPair | None]:
     """For each named parameter: the token at an index under the requested law and the law without the parameter.
 
@@ -242,7 +237,7 @@ def _collected(requests: Sequence[RequestRecord], most: int, least: float) -> di
     collected: dict[str, ParameterEvidence] = {}
     left = most
     for request in requests:
-        names = parameters_on(request.trace.header.sampling)
+        names = tuple(name for name in active(request.trace.header.sampling) if name != BY_GRAMMAR)
         for index in range(min(left, len(request.tokens))):
             open_ones = [name for name in names if collected.setdefault(name, ParameterEvidence()).most_for < least]
             if not open_ones:

@@ -33,11 +33,6 @@ def matches(config: Mapping[str, Any]) -> bool:
     return named or (config.get("model_type") in ARCHITECTURES and "draft_vocab_size" in config)
 
 
-def matches_speculators(config: Mapping[str, Any]) -> bool:
-    """The key in which *speculators* names the algorithm."""
-    return config.get("speculators_model_type") == "eagle3"
-
-
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
     """The fields of a head's config.json apart from its layer's sizes.
@@ -190,4 +185,6 @@ def declared_lossy(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 LAYOUT: Final = CheckpointLayout("eagle3", matches, read)
-SPECULATORS: Final = CheckpointLayout("eagle3_speculators", matches_speculators, read_speculators)
+SPECULATORS: Final = CheckpointLayout(
+    "eagle3_speculators", lambda config: config.get("speculators_model_type") == "eagle3", read_speculators
+)

@@ -75,9 +75,7 @@ class _DrafterTree:
     @classmethod
     def of(cls, shape: TreeShape) -> _DrafterTree:
         """A tree that is to get a shape."""
-        below: list[list[int]] = [[] for _ in range(1 + len(shape))]
-        for place, parent in enumerate(shape.parents):
-            below[parent + 1].append(place)
+        below = shape.children
         return cls(below, [_DraftedNode(None, None, ROOT, ROOT, below[0])])
 
     @property

@@ -266,13 +266,9 @@ class _Tops:
     scores: Floats
 
 
-def top_count(terms: RowTerms) -> int:
-    """Entries per row; 0 below and above `topk`, where the columns are empty."""
-    return min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
-
-
 def _tops(scores: Rows, terms: RowTerms) -> _Tops:
-    count = top_count(terms)
+    # below and above `topk` the columns are empty
+    count = min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
     ids = np.array([largest(row, count) for row in scores], dtype=np.int64).reshape(len(scores), count)
     return _Tops(ids, np.take_along_axis(scores, ids, axis=-1).astype(np.float64))
 

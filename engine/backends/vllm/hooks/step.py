@@ -25,16 +25,12 @@ from numpy.typing import NDArray
 
 from engine.backends.vllm.spool import LAST
 from engine.core.child import Frame
+from engine.record.mask_bits import packed
 
 
 def allowed_tokens(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """[N, V] True where a row still allows a token; rows of requests without a grammar allow all."""
     return ~(torch.isneginf(after) & ~torch.isneginf(before))
-
-
-def packed_masks(allowed: torch.Tensor) -> NDArray[np.uint8]:
-    """[N, ceil(V / 8)] masks as bits, least significant first."""
-    return np.packbits(allowed.cpu().numpy(), axis=-1, bitorder="little")
 
 
 def q_behind(runner: Any, metadata: Any) -> Mapping[int, torch.Tensor]:
@@ -135,7 +131,7 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     if raw is not None:
         arrays["rows"] = _host(raw[torch.tensor(deciding, dtype=torch.long, device=raw.device)])
     if law.masks is not None:
-        arrays["masks"] = packed_masks(law.masks[torch.tensor(deciding, dtype=torch.long, device=law.masks.device)])
+        arrays["masks"] = packed(law.masks[torch.tensor(deciding, device=law.masks.device).long()].cpu().numpy())
     behind = [law.behind[i] for i in kept if i in law.behind]
     if behind:
         arrays["behind"] = _host(torch.stack(behind))
