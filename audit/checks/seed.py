@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
@@ -54,11 +54,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not any(kind in evidence.companions for kind in ARMS):
         return NoEvidence("there is no arm repeat, alone or reversed to compare with")
     return None
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.seeded else UNSEEDED
 
 
 def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
@@ -159,7 +154,7 @@ CHECK = Check(
     defaults={"margin": 0.3, "alpha": 0.001, "max_untriaged": 0.5, "arms": [str(kind) for kind in ARMS]},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.shown.seeded else UNSEEDED,
     null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",
     effect="share of requests that differ",
     plan=plan_requests,

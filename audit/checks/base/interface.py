@@ -157,9 +157,13 @@ def needs_anchor(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
-def needs_reference(_params: Params, design: Design) -> str | None:
-    """`foresee` of such a check."""
-    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
+def gives(part: Part, reason: str) -> Callable[[Params, Design], str | None]:
+    """`foresee` of a check that needs a part of the evidence; `reason` says why it is missing."""
+    return lambda _params, design: None if design.shown.gives(part) else reason
+
+
+needs_reference: Final = gives(Part.REFERENCE, NO_ANCHOR)
+"""`foresee` of a check that compares with the anchor arm."""
 
 
 def examine_all(_evidence: Evidence) -> Examined:

@@ -63,10 +63,6 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(_params: Params, design: Design) -> str | None:
-    return GREEDY if design.greedy else None
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     kinds = _kinds(evidence, float(params["tolerance"]))
     n = sum(kind.n for kind in kinds)
@@ -146,7 +142,7 @@ CHECK = Check(
     defaults={"tolerance": 0.002, "alpha": 0.001, "margin": 0.05},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: GREEDY if design.greedy else None,
     null="the engine's probabilities are those of the request's parameters",
     effect="share of probabilities that are not",
     plan=_plan,

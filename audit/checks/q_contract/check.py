@@ -24,7 +24,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
+from audit.checks.base.interface import ByRequest, Check, ReadPart, read_part
+from audit.checks.base.plans import none_of
 from audit.checks.q_contract.columns import cell_laws, drawn_tokens, kept_tokens, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
@@ -44,8 +45,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, intervals, smooth_test
-from audit.stats.power import replay_effect, zero_need
-from audit.stats.sample_size import SampleSize
+from audit.stats.power import replay_effect
 from engine.core.types import Floats, QKind, RecordLevel
 from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
@@ -336,12 +336,6 @@ def _details(
     }
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    if design.greedy or not design.gamma:
-        return None
-    return zero_need(float(params["margin"]), "drafted tokens", 1.0 - float(params["confidence"]))
-
-
 BY_REQUEST = ByRequest(partial(read_part, _draws), _Contract)
 CHECK = Check(
     name="q_contract",
@@ -354,6 +348,6 @@ CHECK = Check(
     foresee=lambda _params, design: None if design.shown.drawn else NOT_DRAWN,
     null="each drafted token was drawn from the q that its acceptance test used",
     effect="share of drafted tokens not drawn from their q",
-    plan=_plan,
+    plan=none_of("drafted tokens", lambda design: design.gamma and not design.greedy),
     covers=frozenset({Group.DRAFTING}),
 )
