@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from audit.suite.allowances import Allowances
 
 F = TypeVar("F", bound=Callable[..., Any])
+PATH: Final = click.Path(path_type=Path)
+"""The type of an option that names a file or a folder, which need not exist."""
 MOST: Final = 200
 """Runs or arms to offer at most, the newest."""
 WAIT_S: Final = 1.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audit.errors import UserError
-from audit.terminal.options import wide_option
+from audit.terminal.options import PATH, wide_option
 from audit.terminal.tables import echo_rows
 from audit.text.printer import echo, note
 from audit.text.staged_files import require_writable, write_staged
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.option("--most-outside", type=click.IntRange(min=256), help="Largest arm without the record. Default: 4096.")
 @click.option("--clean", type=click.IntRange(min=0), help="Number of clean arms. Default: 1000.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
-@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")
-@click.option("--markdown", "page", metavar="FILE", type=click.Path(path_type=Path), help="Also write the tables.")
+@click.option("--json", "out", metavar="FILE", type=PATH, help="Also write all counts as JSON.")
+@click.option("--markdown", "page", metavar="FILE", type=PATH, help="Also write the tables.")
 @wide_option
 def command(
     quick: bool,

@@ -10,19 +10,17 @@ from audit.attest.predicates import KINDS, statement
 from audit.attest.signing import checkpoint, sign_and_store
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.text.documents import mistake
 from audit.text.printer import echo
 from audit.text.staged_files import require_new, staged
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command("attest")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--key", "key_files", type=FILE, required=True, multiple=True, help="Private key; repeatable.")
+@click.option("--key", "key_files", type=PATH, required=True, multiple=True, help="Private key; repeatable.")
 @click.option(
-    "--out", type=FILE, default=Path(), show_default="here", help="Folder for the envelopes; made if missing."
+    "--out", type=PATH, default=Path(), show_default="here", help="Folder for the envelopes; made if missing."
 )
 @click.option("--type", "kinds", type=click.Choice(tuple(KINDS)), multiple=True, help="Statements. Default: all.")
 @store_option

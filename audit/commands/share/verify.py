@@ -18,12 +18,11 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import read_public
 from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.verified_bundle import OpenBundle, file_digest, opened
-from audit.terminal.options import store_option
+from audit.terminal.options import PATH, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import read_bytes
 from audit.text.printer import echo, note
 
-FILE = click.Path(path_type=Path)
 PROVED: Final = (
     "every request, step and trace, and the arms, suite, artifacts and environment that they name, are those of the "
     "record root"
@@ -35,17 +34,17 @@ NOT_PROVED: Final = (
 
 
 @click.command("verify")
-@click.argument("report", type=FILE)
-@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@click.argument("report", type=PATH)
+@click.option("--statement", type=PATH, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
 @click.option(
-    "--key", "--trusted-key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log."
+    "--key", "--trusted-key", "trusted", type=PATH, multiple=True, help="Public key: trusted (repeatable), or of a log."
 )
 @click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
 @click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
 @click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
 @click.option("--policy-digest", metavar="sha256:DIGEST", help="Signed decision: the policy that it must be under.")
-@click.option("--log-key", "log_keys", type=FILE, multiple=True, help="Signed: key of the log that must hold the run.")
+@click.option("--log-key", "log_keys", type=PATH, multiple=True, help="Signed: key of the log that must hold the run.")
 @store_option
 @click.pass_context
 def command(
