@@ -128,19 +128,12 @@ def page(session: Session, ulid: str, wanted: RequestFilter, cursor: int, *, bac
 
 
 KEYSET: Final = tuple_(RequestRow.case_id, RequestRow.id)
-COLUMNS: Final = (
-    RequestRow.id,
-    RequestRow.arm_id,
-    RequestRow.case_id,
-    RequestRow.sample,
-    RequestRow.domain,
-    RequestRow.n_prompt,
-    RequestRow.n_output,
-    RequestRow.n_steps,
-    RequestRow.n_drafted,
-    RequestRow.n_accepted,
-    RequestRow.finish_reason,
-    RequestRow.latency_us,
+COLUMNS: Final = tuple(
+    getattr(RequestRow, name)
+    for name in (
+        *("id", "arm_id", "case_id", "sample", "domain", "n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted"),
+        *("finish_reason", "latency_us"),
+    )
 )
 
 
