@@ -246,17 +246,16 @@ def _permuted(
     return TwoSampleTest(observed, p, permutations, len(sample.prompt), len(groups))
 
 
-def matched_p(agreement: Sequence[Floats], generator: np.random.Generator, permutations: int = PERMUTATIONS) -> float:
+def matched_p(agreement: Sequence[Floats], generator: np.random.Generator) -> float:
     """P-value that answers agree with their own partners no further than with the others of their prompt.
 
     Args:
         agreement: for each prompt [n, n], of answer i with the other arm's answer j; partners are on the diagonal.
         generator: draws the permutations of partners, within a prompt.
-        permutations: how many.
     """
     observed = sum(float(np.trace(block)) for block in agreement)
-    drawn = np.zeros(permutations)
+    drawn = np.zeros(PERMUTATIONS)
     for block in agreement:
-        orders = generator.permuted(np.tile(np.arange(len(block)), (permutations, 1)), axis=1)
+        orders = generator.permuted(np.tile(np.arange(len(block)), (PERMUTATIONS, 1)), axis=1)
         drawn += block[np.arange(len(block)), orders].sum(axis=1)
-    return float((1 + np.count_nonzero(drawn >= observed)) / (1 + permutations))
+    return float((1 + np.count_nonzero(drawn >= observed)) / (1 + PERMUTATIONS))

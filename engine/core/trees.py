@@ -49,10 +49,15 @@ def path_tokens(tree: Tree, node: int) -> tuple[int, ...]:
 
 def depths(tree: Tree) -> tuple[int, ...]:
     """Distance of each node from the root: 1 for its children."""
+    return tuple(levels(tree.parents))
+
+
+def levels(parents: Sequence[int]) -> list[int]:
+    """As `depths`, of the nodes with these parents."""
     result: list[int] = []
-    for parent in tree.parents:
+    for parent in parents:
         result.append(1 if parent == ROOT else result[parent] + 1)
-    return tuple(result)
+    return result
 
 
 def ancestors(tree: Tree) -> NDArray[np.bool_]:

@@ -69,8 +69,7 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
         broken = [f"{cell(item.place)}: {cell(item.message)}" for item in damage]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
         erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
-    for line in broken:
-        echo(line)
+    echo(*broken)
     echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
     if erased:
         echo(f"content of {erased} requests was erased, on record")
@@ -166,8 +165,7 @@ def redact(
     with Store.open(store, create=False, read_only=not yes) as opened:
         runs = (opened.resolve(str(run)),) if before is None else opened.older_than(before)
         plans = [item for item in (opened.plan_erasure(ulid, requests) for ulid in runs) if not item.empty]
-        for other in plans:
-            echo(_line(other))
+        echo(*(_line(other) for other in plans))
         if yes:
             opened.erase(plans, reason, actor())
     if not plans:

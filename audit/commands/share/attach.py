@@ -67,10 +67,8 @@ def command(
     echo(f"report     {done.report}  sha256:{made.after}")
     echo(f"statement  {done.place}")
     echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
-    for line in evidence_lines(made.predicate):
-        echo(line)
-    for arm, fault in faults.items():
-        echo(f"arm        {cell(marked_name(arm, fault))}")
+    echo(*evidence_lines(made.predicate))
+    echo(*(f"arm        {cell(marked_name(arm, fault))}" for arm, fault in faults.items()))
 
 
 def _attach(store: Store, run: str, order: AttachOrder) -> Attached:

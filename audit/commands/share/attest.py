@@ -45,8 +45,7 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
         statements = [statement(kind, facts) for kind in files]
         signed = sign_and_store(opened, statements, signers, ulid, now)
     with staged({path: item.text.encode() for path, item in zip(files.values(), signed, strict=True)}):
-        for kind, path in files.items():
-            echo(f"{kind.ljust(12)} {path}")
+        echo(*(f"{kind.ljust(12)} {path}" for kind, path in files.items()))
     echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
     echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
 

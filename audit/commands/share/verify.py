@@ -89,15 +89,13 @@ def command(
         raise UserError(f"{report} has no signed statement: there is no {bundle}; name it with --statement")
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
-    for mismatch in result.mismatches:
-        echo(f"mismatch: {cell(mismatch)}")
+    echo(*(f"mismatch: {cell(mismatch)}" for mismatch in result.mismatches))
     if result.unknown is not None:
         echo(f"not confirmed: {cell(result.unknown)}")
     if result.exit_code == 0:
         echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
     if not result.mismatches:
-        for line in evidence_lines(bound.predicate):
-            echo(line)
+        echo(*evidence_lines(bound.predicate))
     context.exit(result.exit_code)
 
 
@@ -111,8 +109,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
     with opened(path, None if key is None else read_public(key)) as bundle:
         if key is not None and bundle.inclusion is None:
             raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: audit db checkpoint")
-        for broken in bundle.broken:
-            echo(f"mismatch: {broken.place}: {broken.message}")
+        echo(*(f"mismatch: {broken.place}: {broken.message}" for broken in bundle.broken))
         if bundle.broken:
             return 1
         run, checks = bundle.store.load_run(bundle.run), bundle.store.checks(bundle.run)
@@ -121,8 +118,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
         echo(f"bundle      sha256:{file_digest(path)}")
         echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
         echo(f"proves      {PROVED}")
-        for line in inclusion_lines(bundle.inclusion):
-            echo(line)
+        echo(*inclusion_lines(bundle.inclusion))
         echo(f"not proved  {NOT_PROVED}")
         if judge:
             return _judge(bundle)
@@ -154,8 +150,7 @@ def _judge(bundle: OpenBundle) -> int:
     from audit.runs.rejudge import judge_again
 
     rejudged = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
-    for line in rejudged.unknown:
-        note(line)
+    note(*rejudged.unknown)
     for other in rejudged.differences:
         echo(f"differs: {other.arm} {other.check}: {'; '.join(other.changes)}")
     same = rejudged.results - len(rejudged.differences)

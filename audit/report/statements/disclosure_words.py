@@ -1,7 +1,7 @@
 """A disclosure as sentences, and as the document that `schemas/disclosure.json` describes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
@@ -78,7 +78,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
         "arm": arm.name,
         "configuration_sha256": part.configuration,
         **named(arm, "lossless", "fault"),
-        **part.settings.columns(),
+        **asdict(part.settings),
         "requests": counts.requests,
         "directed_requests": counts.directed,
         "output_tokens": counts.output,

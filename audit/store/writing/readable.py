@@ -7,7 +7,7 @@ numbers stay in the trace. The views of `migrations.unnested` read them back.
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, TypeVar
 
@@ -117,11 +117,6 @@ def readable_of(joined: JoinedTraces) -> list[Readable]:
     places = _places(joined.trace)
     with np.errstate(divide="ignore"):  # the logarithm of probability 0
         return list(map(Readable, _step_columns(joined, places.kept), _token_columns(joined, places)))
-
-
-def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
-    """The columns by name, as a row holds them."""
-    return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
 def _places(trace: Trace) -> _Places:
