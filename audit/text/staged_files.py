@@ -6,6 +6,7 @@ they are: bytes that went into them cannot be taken back, so they come last but 
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,20 @@ def write_staged(contents: Mapping[Path, bytes]) -> None:
     """Write files, all or none; raises as `staged`."""
     with staged(contents):
         pass
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside the path, which takes its place when the body has ended; raises as `staged`."""
+    try:
+        with contextlib.ExitStack() as opened:
+            home = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=f".{path.name[:60]}."))
+            opened.callback(shutil.rmtree, home, ignore_errors=True)
+            yield home
+            home.chmod(0o755)
+            home.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def require_new(path: Path) -> None:
