@@ -50,24 +50,6 @@ class TwoSampleTest:
     prompts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Divergences:
-    """Divergence of paired responses: at `position` [K], `parted` [K] of the `alike` [K] pairs still equal diverge.
-
-    If one response ends first, the pair diverges at the other's next token. `equal` pairs never diverge.
-    """
-
-    position: Ints
-    parted: Ints
-    alike: Ints
-    equal: int
-
-
-def codes(text: str) -> list[int]:
-    """The characters of a text as numbers, for engines without tokens."""
-    return [ord(item) for item in text]
-
-
 def padded(sequences: Sequence[Sequence[int]]) -> Ints:
     """[N, L] with `PAD` behind the end of each of N sequences; ids are 0 or more."""
     longest = max((len(other) for other in sequences), default=0)
@@ -119,22 +101,6 @@ def first_token_test(
     """Mean over prompts of the L1 distance of the first token's laws; an empty response is a token of its own."""
     share = 1.0 / max(1, len(np.unique(sample.prompt)))
     return _permuted(sample, _parts(sample, lambda tokens: _first_part(tokens, share)), generator, permutations)
-
-
-def divergences(first: Ints, second: Ints) -> Divergences:
-    """First differences between paired rows of `first` and `second`, [N, L] each."""
-    if first.shape != second.shape:
-        raise ValueError(f"responses of shape {first.shape} against {second.shape}: pad both alike")
-    differs = first != second
-    parts = differs.any(axis=1)
-    place = differs[parts].argmax(axis=1)
-    position = np.arange(first.shape[1])
-    parted = np.bincount(place, minlength=first.shape[1]) if first.shape[1] else np.empty(0, dtype=np.int64)
-    ended = np.sum((first != PAD) | (second != PAD), axis=1)[~parts]
-    # a pair that ended alike can no longer diverge
-    gone = np.sum(ended[:, None] <= position, axis=0)
-    alike = len(first) - gone - np.concatenate([[0], np.cumsum(parted)[:-1]])[: len(position)]
-    return Divergences(position, parted, alike.astype(np.int64), int(np.sum(~parts)))
 
 
 def hamming_kernel(tokens: Ints) -> Floats:

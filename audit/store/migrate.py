@@ -123,13 +123,6 @@ def config(connection: Connection | None = None) -> Config:
     return made
 
 
-def heads() -> tuple[str, ...]:
-    """The newest revisions among the scripts; more than one means two branches."""
-    from alembic.script import ScriptDirectory
-
-    return tuple(ScriptDirectory.from_config(config()).get_heads())
-
-
 def upgrade(url: str) -> None:
     """Upgrade a store to the code's revision and views; creates the SQLite file and its folder if needed.
 

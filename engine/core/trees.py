@@ -84,12 +84,3 @@ def orders(tree: Tree) -> tuple[int, ...]:
         result.append(seen.get(depth, 0))
         seen[depth] = result[-1] + 1
     return tuple(result)
-
-
-def prune(tree: Tree, kept: Sequence[int]) -> Tree:
-    """The subtree of the `kept` nodes, in their order; each parent must be kept too."""
-    index = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
-    missing = [node for node in kept if tree.parents[node] not in index]
-    if missing:
-        raise InvalidRequest(f"node {missing[0]} is kept but its parent {tree.parents[missing[0]]} is not")
-    return Tree(tuple(tree.tokens[i] for i in kept), tuple(index[tree.parents[i]] for i in kept))

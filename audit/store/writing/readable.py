@@ -36,7 +36,7 @@ READ: Final = frozenset(
         "logprob",
     )
 )
-"""The columns of a trace that `readable` reads."""
+"""The columns of a trace that `readable_of` reads."""
 _TENS: Final = 10 ** np.arange(1, 19)
 NEEDED: Final = READ | shared_columns.NEEDED
 """These columns, and those that give whole ones."""
@@ -106,14 +106,11 @@ class _Places:
     extra_at: Wholes
 
 
-def readable(trace: Trace) -> Readable:
-    """The readable columns of a trace whose columns fit together (`engine.record.columns.shape_fault`)."""
-    (made,) = readable_of(JoinedTraces((0,), (trace.header,), trace, np.array([trace.steps])))
-    return made
-
-
 def readable_of(joined: JoinedTraces) -> list[Readable]:
-    """The readable columns of each of several traces, a twentieth of whose time one at a time would take."""
+    """The readable columns of several traces whose columns fit together (`engine.record.columns.shape_fault`).
+
+    One at a time would take twenty times as long.
+    """
     places = _places(joined.trace)
     with np.errstate(divide="ignore"):  # the logarithm of probability 0
         return list(map(Readable, _step_columns(joined, places.kept), _token_columns(joined, places)))
