@@ -1,9 +1,8 @@
 """Triggers that keep rows from being changed: SQL for SQLite and PostgreSQL.
 
-They guard against mistakes, not against the owner of the file, who can drop
-them; the log covers that case. A migration that rebuilds a table
-(Alembic's batch mode does, silently) loses the table's triggers and must call
-`guard` for it again.
+They guard against mistakes, not against the owner of the file, who can drop them; the log covers that case. A migration
+that rebuilds a table (Alembic's batch mode does, silently) loses the table's triggers and must call `guard` for it
+again.
 """
 
 from alembic import op
@@ -46,9 +45,9 @@ def uninstall() -> None:
         op.execute(f"DROP FUNCTION {FUNCTION_KEPT}()")
 
 
-def guard(table: str) -> None:
-    """Reject every UPDATE and DELETE (on PostgreSQL also TRUNCATE) on a table."""
-    _trigger(table, "update", "UPDATE")
+def guard(table: str, columns: tuple[str, ...] = ()) -> None:
+    """Reject every DELETE (on PostgreSQL also TRUNCATE) on a table, and every UPDATE, or that of the named columns."""
+    _trigger(table, "update", f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE")
     _trigger(table, "delete", "DELETE")
     if _postgresql():
         _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
@@ -65,14 +64,6 @@ def guard_erasable(table: str, key: str, what: str) -> None:
     named = f"SELECT 1 FROM erasure WHERE erasure.{key} = OLD.{key} AND erasure.what = '{what}'"
     message = f"the store is append-only: DELETE on {table} refused: no erasure names the row"
     op.execute(f"{head} WHEN NOT EXISTS ({named}) BEGIN SELECT RAISE(ABORT, '{message}'); END")
-
-
-def guard_columns(table: str, columns: tuple[str, ...]) -> None:
-    """Reject DELETE on a table, and UPDATE of the named columns."""
-    _trigger(table, "update", f"UPDATE OF {', '.join(columns)}")
-    _trigger(table, "delete", "DELETE")
-    if _postgresql():
-        _trigger(table, "truncate", "TRUNCATE", "STATEMENT")
 
 
 def _trigger(table: str, action: str, event: str, text: str = "ROW") -> None:

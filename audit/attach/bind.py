@@ -11,20 +11,11 @@ from typing import Any, Final
 
 from audit.attach import splice
 from audit.attach.interface import MAX_REPORT_BYTES, ReportFormat, find_format, pointer
-from audit.attach.statement import (
-    VERSION,
-    Statement,
-    digest,
-    in_envelope,
-    make_folder,
-    sidecar_path,
-    statement_path,
-    with_line,
-)
+from audit.attach.statement import VERSION, Statement, digest, make_folder, sidecar_path, statement_path, with_line
 from audit.attach.subject import ModelComparison, compare_models, is_own_document
 from audit.attest.facts import tool
 from audit.attest.signing import stored
-from audit.attest.statement import SignedStatement
+from audit.attest.statement import SignedStatement, sign
 from audit.errors import CannotDecide, UserError
 from audit.evidence.verdicts import Verdict
 from audit.store import Attachment, RunStatus, Store, StoredCheck, StoredRun
@@ -78,7 +69,7 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
     result = attachable(store, name, failed=order.failed)
     bound = _bound(order, result)
     statement = bound.statement
-    signed = in_envelope(statement, order.keys) if order.keys else None
+    signed = sign(statement.in_toto(), order.keys) if order.keys else None
     place = order.statement or (sidecar_path if order.keys else statement_path)(bound.path)
     _refuse_overwriting(order, bound, place)
     contents = {place: statement.to_bytes() if signed is None else _bundle(place, signed, order)}

@@ -16,14 +16,6 @@ PROPERTIES: Final = "properties"
 class CycloneDx(PointedReport):
     """A BOM. One that has properties of its own already is bound by a statement alone."""
 
-    def recognises(self, name: str, report: bytes) -> bool:  # noqa: ARG002 - the interface's signature
-        """True for a JSON BOM of CycloneDX."""
-        try:
-            document = splice.parse(decoded(report))
-        except ValueError:
-            return False
-        return isinstance(document, Mapping) and document.get("bomFormat") == "CycloneDX"
-
     def models_of(self, report: bytes) -> tuple[str, ...]:
         """The machine-learning model that the BOM describes as a whole."""
         metadata = splice.parse(decoded(report)).get("metadata")
@@ -55,4 +47,9 @@ class CycloneDx(PointedReport):
         return splice.remove(text, splice.object_at(text, ()), PROPERTIES).encode()
 
 
-FORMAT = CycloneDx("cyclonedx")
+def _fits(_name: str, report: bytes) -> bool:
+    document = splice.parse(decoded(report))
+    return isinstance(document, Mapping) and document.get("bomFormat") == "CycloneDX"
+
+
+FORMAT = CycloneDx("cyclonedx", _fits)

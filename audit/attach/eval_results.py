@@ -23,15 +23,6 @@ NOTES: Final = "notes"
 class EvalResults(PointedReport):
     """A list of results in block style; the repository names the model."""
 
-    def recognises(self, name: str, report: bytes) -> bool:
-        """True for a YAML list of entries with a data set and a value."""
-        if not name.endswith((".yaml", ".yml")):
-            return False
-        try:
-            return bool(_entries(report))
-        except ValueError:
-            return False
-
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
         """The pointer, if every entry carries the same."""
         notes = [str(entry.get(NOTES, "")) for entry in _entries(report)]
@@ -102,4 +93,4 @@ def _last_line(node: Any) -> int:
     return int(node.end_mark.line)
 
 
-FORMAT = EvalResults("eval_results")
+FORMAT = EvalResults("eval_results", lambda name, report: name.endswith((".yaml", ".yml")) and bool(_entries(report)))

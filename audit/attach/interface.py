@@ -59,11 +59,22 @@ class ReportFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PointedReport:
-    """The common part of formats with a place for a pointer; by default a report names no model."""
+    """The common part of formats with a place for a pointer; by default a report names no model.
+
+    `fits` gets a file's name and bytes; it may raise ValueError where it cannot read them.
+    """
 
     name: str
+    fits: Callable[[str, bytes], bool]
     whole: bool = False
     carrying: bool = True
+
+    def recognises(self, name: str, report: bytes) -> bool:
+        """As `fits`; False where it raises ValueError."""
+        try:
+            return self.fits(name, report)
+        except ValueError:
+            return False
 
     def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
         """None is named."""

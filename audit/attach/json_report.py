@@ -12,10 +12,6 @@ FILE = PlainFile("file", lambda name, report: not name.endswith(".json"))  # noq
 """Any file: Markdown, HTML, PDF, a table. A statement alone binds it; broken JSON is refused."""
 
 
-def _recognises(report: Any) -> bool:
-    return isinstance(report, Mapping)
-
-
 def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
     own = report.get("eval")
     places = (report, own) if isinstance(own, Mapping) else (report,)
@@ -23,4 +19,4 @@ def _models(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
-FORMAT = JsonReport("json", (), _recognises, _models)
+FORMAT = JsonReport("json", (), lambda report: isinstance(report, Mapping), _models)

@@ -34,15 +34,6 @@ class _Place:
 class JUnit(PointedReport):
     """A report of test suites, which name no model."""
 
-    def recognises(self, name: str, report: bytes) -> bool:
-        """True for XML with a test suite at its root."""
-        if not name.endswith(".xml"):
-            return False
-        try:
-            return _scan(report).root in (SUITE, "testsuites")
-        except ValueError:
-            return False
-
     def extract(self, report: bytes) -> Mapping[str, Any] | None:
         """The pointer among the first suite's properties."""
         value = _scan(report).value
@@ -107,4 +98,4 @@ def _scan(report: bytes) -> _Place:
     return place
 
 
-FORMAT = JUnit("junit")
+FORMAT = JUnit("junit", lambda name, report: name.endswith(".xml") and _scan(report).root in (SUITE, "testsuites"))

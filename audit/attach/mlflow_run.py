@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from audit.attach.bind import Attached, AttachOrder, attachable, evidence_of, model_of, record
 from audit.attach.interface import pointer
-from audit.attach.statement import Statement, digest, in_envelope, line_of
+from audit.attach.statement import Statement, digest, line_of
 from audit.attach.subject import compare_models
 from audit.attest.facts import tool
+from audit.attest.statement import sign
 from audit.errors import UserError, needs
 from audit.store import Store
 from audit.store.base.canonical import to_json
@@ -156,7 +157,7 @@ def attach_mlflow(store: Store, name: str, target: MlflowRun, order: AttachOrder
     }
     sha256 = digest(content)
     statement = Statement(target.name, sha256, sha256, str(predicate["record_root"]), predicate)
-    signed = in_envelope(statement, order.keys)
+    signed = sign(statement.in_toto(), order.keys)
     earlier = target.bundle() or b""
     record(store, statement, str(order.report), signed, now)
     target.write(predicate, earlier + line_of(signed))

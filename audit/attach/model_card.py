@@ -20,15 +20,6 @@ FRONT: Final = re.compile(r"\A---\r?\n(.*?)(?:^|\n)---\r?(?:\n|\Z)", re.DOTALL)
 class ModelCard(PointedReport):
     """A card with YAML at its beginning."""
 
-    def recognises(self, name: str, report: bytes) -> bool:
-        """True for Markdown that begins with YAML."""
-        if not name.endswith(".md"):
-            return False
-        try:
-            return bool(_front(report))
-        except ValueError:
-            return False
-
     def models_of(self, report: bytes) -> tuple[str, ...]:
         """The names in the card's list of results."""
         index = _front(report).get("model-index")
@@ -82,4 +73,4 @@ def _front(report: bytes) -> Mapping[str, Any]:
     return front
 
 
-FORMAT = ModelCard("model_card")
+FORMAT = ModelCard("model_card", lambda name, report: name.endswith(".md") and bool(_front(report)))

@@ -1,12 +1,12 @@
 """in-toto Statements (v1) that bind a run to a report by digest, as plain JSON.
 
-Format: https://github.com/in-toto/attestation, spec/v1/statement.md. A
-statement is not signed: it states the binding, but does not identify its author.
+Format: https://github.com/in-toto/attestation, spec/v1/statement.md. A statement is not signed: it states the binding,
+but does not identify its author.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,11 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 import schemas
-from audit.attest.statement import InToto, SignedStatement, StatementSubject, sign, unverified
+from audit.attest.statement import InToto, SignedStatement, StatementSubject, unverified
 from audit.errors import CannotDecide, UserError
-from audit.store.base.keys import PrivateKey
 from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes
 from audit.text.schema_errors import first_problem
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 VERSION: Final = 1
 """Version of the predicate."""
 PREDICATE_TYPE: Final = f"https://specaudit.dev/attachment/v{VERSION}"
@@ -45,16 +43,14 @@ class Statement:
         """Names of the second and third subject."""
         return self.read_names or (f"{self.report}#before", f"run:{self.predicate['run']}")
 
+    def in_toto(self) -> InToto:
+        """The statement as any other."""
+        subjects = map(StatementSubject, (self.report, *self.names), (self.after, self.before, self.record_root))
+        return InToto(tuple(subjects), PREDICATE_TYPE, self.predicate)
+
     def to_json(self) -> dict[str, Any]:
         """The statement in in-toto's JSON form."""
-        digests = (self.after, self.before, self.record_root)
-        subjects = tuple(zip((self.report, *self.names), digests, strict=True))
-        return {
-            "_type": STATEMENT_TYPE,
-            "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects],
-            "predicateType": PREDICATE_TYPE,
-            "predicate": dict(self.predicate),
-        }
+        return self.in_toto().to_json()
 
     def to_bytes(self) -> bytes:
         """Content of the statement's file."""
@@ -110,13 +106,6 @@ FOLDER: Final = ".audit"
 def sidecar_path(report: Path) -> Path:
     """Where the signed statements of a report are."""
     return report.parent / FOLDER / f"{report.name}.intoto.jsonl"
-
-
-def in_envelope(statement: Statement, keys: Sequence[PrivateKey]) -> SignedStatement:
-    """The statement in an envelope."""
-    document = statement.to_json()
-    subjects = tuple(StatementSubject(item["name"], item["digest"]["sha256"]) for item in document["subject"])
-    return sign(InToto(subjects, document["predicateType"], document["predicate"]), keys)
 
 
 def line_of(item: SignedStatement) -> bytes:

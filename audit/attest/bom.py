@@ -5,6 +5,7 @@ Nothing in it is random, so the same run gives the same bytes.
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from audit.attest.facts import AttestedRun, artifact_name, governance_of, tool
@@ -56,7 +57,7 @@ def _property(name: str, value: str) -> dict[str, str]:
 def _arm(facts: AttestedRun, arm: StoredArm) -> Iterator[dict[str, str]]:
     """The speculation of an arm under audit, as properties."""
     settings = governance_of(facts.run, arm)
-    stated = {**settings.columns(), "drafted": arm.counts.drafted, "accepted": arm.counts.accepted}
+    stated = {**asdict(settings), "drafted": arm.counts.drafted, "accepted": arm.counts.accepted}
     yield _property(f"engine/{arm.name}:configuration_sha256", arm.configuration_sha256)
     for name, value in stated.items():
         if value is not None:

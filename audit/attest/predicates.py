@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from audit.attest.facts import AttestedRun, governance_of, subjects_of, tool
@@ -93,7 +94,7 @@ def _arm(facts: AttestedRun, arm: StoredArm) -> dict[str, Any]:
         "kind": arm.kind.value,
         "evidence_level": arm.level.name,
         **named(arm, "lossless", "fault", "configuration_sha256"),
-        **settings.columns(),
+        **asdict(settings),
         "requests": counts.requests,
         "directed_requests": counts.directed,
         "output_tokens": counts.output,

@@ -183,9 +183,7 @@ def stated(rows: Iterable[StoredAttestation]) -> Stated:
 
 
 def _verified(row: StoredAttestation) -> Waiver | SignedReview:
-    """The value of a stored statement, signed by the key that it names; raises UserError: it is not signed by that key,
-    or malformed.
-    """
+    """The value of a stored statement; raises UserError: it is malformed, or not signed by the key that it names."""
     place, raw = f"attestation {row.payload_sha256[:SHORT]}", row.envelope.encode()
     claimed = unverified(raw, place).statement
     key = _key(claimed.predicate)

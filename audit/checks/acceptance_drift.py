@@ -1,18 +1,15 @@
 """Acceptance drift: drafts are accepted as often as they were when the pair was recorded.
 
-Claim: acceptance. Null, against the record: the share of drafted tokens that are
-accepted has not moved by more than `margin` since it was recorded (`expected`, by
-stratum: all, a domain, or a range of context lengths; with two or more recorded
-domains also their unweighted mean). Statistic and effect: the change in rate;
-bound: its interval by the jackknife over prompts, combined with the recorded one
-(MOVER), Bonferroni over strata for a fault. Null, over the run: each drafted token
-is kept with the probability that p and q give, from the first request to the last;
-statistic: the restartable e-detector over positions in the order of the requests,
-whose alarm at `alpha` over the number of positions has at most probability `alpha`;
-needs rows. Assumes independent prompts of the same mix as the recorded ones (the
-mean over domains: within each domain). Drift says that draft or target changed, not
-that the output is wrong. Cannot see: a change that keeps the rate; without an
-`expected` rate, a change that was present from the first request and fits p and q.
+Claim: acceptance. Null, against the record: the share of drafted tokens that are accepted has not moved by more than
+`margin` since it was recorded (`expected`, by stratum: all, a domain, or a range of context lengths; with two or more
+recorded domains also their unweighted mean). Statistic and effect: the change in rate; bound: its interval by the
+jackknife over prompts, combined with the recorded one (MOVER), Bonferroni over strata for a fault. Null, over the run:
+each drafted token is kept with the probability that p and q give, from the first request to the last; statistic: the
+restartable e-detector over positions in the order of the requests, whose alarm at `alpha` over the number of positions
+has at most probability `alpha`; needs rows. Assumes independent prompts of the same mix as the recorded ones (the mean
+over domains: within each domain). Drift says that draft or target changed, not that the output is wrong. Cannot see: a
+change that keeps the rate; without an `expected` rate, a change that was present from the first request and fits p and
+q.
 """
 
 import math

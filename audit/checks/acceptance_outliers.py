@@ -77,10 +77,6 @@ def _sound(steps: Iterable[tuple[Any, Any]]) -> Plan:
     return tuple(result) if all(0 <= accepted <= drafted for drafted, accepted in result) else ()
 
 
-def _applies(evidence: Evidence) -> str | None:
-    return None if any(plan_of(request) for request in evidence.candidate.requests) else NO_DRAFTS
-
-
 def _foresee(params: Params, design: Design) -> str | None:
     if not (design.shown.gives(Part.DRAFTS) or design.shown.gives(Part.COUNTS)):
         return NO_DRAFTS
@@ -168,7 +164,7 @@ CHECK = Check(
     needs=Level.L0,
     defaults={"alpha": 0.005, "margin": 0.8, "min_answers": 20, "max_findings": 20},
     run=_run,
-    applies=_applies,
+    applies=lambda evidence: None if any(plan_of(request) for request in evidence.candidate.requests) else NO_DRAFTS,
     foresee=_foresee,
     null="every request's drafts are accepted as those of its domain's requests, up to its difficulty",
     effect="share of its expected accepted tokens that a request lacks",

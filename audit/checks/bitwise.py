@@ -1,14 +1,13 @@
 """Bitwise equality: the candidate's deciding rows of logits are those of the target alone, to the last bit.
 
 Claim: bitwise. Null: at every emitted position the target gave the candidate the logits that it gives the same text
-without speculation, regardless of drafts, neighbours and earlier requests. Statistic: the number of
-positions whose digests differ; any is a fault, because the numerics mode promises
-equal bits. Every position of every request is compared with a reread: the target alone reads the emitted text again,
-by the same code and numerics. Positions with the baseline's prefix, up to and including the first differing token of a
-pair, are compared with the baseline too. Effect: differing positions per 1000; bound: its 99 % Clopper-Pearson
-upper bound. Assumes that digests are of the rows that
-decided (replay compares the two at record level `full`). Cannot see: a fault of the model's own code
-that reading and decoding share, or anything that happens to a row after the model gave it.
+without speculation, regardless of drafts, neighbours and earlier requests. Statistic: the number of positions whose
+digests differ; any is a fault, because the numerics mode promises equal bits. Every position of every request is
+compared with a reread: the target alone reads the emitted text again, by the same code and numerics. Positions with the
+baseline's prefix, up to and including the first differing token of a pair, are compared with the baseline too. Effect:
+differing positions per 1000; bound: its 99 % Clopper-Pearson upper bound. Assumes that digests are of the rows that
+decided (replay compares the two at record level `full`). Cannot see: a fault of the model's own code that reading and
+decoding share, or anything that happens to a row after the model gave it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, needs_nothing
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.record.effective import Effective, LoopOwner
@@ -21,15 +21,6 @@ MAX_FINDINGS = 20
 WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
 OURS = "the backend decodes here: it runs what it is given, or not at all"
-
-
-def _applies(evidence: Evidence) -> str | None:
-    return None if evidence.candidate.effective.requested else OURS
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return OURS if design.shown.decoder is LoopOwner.OWN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +115,8 @@ CHECK = Check(
     needs=Level.L0,
     defaults={},
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=lambda evidence: None if evidence.candidate.effective.requested else OURS,
+    foresee=lambda _params, design: OURS if design.shown.decoder is LoopOwner.OWN else None,
     null="every requested setting is in effect",
     effect="settings that are not in effect",
     plan=needs_nothing,

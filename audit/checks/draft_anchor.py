@@ -23,14 +23,13 @@ from typing import Any, Final
 import numpy as np
 
 from audit.checks.base.interface import Check, Design
+from audit.checks.base.plans import none_of
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.precision import is_half
 from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
-from audit.stats.power import zero_need
-from audit.stats.sample_size import SampleSize
 from engine.backends.evidence import Part
 from engine.core.types import Floats, QKind, Tree
 from engine.record.columns import shape_fault
@@ -206,9 +205,7 @@ def _shown(draft: Tree) -> str:
 
 
 def _distances(ours: StepView, theirs: StepView, noise: DraftNoise) -> Iterator[tuple[int, float]]:
-    """Node and total variation between its two rows of q, for examined nodes of the same tree, and for the same earlier
-    tokens if the proposer does not follow the recorded ones.
-    """
+    """Node and total variation of its rows of q for examined nodes of the same tree and, if need be, same past."""
     alike, rounds = not noise.measured, noise.tolerance > 0
     recorded, again, draft, made = ours.trace, theirs.trace, ours.tree, theirs.tree
     whole = len(recorded.q_rows) > 0 and len(again.q_rows) > 0
@@ -337,12 +334,6 @@ def _summary(bounds: _Bounds, findings: list[Finding], worst: float, *, certifie
     return text if certified else f"{text}; not within the margin: more steps are needed"
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    if not design.gamma:
-        return None
-    return zero_need(float(params["margin"]), "steps", 1.0 - float(params["confidence"]))
-
-
 CHECK = Check(
     name="draft_anchor",
     claim="drafts",
@@ -353,7 +344,7 @@ CHECK = Check(
     foresee=_foresee,
     null="every draft is the one that the proposer makes for this text alone",
     effect="share of steps whose drafts differ",
-    plan=_plan,
+    plan=none_of("steps", lambda design: design.gamma),
     companions=(ArmKind.REDRAFT,),
     # a sample of the requests need not meet the rarer situations of the other groups
     covers=frozenset({Group.BATCH, Group.CONTEXTS}),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
@@ -36,10 +36,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not declared_filters(arm.effective):
         return NO_FILTERS
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.stream is not None and design.stream.filters else NO_FILTERS
 
 
 def _identity(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -195,7 +191,7 @@ CHECK = Check(
     defaults={"min_decisions": 10},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.stream is not None and design.stream.filters else NO_FILTERS,
     null="filters decide the same as without speculation, and as fresh filters over the committed text",
     effect="share of requests whose decisions differ",
     plan=at_least("min_decisions", "decisions of filters"),

@@ -27,7 +27,6 @@ from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import t_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
-from audit.stats.sample_size import SampleSize
 
 MAX_FINDINGS = 20
 LEAST_PAIRS = 8
@@ -60,10 +59,6 @@ def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
     return None if design.repeats or design.level >= Level.L3 else TOO_LITTLE
-
-
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    return plan_requests(params, design) if design.repeats else None
 
 
 def _coupled(evidence: Evidence) -> bool:
@@ -193,6 +188,6 @@ CHECK = Check(
     foresee=_foresee,
     null="tokens, or under rejection their law, do not depend on the draft length",
     effect="share of requests that differ; under rejection total variation per token",
-    plan=_plan,
+    plan=lambda params, design: plan_requests(params, design) if design.repeats else None,
     companions=(ArmKind.OTHER_GAMMA,),
 )

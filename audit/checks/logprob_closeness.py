@@ -1,22 +1,17 @@
 """Log-probability closeness: the candidate reports the target's log-probabilities for its tokens.
 
-Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal
-tokens differ from the reference's by no more than `margin` on average, or by
-`times_floor` of what two plain runs differ by (the A/A floor), and have no
-systematic shift above `bias_margin` or the floor. References: the baseline, where
-the tokens have to be equal (temperature 0, shared randomness), and the anchor arm,
-which reads the candidate's own tokens; of prompts, where they were requested, the
-anchor arm or else the baseline. Statistic: mean absolute and mean signed
-difference in nats; effect and bound: the mean absolute one with its 99 % upper
-bound, of the worse reference. Intervals are cluster-robust, with the prompt as
-unit. A single difference above `max_single` and ten times the floor's largest is a
-fault by itself. Plain decoding is measured against the reference too: by the noise
-arm, or by the anchor arm at tokens that the baseline has as well. A single
-difference above ten times that and `least_single` is a fault; plain decoding that is
-anywhere further away than `most_noise`, or in 16 bits further than `half_noise` on
-average, is no rounding and certifies nothing; rounding counts as the A/A floor does.
-Assumes independent prompts. Cannot see: log-probabilities of tokens that were not
-emitted, and faults that the reference shares.
+Claim: closeness. Null: at equal prefixes the reported log-probabilities of equal tokens differ from the reference's by
+no more than `margin` on average, or by `times_floor` of what two plain runs differ by (the A/A floor), and have no
+systematic shift above `bias_margin` or the floor. References: the baseline, where the tokens have to be equal
+(temperature 0, shared randomness), and the anchor arm, which reads the candidate's own tokens; of prompts, where they
+were requested, the anchor arm or else the baseline. Statistic: mean absolute and mean signed difference in nats; effect
+and bound: the mean absolute one with its 99 % upper bound, of the worse reference. Intervals are cluster-robust, with
+the prompt as unit. A single difference above `max_single` and ten times the floor's largest is a fault by itself. Plain
+decoding is measured against the reference too: by the noise arm, or by the anchor arm at tokens that the baseline has
+as well. A single difference above ten times that and `least_single` is a fault; plain decoding that is anywhere further
+away than `most_noise`, or in 16 bits further than `half_noise` on average, is no rounding and certifies nothing;
+rounding counts as the A/A floor does. Assumes independent prompts. Cannot see: log-probabilities of tokens that were
+not emitted, and faults that the reference shares.
 """
 
 from collections.abc import Sequence
@@ -26,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.evidence.anchor.reference_laws import other_request
 from audit.evidence.coverage.examined import anchored_or_until_parted
@@ -102,10 +97,6 @@ def _applies(evidence: Evidence) -> str | None:
     if evidence.baseline is None:
         return NoEvidence("there is neither a baseline nor an anchor arm to compare with")
     return NOT_EQUAL
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.repeats or design.shown.gives(Part.REFERENCE) else NOT_EQUAL
 
 
 def _equal_tokens(evidence: Evidence) -> bool:
@@ -298,7 +289,7 @@ CHECK = Check(
     },
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.repeats or design.shown.gives(Part.REFERENCE) else NOT_EQUAL,
     null="reported log-probabilities are the reference's at equal prefixes, up to the margin or the engine's own noise",
     effect="mean absolute difference in nats",
     plan=at_least("min_tokens", "compared tokens"),

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, needs_nothing
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.pairing import agreeing
@@ -37,10 +37,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not arm.ours or STREAM not in arm.effective.facts:
         return NO_STREAM
     return None if len(arm.requests) or len(arm.refused) else NoEvidence("the arm has no requests")
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return NO_STREAM if design.stream is None else None
 
 
 def _leaks(request: RequestRecord, stream: RecordedStream) -> Iterator[str]:
@@ -147,7 +143,7 @@ CHECK = Check(
     defaults={},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: NO_STREAM if design.stream is None else None,
     null="what left the engine is the committed text, after its tokens were committed",
     effect="share of requests whose stream leaks",
     plan=needs_nothing,

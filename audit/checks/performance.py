@@ -1,17 +1,13 @@
 """Performance: the speed-up by speculation on this workload, with intervals.
 
-Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens per
-second of the baseline, paired by prompt, a P99 of latency of at most
-`max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens
-in forward pass of the target, which does not depend on a clock. Statistic and
-effect: the speed-up, total tokens over total seconds of requests; bound: its lower
-99 % bound (jackknife over prompts, on the logarithm). Also reported: P50 and P99 of
-both arms and tokens per forward, with intervals. A margin of 0 sets no requirement;
-without any requirement the check reports the numbers and the verdict not_run,
-because there is nothing to certify. Assumes that both arms ran on an equally busy
-machine at the same batch size: one run of each can show a gain that comes from the
-machine. Cannot see: other hardware, batch sizes and prompts, or where the time was
-spent.
+Claim: cost. Null: the candidate gives at least `min_speedup` times the tokens per second of the baseline, paired by
+prompt, a P99 of latency of at most `max_p99_ratio` times the baseline's, and at least `min_tokens_per_forward` tokens
+in forward pass of the target, which does not depend on a clock. Statistic and effect: the speed-up, total tokens over
+total seconds of requests; bound: its lower 99 % bound (jackknife over prompts, on the logarithm). Also reported: P50
+and P99 of both arms and tokens per forward, with intervals. A margin of 0 sets no requirement; without any requirement
+the check reports the numbers and the verdict not_run, because there is nothing to certify. Assumes that both arms ran
+on an equally busy machine at the same batch size: one run of each can show a gain that comes from the machine. Cannot
+see: other hardware, batch sizes and prompts, or where the time was spent.
 """
 
 import math
@@ -25,7 +21,7 @@ from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.acceptance import emitted_tokens, target_steps, tokens_per_forward
 from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict, worst
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
 from engine.core.types import Floats
@@ -101,7 +97,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     gain = speed_up(_timings(ours), _timings(theirs), 0.98)
     tail = _p99_ratio(ours, theirs)
     asked = _asked(gain, tail, tokens_per_forward(evidence.candidate.requests, 0.98), params)
-    verdict = _worst([item for _, item in asked])
+    verdict = worst([item for _, item in asked])
     findings = tuple(Finding("all requests", 0, text) for text, item in asked if item is Verdict.FAULT)
     lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
     finite = math.isfinite(gain.se)
@@ -142,11 +138,6 @@ def _asked(
         verdict = Verdict.CERTIFIED if lengths.low >= shortest else Verdict.INCONCLUSIVE
         asked.append((text, Verdict.FAULT if lengths.high < shortest else verdict))
     return asked
-
-
-def _worst(verdicts: list[Verdict]) -> Verdict:
-    order = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
-    return next((item for item in order if item in verdicts), Verdict.NOT_RUN)
 
 
 def _p99_ratio(ours: ArmTimings, theirs: ArmTimings) -> RatioBounds:

@@ -12,7 +12,7 @@ accounts. Cannot see: an error that all accounts share.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, gives, needs_nothing
 from audit.evidence.identity import STREAMED
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
@@ -38,11 +38,6 @@ def _applies(evidence: Evidence) -> str | None:
     if _problems(evidence) or any(_account(request) for request in evidence.candidate.requests):
         return None
     return ONE_ACCOUNT
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.gives(Part.ACCOUNTS) else ONE_ACCOUNT
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -135,7 +130,7 @@ CHECK = Check(
     defaults={},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=gives(Part.ACCOUNTS, ONE_ACCOUNT),
     null="independent accounts of every request agree",
     effect="mismatches",
     plan=needs_nothing,

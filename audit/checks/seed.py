@@ -1,25 +1,21 @@
 """Seed: the same seed gives the same tokens, again, alone, and in another order.
 
-Claim: seed. Null: a request's tokens are a function of its prompt, its
-parameters, its seed and its stream, up to the engine's numerical noise.
-Statistic: requests whose tokens differ for real between the candidate and its
-companion arms `repeat` (unchanged), `alone` (one request at a time) and
-`reversed` (the requests in reverse order); any is a fault, and the finding says
-which arm failed. A difference is numerical where the choice was within measured
-noise, untriaged where the noise is not recorded; more untriaged differences than
-noise can explain are also a fault. Effect: the share of requests that differ in
-the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests
-that differ independently. Proposers that learn from finished requests may draft
-other tokens in another order; where rejection then emits others, the request is
-left out. Cannot see: an engine that uses a fixed seed other than the requested
-one (see replay), or a difference that appears only at a larger batch.
+Claim: seed. Null: a request's tokens are a function of its prompt, its parameters, its seed and its stream, up to the
+engine's numerical noise. Statistic: requests whose tokens differ for real between the candidate and its companion arms
+`repeat` (unchanged), `alone` (one request at a time) and `reversed` (the requests in reverse order); any is a fault,
+and the finding says which arm failed. A difference is numerical where the choice was within measured noise, untriaged
+where the noise is not recorded; more untriaged differences than noise can explain are also a fault. Effect: the share
+of requests that differ in the worst arm; bound: its 99 % Clopper-Pearson upper bound. Assumes requests that differ
+independently. Proposers that learn from finished requests may draft other tokens in another order; where rejection then
+emits others, the request is left out. Cannot see: an engine that uses a fixed seed other than the requested one (see
+replay), or a difference that appears only at a larger batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
@@ -58,11 +54,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not any(kind in evidence.companions for kind in ARMS):
         return NoEvidence("there is no arm repeat, alone or reversed to compare with")
     return None
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.seeded else UNSEEDED
 
 
 def _judged(rerun: Rerun, *, shared: bool) -> CompanionComparison:
@@ -163,7 +154,7 @@ CHECK = Check(
     defaults={"margin": 0.3, "alpha": 0.001, "max_untriaged": 0.5, "arms": [str(kind) for kind in ARMS]},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.shown.seeded else UNSEEDED,
     null="a request's tokens are a function of its prompt, parameters, seed and stream, up to noise",
     effect="share of requests that differ",
     plan=plan_requests,

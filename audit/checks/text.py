@@ -13,7 +13,7 @@ of the text, and which of two occurrences of a stop string should have ended the
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, gives, needs_nothing
 from audit.checks.base.wrong_units import counted
 from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
@@ -61,10 +61,6 @@ def _applies(evidence: Evidence) -> str | None:
         return IN_PARTS
     reason = next((str(fact["undecoded"]) for fact in facts if "undecoded" in fact), None)
     return NoEvidence(ONE_ACCOUNT if reason is None else f"the text has one account only: {reason}")
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.shown.gives(Part.DECODED) else NoEvidence(ONE_ACCOUNT)
 
 
 def account_of(request: RequestRecord) -> SecondAccount | None:
@@ -166,7 +162,7 @@ CHECK = Check(
     defaults={},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=gives(Part.DECODED, NoEvidence(ONE_ACCOUNT)),
     null="the text of every request is what its tokens decode to",
     effect="share of requests whose text differs",
     plan=needs_nothing,

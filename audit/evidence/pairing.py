@@ -59,8 +59,7 @@ class Divergence:
 class MarginNoise:
     """Differences of margins between two runs of the same arm at equal prefixes.
 
-    `bound` is the largest of `positions` differences; it covers `quantile` of
-    such differences with 99 % confidence.
+    `bound` is the largest of `positions` differences; it covers `quantile` of such differences with 99 % confidence.
     """
 
     positions: int

@@ -1,6 +1,6 @@
 """A check's result: a verdict with its numbers and the places where the claim fails."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -24,6 +24,12 @@ class Verdict(StrEnum):
     """The check lacks its evidence or does not apply; the summary gives the reason."""
 
 
+def worst(verdicts: Collection[Verdict]) -> Verdict:
+    """The verdict on a whole by those on its parts: a fault before all, `not_run` only where nothing else is."""
+    order = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.CERTIFIED)
+    return next((verdict for verdict in order if verdict in verdicts), Verdict.NOT_RUN)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One concrete place where the claim fails. `step` counts from 0 within the request."""
@@ -37,8 +43,8 @@ class Finding:
 class CheckResult:
     """A check's result on one arm.
 
-    `statistic`, `effect` and `bound` are in the units given on the check's
-    page; None if undefined. `n` counts its sampling units.
+    `statistic`, `effect` and `bound` are in the units given on the check's page; None if undefined. `n` counts its
+    sampling units.
     """
 
     verdict: Verdict

@@ -151,9 +151,7 @@ def _elsewhere(shards: Sequence[StoredShard], *, accepted: bool) -> Iterator[str
 
 
 def _counts(shards: Sequence[StoredShard]) -> Mapping[str, list[int]]:
-    """The number of requests of each shard by arm, after a count: every request of the run is there, and once; raises
-    UserError: two shards have the same request, or a request is missing.
-    """
+    """The number of requests of each shard, by arm; raises UserError: a request of the run is missing or in two."""
     result = [shard.store.finished(shard.run.ulid) for shard in shards]
     owners: dict[RequestKey, StoredShard] = {}
     for item, keys in zip(shards, result, strict=True):

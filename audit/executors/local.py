@@ -95,11 +95,8 @@ class LocalExecutor:
     @contextmanager
     def pool(self, job: Job, workers: int) -> Iterator[LocalPool]:
         """Workers for a job; they end with the context, and with this process."""
-        pool = LocalPool(job, workers)
-        try:
+        with contextlib.closing(LocalPool(job, workers)) as pool:
             yield pool
-        finally:
-            pool.close()
 
 
 def _ended(worker: LocalWorker) -> str:

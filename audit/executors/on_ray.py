@@ -5,7 +5,7 @@ uses it; otherwise Ray looks for one, by its own rules (`RAY_ADDRESS`), or start
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,11 +116,8 @@ class RayExecutor:
                     f"the Ray cluster has {count} processors, and {workers} workers need one each; "
                     "add nodes, or use fewer --workers"
                 )
-            pool = RayPool(self._ray, job, workers)
-            try:
+            with closing(RayPool(self._ray, job, workers)) as pool:
                 yield pool
-            finally:
-                pool.close()
         finally:
             if ours:
                 self._ray.shutdown()

@@ -8,14 +8,22 @@ import io
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import closing, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from audit.errors import needs
 from audit.executors.job import Job, PartDone, PartFailed, PartLost, PartOutcome, WorkPart
-from audit.executors.slurm_jobs import ENDED, NoAnswer, SlurmOptions, SlurmQueue, job_folder, require_commands
+from audit.executors.slurm_jobs import (
+    ENDED,
+    NoAnswer,
+    SlurmOptions,
+    SlurmQueue,
+    job_folder,
+    last_line,
+    require_commands,
+)
 from audit.executors.worker import PartRunner
 from engine.core.errors import EngineError
 
@@ -88,7 +96,7 @@ class SlurmPool:
             with redirect_stderr(shown):
                 handle = self._submitter.submit(run_part, self._job, part)
         except (RuntimeError, OSError) as error:
-            reason = _last_line(str(error)) or type(error).__name__
+            reason = last_line(str(error))[:SHOWN] or type(error).__name__
             raise EngineError(f"sbatch refused the job: {reason}; correct --slurm, then: audit resume") from error
         if not self._jobs:
             self._answered_s = time.monotonic()
@@ -185,11 +193,9 @@ class SlurmExecutor:
             UserError: the folder of jobs cannot be made, or others could exchange it.
         """
         with job_folder(self._options.folder) as folder:
-            pool = SlurmPool(self.submitter(folder, job.threads), self.queue(), job, workers, self.pauses)
-            try:
+            submitter = self.submitter(folder, job.threads)
+            with closing(SlurmPool(submitter, self.queue(), job, workers, self.pauses)) as pool:
                 yield pool
-            finally:
-                pool.close()
 
     def queue(self) -> SlurmQueue:
         """The queue of these jobs."""
@@ -237,14 +243,10 @@ def answer(ended: SubmittedJob) -> PartOutcome:
 def _reason(error: Exception) -> str:
     """The last line of the trace that submitit's error quotes, or the kind of another error."""
     quoted = str(error).split(TRACE)
-    return _last_line(quoted[1]) if len(quoted) > 1 else f"an unreadable result ({type(error).__name__})"
+    return last_line(quoted[1])[:SHOWN] if len(quoted) > 1 else f"an unreadable result ({type(error).__name__})"
 
 
 def _log(handle: Any) -> str:
     """Where the job's errors are, if it wrote any."""
     path = handle.paths.stderr
     return f" (see {path})" if path.exists() and path.stat().st_size else ""
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:SHOWN]

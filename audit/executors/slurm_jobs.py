@@ -30,6 +30,7 @@ ENDED: Final = frozenset(
     }
 )
 """States that a job does not leave; SLURM has more of the others in every version."""
+UNSAID: Final = "no reason given"
 PATIENCE_S: Final = 120.0
 """Seconds for an answer of SLURM's controller."""
 FOLDER: Final = "folder"
@@ -82,7 +83,7 @@ class SlurmQueue:
         if "Invalid job id" in done.stderr:
             # an answer about one job; about several, squeue leaves unknown ones out
             return {}
-        raise NoAnswer(_last_line(done.stderr))
+        raise NoAnswer(last_line(done.stderr) or UNSAID)
 
     def cancel(self, jobs: Collection[str]) -> None:
         """End jobs; those that have ended are left out.
@@ -92,7 +93,7 @@ class SlurmQueue:
         """
         try:
             done = _done(["scancel", *jobs])
-            reason = "" if done.returncode == 0 else _last_line(done.stderr)
+            reason = "" if done.returncode == 0 else last_line(done.stderr) or UNSAID
         except NoAnswer as silent:
             reason = str(silent)
         if reason:
@@ -106,8 +107,9 @@ def _done(command: list[str]) -> subprocess.CompletedProcess[str]:
         raise NoAnswer(f"{command[0]} took more than {PATIENCE_S:.0f} s") from None
 
 
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+def last_line(text: str) -> str:
+    """The last line that is not blank; empty without one."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from audit.attest.waivers import Unmet
@@ -89,25 +90,12 @@ def outcome_of(reasons: tuple[Reason, ...]) -> GateOutcome:
     return GateOutcome(worst, reasons)
 
 
-def undecided(
-    requirement: str, text: str, arm: str | None = None, check: str | None = None, about: str | None = None
-) -> Reason:
-    """A requirement that the evidence does not show."""
-    return Reason(Decision.CANNOT_DECIDE, requirement, text, arm, check, about)
-
-
-def blocked(
-    requirement: str, text: str, arm: str | None = None, check: str | None = None, about: str | None = None
-) -> Reason:
-    """A requirement that the evidence contradicts."""
-    return Reason(Decision.BLOCK, requirement, text, arm, check, about)
-
-
-def remark(requirement: str, text: str) -> Reason:
-    """A fact that a reader of the decision must know and that changes no answer."""
-    return Reason(Decision.ALLOW, requirement, text)
-
-
+undecided: Final = partial(Reason, Decision.CANNOT_DECIDE)
+"""Makes the reason for a requirement that the evidence does not show."""
+blocked: Final = partial(Reason, Decision.BLOCK)
+"""Makes the reason for a requirement that the evidence contradicts."""
+remark: Final = partial(Reason, Decision.ALLOW)
+"""Makes the reason for a fact that a reader of the decision must know and that changes no answer."""
 STEPS: Final[Mapping[str, str]] = {
     "record": "audit db check {run} names every place; run the suite again, or restore the store from a copy",
     "run": "audit list shows the runs; audit resume {run} goes on with an interrupted one",

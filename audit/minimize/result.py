@@ -3,10 +3,7 @@
 The folder appears atomically. The page has the verdict, the reductions, how to run it, and versions.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +23,7 @@ from audit.suite.loader import load_suite
 from audit.suite.spec import Case, Suite
 from audit.text.documents import mistake
 from audit.text.markdown import as_cell, as_code, as_it_is
+from audit.text.staged_files import new_folder
 from engine.core.errors import EngineError
 from engine.core.types import SamplingParams
 
@@ -226,30 +224,13 @@ def write(start: MinimizeStart, result: SearchResult, folder: Path, note: Callab
         CannotDecide: the written suite cannot run.
     """
     head = f"{start.fault.check} finds a fault here, described in {PAGE}. Run it with: audit run {SUITE_FILE}"
-    with _appearing(folder) as home:
+    with new_folder(folder) as home:
         for name, content in files_of(result.suite, head).items():
             (home / name).write_bytes(content)
         checked = _checked(home / SUITE_FILE, start, note)
         page = PageContent(start, result, checked.prepared, checked.results)
         (home / PAGE).write_text(page_of(page), encoding="utf-8")
     return checked
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside the destination; it is renamed at the end."""
-    try:
-        home = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name[:60]}."))
-    except OSError as error:
-        raise mistake(str(folder), None, f"cannot be written ({error.strerror}); choose another place") from error
-    try:
-        yield home
-        home.chmod(0o755)
-        home.replace(folder)
-    except OSError as error:
-        raise mistake(str(folder), None, f"cannot be written ({error.strerror}); choose another place") from error
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _checked(path: Path, start: MinimizeStart, note: Callable[[str], None]) -> SuiteRuns:

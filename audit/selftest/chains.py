@@ -179,20 +179,14 @@ def transitions(seen: Walk, p: Floats) -> float:
         return 0.0
     statistic, freedom = 0.0, 0
     for row, made in zip(p[FIRST:], counts[FIRST:], strict=True):
-        cells = _joined(made, row * made.sum())
-        statistic += float(np.sum((cells.made - cells.due) ** 2 / cells.due))
-        freedom += max(len(cells.due) - 1, 0)
+        cells, due = _joined(made, row * made.sum())
+        statistic += float(np.sum((cells - due) ** 2 / due))
+        freedom += max(len(due) - 1, 0)
     return float(chi2_sf(statistic, freedom))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    made: Any
-    due: Any
-
-
-def _joined(made: Floats, due: Floats) -> _Cells:
+def _joined(made: Floats, due: Floats) -> Floats:
+    """[2, cells] what was made and what was due, cells that expect too few together."""
     wide = due >= LEAST
     both = np.array([[*values[wide], values[~wide].sum()] for values in (made, due)])
-    both = both[:, both[1] > 0]
-    return _Cells(both[0], both[1])
+    return np.asarray(both[:, both[1] > 0])

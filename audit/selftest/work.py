@@ -4,12 +4,11 @@ Every piece depends only on its seeds, and results are sorted, so the number of 
 """
 
 import multiprocessing
-import multiprocessing.pool
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from audit.errors import UserError
 from audit.selftest import battery
@@ -20,9 +19,6 @@ from audit.selftest.mutation import KINDS, MutatedArm, mutate
 from audit.selftest.scenarios import clean_arms
 from audit.text.schema_errors import suggestion
 from engine import faults
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +42,6 @@ class SelfTestResult:
     alarms: Alarms
     sought: tuple[CheckDetection, ...] = ()
     """Checks that were never needed, run by themselves; only filled if every fault ran."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mutated:
-    kind: str
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ def run_by_default(plan: SelfTestPlan, announce: Callable[[str], None]) -> tuple
 
 def run_mutations(plan: MutationPlan, jobs: int, announce: Callable[[str], None]) -> tuple[MutatedArm, ...]:
     """Change the records of clean arms; `announce` receives a line per arm."""
-    pieces = [_Mutated(kind, seed) for kind in KINDS for seed in range(plan.seeds)]
+    pieces = [(kind, seed) for kind in KINDS for seed in range(plan.seeds)]
     arms: dict[tuple[str, int], MutatedArm] = {}
     with _workers(jobs) as spread:
         for arm in spread(partial(_mutate, share=plan.share), pieces):
@@ -103,7 +93,7 @@ def run_mutations(plan: MutationPlan, jobs: int, announce: Callable[[str], None]
             survived = sum(not change.noticed for change in arm.mutations)
             changes = f"{len(arm.mutations)} changes, {survived} survive"
             announce(f"[{len(arms)}/{len(pieces)}] {arm.kind}, seed {arm.seed}: {changes}")
-    return tuple(arms[piece.kind, piece.seed] for piece in pieces)
+    return tuple(arms[piece] for piece in pieces)
 
 
 def _line(detection: Detection, done: int, of: int) -> str:
@@ -111,28 +101,19 @@ def _line(detection: Detection, done: int, of: int) -> str:
     return f"[{done}/{of}] {detection.fault}: {', '.join(views)}"
 
 
-def _mutate(piece: _Mutated, share: float) -> MutatedArm:
-    return mutate(piece.kind, piece.seed, share)
-
-
-class _Spread:
-    """Maps a function over values in one or several processes; yields results as they finish."""
-
-    def __init__(self, pool: multiprocessing.pool.Pool | None) -> None:
-        self._pool = pool
-
-    def __call__(self, work: Callable[[T], R], values: Sequence[T]) -> Iterator[R]:
-        return map(work, values) if self._pool is None else self._pool.imap_unordered(work, values)
+def _mutate(piece: tuple[str, int], share: float) -> MutatedArm:
+    return mutate(*piece, share)
 
 
 @contextmanager
-def _workers(jobs: int) -> Iterator[_Spread]:
+def _workers(jobs: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Gives a `map` in one or several processes, whose results come as they finish."""
     if jobs == 1:
         _one_thread()
-        yield _Spread(None)
+        yield map
         return
     with multiprocessing.get_context("spawn").Pool(jobs, initializer=_one_thread) as pool:
-        yield _Spread(pool)
+        yield pool.imap_unordered
 
 
 def _one_thread() -> None:

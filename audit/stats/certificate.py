@@ -71,9 +71,8 @@ class Direction:
 class Observation:
     """Claims from tokens alone, jointly at `confidence`.
 
-    They contain no upper bound of the distance: an engine with one fixed
-    random number per prefix passes every test of its tokens, at distance
-    1 - p(token).
+    They contain no upper bound of the distance: an engine with one fixed random number per prefix passes every test of
+    its tokens, at distance 1 - p(token).
     """
 
     level: int

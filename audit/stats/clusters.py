@@ -24,10 +24,9 @@ from engine.core.types import Floats
 class ClusterInterval:
     """An estimate over n items in `clusters` clusters.
 
-    `se` is on the scale of the estimate, for a speed-up on the scale of its
-    logarithm, and NaN for a quantile. `design_effect` is the variance over that
-    of n independent items, so that n / design_effect is the effective sample size;
-    NaN if undefined. With fewer than two clusters the bounds are infinite.
+    `se` is on the scale of the estimate, for a speed-up on the scale of its logarithm, and NaN for a quantile.
+    `design_effect` is the variance over that of n independent items, so that n / design_effect is the effective sample
+    size; NaN if undefined. With fewer than two clusters the bounds are infinite.
     """
 
     estimate: float
@@ -107,9 +106,8 @@ class Timings:
 def speed_up(own: Timings, baseline: Timings, confidence: float = 0.99) -> ClusterInterval:
     """Tokens per second of `own` over those of `baseline`, paired by prompt.
 
-    The jackknife leaves a prompt out of both arms at once, so that its common effect
-    cancels. The interval is that of the logarithm, mapped back: never negative.
-    `se` is that of the logarithm.
+    The jackknife leaves a prompt out of both arms at once, so that its common effect cancels. The interval is that of
+    the logarithm, mapped back: never negative. `se` is that of the logarithm.
 
     Raises:
         ValueError: the arms did not answer the same prompts.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from audit.stats.binomial import Interval, clopper_pearson
 from audit.stats.clusters import cluster_sums
-from audit.stats.laws import binomial_cdf, binomial_sf, normal_ppf
+from audit.stats.laws import binomial_cdf, normal_ppf
 from engine.core.types import Floats
 
 FLIPS = 9999
@@ -41,14 +41,13 @@ class PairCounts:
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """`p` two-sided, `p_worse` that the second arm loses more than it wins.
+    """A two-sided test.
 
     `direction` bounds the share of losses among discordant pairs with 99 % confidence; 0.5 is none.
     """
 
     pairs: PairCounts
     p: float
-    p_worse: float
     direction: Interval
 
 
@@ -66,8 +65,7 @@ def mcnemar(pairs: PairCounts) -> McNemar:
     """Exact: given that a pair is discordant, either arm wins it with probability 1/2 under the null."""
     discordant = pairs.worse + pairs.better
     smaller = float(binomial_cdf(min(pairs.worse, pairs.better), discordant, 0.5))
-    p_worse = float(binomial_sf(pairs.worse - 1, discordant, 0.5))
-    return McNemar(pairs, min(1.0, 2.0 * smaller), p_worse, clopper_pearson(pairs.worse, discordant))
+    return McNemar(pairs, min(1.0, 2.0 * smaller), clopper_pearson(pairs.worse, discordant))
 
 
 def tango_upper(pairs: PairCounts, confidence: float = 0.99) -> float:

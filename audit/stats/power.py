@@ -1,10 +1,9 @@
 """Sample size that a test needs to detect an effect, and the effect it can detect.
 
-`*_need` functions turn an effect into a number of units, `*_effect` functions a
-number of units into the smallest effect detected with the requested power. Replay
-needs no approximation. Scores and proportions use the normal law, and bounds of a
-mean the widths of Maurer and Pontil 2009. All functions trust the given effect and
-variances. Cost: constant, or a bisection.
+`*_need` functions turn an effect into a number of units, `*_effect` functions a number of units into the smallest
+effect detected with the requested power. Replay needs no approximation. Scores and proportions use the normal law, and
+bounds of a mean the widths of Maurer and Pontil 2009. All functions trust the given effect and variances. Cost:
+constant, or a bisection.
 """
 
 import math

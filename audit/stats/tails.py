@@ -1,10 +1,8 @@
 """Tail probabilities of sums whose first three moments are known, and the bound that they give for predicted events.
 
-`two_sided` uses the Pearson type III law, a shifted gamma with the sum's mean,
-variance and skewness (Pearson 1895), and never goes below the normal tail.
-Above skewness 1 that approximation is unreliable, and `freedman`, a bound that
-holds for every martingale with bounded steps (Freedman 1975, theorem 1.6), is
-used by the callers. Cost: constant.
+`two_sided` uses the Pearson type III law, a shifted gamma with the sum's mean, variance and skewness (Pearson 1895),
+and never goes below the normal tail. Above skewness 1 that approximation is unreliable, and `freedman`, a bound that
+holds for every martingale with bounded steps (Freedman 1975, theorem 1.6), is used by the callers. Cost: constant.
 
 `event_deviation`: each event has a probability that is known before its trial, so the sum of (happened - probability)
 is such a martingale, with a known variance. The frequency of an event under another law r differs by at most the total

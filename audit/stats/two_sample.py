@@ -50,24 +50,6 @@ class TwoSampleTest:
     prompts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Divergences:
-    """Divergence of paired responses: at `position` [K], `parted` [K] of the `alike` [K] pairs still equal diverge.
-
-    If one response ends first, the pair diverges at the other's next token. `equal` pairs never diverge.
-    """
-
-    position: Ints
-    parted: Ints
-    alike: Ints
-    equal: int
-
-
-def codes(text: str) -> list[int]:
-    """The characters of a text as numbers, for engines without tokens."""
-    return [ord(item) for item in text]
-
-
 def padded(sequences: Sequence[Sequence[int]]) -> Ints:
     """[N, L] with `PAD` behind the end of each of N sequences; ids are 0 or more."""
     longest = max((len(other) for other in sequences), default=0)
@@ -119,22 +101,6 @@ def first_token_test(
     """Mean over prompts of the L1 distance of the first token's laws; an empty response is a token of its own."""
     share = 1.0 / max(1, len(np.unique(sample.prompt)))
     return _permuted(sample, _parts(sample, lambda tokens: _first_part(tokens, share)), generator, permutations)
-
-
-def divergences(first: Ints, second: Ints) -> Divergences:
-    """First differences between paired rows of `first` and `second`, [N, L] each."""
-    if first.shape != second.shape:
-        raise ValueError(f"responses of shape {first.shape} against {second.shape}: pad both alike")
-    differs = first != second
-    parts = differs.any(axis=1)
-    place = differs[parts].argmax(axis=1)
-    position = np.arange(first.shape[1])
-    parted = np.bincount(place, minlength=first.shape[1]) if first.shape[1] else np.empty(0, dtype=np.int64)
-    ended = np.sum((first != PAD) | (second != PAD), axis=1)[~parts]
-    # a pair that ended alike can no longer diverge
-    gone = np.sum(ended[:, None] <= position, axis=0)
-    alike = len(first) - gone - np.concatenate([[0], np.cumsum(parted)[:-1]])[: len(position)]
-    return Divergences(position, parted, alike.astype(np.int64), int(np.sum(~parts)))
 
 
 def hamming_kernel(tokens: Ints) -> Floats:
@@ -246,17 +212,16 @@ def _permuted(
     return TwoSampleTest(observed, p, permutations, len(sample.prompt), len(groups))
 
 
-def matched_p(agreement: Sequence[Floats], generator: np.random.Generator, permutations: int = PERMUTATIONS) -> float:
+def matched_p(agreement: Sequence[Floats], generator: np.random.Generator) -> float:
     """P-value that answers agree with their own partners no further than with the others of their prompt.
 
     Args:
         agreement: for each prompt [n, n], of answer i with the other arm's answer j; partners are on the diagonal.
         generator: draws the permutations of partners, within a prompt.
-        permutations: how many.
     """
     observed = sum(float(np.trace(block)) for block in agreement)
-    drawn = np.zeros(permutations)
+    drawn = np.zeros(PERMUTATIONS)
     for block in agreement:
-        orders = generator.permuted(np.tile(np.arange(len(block)), (permutations, 1)), axis=1)
+        orders = generator.permuted(np.tile(np.arange(len(block)), (PERMUTATIONS, 1)), axis=1)
         drawn += block[np.arange(len(block)), orders].sum(axis=1)
-    return float((1 + np.count_nonzero(drawn >= observed)) / (1 + permutations))
+    return float((1 + np.count_nonzero(drawn >= observed)) / (1 + PERMUTATIONS))

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from audit.store.base.merkle import leaf_hash
 from audit.store.base.values import IntegrityViolation, RunStatus
 from audit.store.ledger import entries, log_scan
-from audit.store.ledger.coverage import COVERED, RUN_STATE, Covered
+from audit.store.ledger.coverage import COVERED, RUN_STATE
 from audit.store.ledger.entries import STATE
 from audit.store.ledger.log_scan import Scan
 from audit.store.sums import sums
@@ -75,17 +75,17 @@ def log_damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
         Damaged(problem.seq, IntegrityViolation(f"log entry {problem.seq}", problem.message))
         for problem in scanned.problems
     ]
-    for kind, covered in COVERED.items():
-        result.extend(_differences(session, kind, covered, scanned))
+    for kind in COVERED:
+        result.extend(_differences(session, kind, scanned))
     result.extend(_changed_states(session, scanned))
     # rows without an entry come last
     yield from (item.violation for item in sorted(result, key=lambda item: item.seq))
 
 
-def _differences(session: Session, kind: str, covered: Covered, scanned: Scan) -> Iterator[Damaged]:
+def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged]:
     logged = dict(scanned.logged.get(kind, {}))
     erased, leaves = _erased(session, kind), scanned.leaves
-    for rows in entries.batches(session, covered, kind):
+    for rows in entries.batches(session, kind):
         for ref, data in zip(rows.refs, rows.data, strict=True):
             seq = logged.pop(ref, None)
             if seq is None:
@@ -108,7 +108,7 @@ def _erased(session: Session, kind: str) -> frozenset[str]:
 
 def _changed_states(session: Session, scanned: Scan) -> Iterator[Damaged]:
     logged = scanned.logged.get(STATE, {})
-    for row in entries.rows(session, RUN_STATE, STATE):
+    for row in entries.rows(session, STATE):
         seq = logged.get(row.ref)
         if seq is not None and scanned.leaves[seq] != leaf_hash(row.data):
             changes = _changes(scanned.texts.get(seq), row.data)

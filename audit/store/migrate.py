@@ -73,13 +73,11 @@ def renew_views(connection: Connection) -> None:
 
 def expected_views(dialect: str) -> Mapping[str, str]:
     """The query of each view by name, of `sqlite` or `postgresql`, in the order of creation."""
-    # imported here because only this check needs them
+    # imported here because only this check needs it
     from alembic import command
-    from alembic.config import Config
 
-    written = io.StringIO()
-    made = Config(output_buffer=written)
-    made.set_main_option("script_location", "migrations:")
+    made = config()
+    made.output_buffer = written = io.StringIO()
     made.attributes["dialect"] = dialect
     command.upgrade(made, REVISION, sql=True)
     views: dict[str, str] = {}
@@ -123,13 +121,6 @@ def config(connection: Connection | None = None) -> Config:
     made.set_main_option("script_location", "migrations:")
     made.attributes["connection"] = connection
     return made
-
-
-def heads() -> tuple[str, ...]:
-    """The newest revisions among the scripts; more than one means two branches."""
-    from alembic.script import ScriptDirectory
-
-    return tuple(ScriptDirectory.from_config(config()).get_heads())
 
 
 def upgrade(url: str) -> None:

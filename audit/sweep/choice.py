@@ -66,9 +66,8 @@ class Advice(StrEnum):
 class Recommendation:
     """A recommendation.
 
-    `gamma` had the most tokens per second. `confirmed` is its speed-up over plain
-    decoding in separate rounds. `alike` lists the other lengths whose paired ratio
-    to it does not exclude 1.
+    `gamma` had the most tokens per second. `confirmed` is its speed-up over plain decoding in separate rounds. `alike`
+    lists the other lengths whose paired ratio to it does not exclude 1.
     """
 
     advice: Advice

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from audit.suite.allowances import Allowances
 
 F = TypeVar("F", bound=Callable[..., Any])
+PATH: Final = click.Path(path_type=Path)
+"""The type of an option that names a file or a folder, which need not exist."""
 MOST: Final = 200
 """Runs or arms to offer at most, the newest."""
 WAIT_S: Final = 1.0
@@ -92,11 +95,8 @@ def _rows(context: click.Context, query: str, *values: str) -> list[Sequence[Any
 def _sqlite(database: str, query: str, values: Sequence[str]) -> Iterator[Sequence[Any]]:
     from audit.store.base.connection import readonly_uri
 
-    connection = sqlite3.connect(readonly_uri(Path(database)), uri=True, timeout=WAIT_S)
-    try:
+    with closing(sqlite3.connect(readonly_uri(Path(database)), uri=True, timeout=WAIT_S)) as connection:
         yield from connection.execute(query.format("?1"), values).fetchmany(MOST)
-    finally:
-        connection.close()
 
 
 def _postgres(url: Any, query: str, values: Sequence[str]) -> Iterator[Sequence[Any]]:

@@ -64,11 +64,6 @@ def progress() -> Iterator[Progress]:
         yield table
 
 
-def announce(line: str) -> None:
-    """Print what takes a while before the first arm begins."""
-    note(line)
-
-
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C: finished requests stay stored and the run can be resumed."""
@@ -203,5 +198,4 @@ def _conclude(result: Results) -> None:
 
 
 def _follow(store: Store, result: Results) -> None:
-    for step in next_steps(result.run, result.checks, store.url):
-        echo(f"next: {cell(step)}")
+    echo(*(f"next: {cell(step)}" for step in next_steps(result.run, result.checks, store.url)))

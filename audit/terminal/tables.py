@@ -190,11 +190,6 @@ class TableLine:
     cells: tuple[tuple[int, str], ...] = ()
 
 
-def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """As `placed`, the texts only."""
-    return (line.text for line in placed(columns, rows, width))
-
-
 def placed(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[TableLine]:
     """The header's and the rows' lines, of at most `width` characters; None for one line per row."""
     widths = [max(len(text) for text in column) for column in zip(columns, *rows, strict=True)]

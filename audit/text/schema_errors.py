@@ -137,10 +137,6 @@ def _enum(error: ValidationError, name: str) -> str:
     return f"{name} is {quoted(error.instance)}, which is unknown; {suggestion(str(error.instance), words)}"
 
 
-def _const(error: ValidationError, name: str) -> str:
-    return f"{name} is {quoted(error.instance)}; write {quoted(error.validator_value)}"
-
-
 def _bound(words: str) -> Callable[[ValidationError, str], str]:
     def describe(error: ValidationError, name: str) -> str:
         return f"{name} is {quoted(error.instance)}; write a number {words} {error.validator_value}"
@@ -156,10 +152,6 @@ def _long(error: ValidationError, name: str) -> str:
     return f"{name} has more than {error.validator_value} entries or characters; shorten it"
 
 
-def _unique(error: ValidationError, name: str) -> str:
-    return f"{name} names something twice: {quoted(error.instance)}; keep one of them"
-
-
 def _pattern(error: ValidationError, name: str) -> str:
     return f"{name} has {quoted(error.instance)}; write something that matches {error.validator_value}"
 
@@ -173,7 +165,7 @@ SENTENCES: Final[Mapping[str, Callable[[ValidationError, str], str]]] = {
     "required": _required,
     "type": _type,
     "enum": _enum,
-    "const": _const,
+    "const": lambda error, name: f"{name} is {quoted(error.instance)}; write {quoted(error.validator_value)}",
     "minimum": _bound("of at least"),
     "exclusiveMinimum": _bound("above"),
     "maximum": _bound("of at most"),
@@ -183,6 +175,6 @@ SENTENCES: Final[Mapping[str, Callable[[ValidationError, str], str]]] = {
     "minProperties": _empty,
     "maxItems": _long,
     "maxLength": _long,
-    "uniqueItems": _unique,
+    "uniqueItems": lambda error, name: f"{name} names something twice: {quoted(error.instance)}; keep one of them",
     "pattern": _pattern,
 }

@@ -6,6 +6,7 @@ they are: bytes that went into them cannot be taken back, so they come last but 
 
 import contextlib
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,20 @@ def write_staged(contents: Mapping[Path, bytes]) -> None:
         pass
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside the path, which takes its place when the body has ended; raises as `staged`."""
+    try:
+        with contextlib.ExitStack() as opened:
+            home = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=f".{path.name[:60]}."))
+            opened.callback(shutil.rmtree, home, ignore_errors=True)
+            yield home
+            home.chmod(0o755)
+            home.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def require_new(path: Path) -> None:
     """Make sure that a file can be written where none is, before work begins that ends with it.
 
@@ -90,9 +105,7 @@ def _remove(pending: Mapping[Path, Path]) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """True if a destination takes bytes and keeps none: a character device or a pipe; raises UserError: a folder, a
-    disk, a socket, or another name of an open file.
-    """
+    """True for a character device or a pipe; raises UserError: a folder, disk, socket, or name of an open file."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:

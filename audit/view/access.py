@@ -2,8 +2,7 @@
 
 The address holds a random token. A browser exchanges it for a cookie that scripts cannot read and that no other site
 can make the browser send. The Host header must name this server, so a foreign name that resolves to loopback reads
-nothing.
-Cannot see: another user's server on another port of this machine, to which a browser sends the cookie too.
+nothing. Cannot see: another user's server on another port of this machine, to which a browser sends the cookie too.
 """
 
 import hmac

@@ -131,9 +131,7 @@ class _DrawingChild:
     def svg(self, chart: Chart) -> Markup:
         """The drawing of a chart; a process that has died since its last one gets a successor.
 
-        Raises:
-            ProcessEnded: none can be started.
-            NotDrawn: the chart cannot be drawn, or ended the successor.
+        Raises ProcessEnded: none can be started; NotDrawn: the chart cannot be drawn, or ended the successor.
         """
         if self._pool is not None:
             with suppress(BrokenProcessPool):

@@ -86,11 +86,6 @@ class Detectors:
         kept = {name: value if math.isfinite(value) else None for name, value in evidence.items()}
         return replace(reading, fall=kept.get("fall"), rise=kept.get("rise"), alarm=result[0].value if result else None)
 
-    def log_evidence(self, model: str, direction: ChangeDirection) -> float | None:
-        """Log evidence of a detector; None if it does not run. It alarms at `log_limit`."""
-        detectors = self._models.get(model)
-        return detectors.states[direction].log_evidence if detectors and direction in detectors.states else None
-
     def log_limit(self, model: str) -> float | None:
         """The log evidence at which a model's detectors alarm."""
         detectors = self._models.get(model)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from audit.store.reading.watches import WatchReading
 from engine.backends.openai.server_counters import ServerCounters, latency
@@ -47,7 +47,7 @@ def reading(
         )
     again = restarted(before, now)
     old = ServerCounters() if again else before
-    grown = {name: _difference(getattr(now, name), getattr(old, name)) for name in PLAIN}
+    grown: dict[str, Any] = {name: _difference(getattr(now, name), getattr(old, name)) for name in PLAIN}
     positions = _differences(now.positions, old.positions)
     latencies = _differences(now.latencies, old.latencies)
     drafts, accepted = grown["drafts"], grown["accepted"]
@@ -57,11 +57,7 @@ def reading(
         seconds=(at - since).total_seconds(),
         gap=_gap(now, grown, (at - since).total_seconds()),
         restarted=again,
-        drafts=drafts,
-        drafted=grown["drafted"],
-        accepted=accepted,
-        requests=grown["requests"],
-        errors=grown["errors"],
+        **grown,
         positions=json.dumps([positions[place] for place in sorted(positions)]) if positions else None,
         acceptance_length=1.0 + accepted / drafts if drafts and accepted is not None else now.length,
         latency_p50_s=latency(latencies, 0.5),

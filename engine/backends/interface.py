@@ -55,8 +55,7 @@ def require_length(request: Request, most: int, limit: str = "the target's conte
 class Capabilities:
     """The evidence that a backend's record supports.
 
-    `level` is the evidence level 0-4: text; log-probabilities; p; p, q and
-    decisions; and random numbers too.
+    `level` is the evidence level 0-4: text; log-probabilities; p; p, q and decisions; and random numbers too.
     """
 
     level: int

@@ -242,11 +242,7 @@ def run_script(script: Script, job: Mapping[str, Any], *arguments: str) -> Any:
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Script) -> None:
-    """Wait until a process ends.
-
-    Raises:
-        ChildStopped: it takes too long or too much memory.
-    """
+    """Wait until a process ends; raises ChildStopped: it takes too long or too much memory."""
     deadline = time.monotonic() + limits.seconds
     while process.poll() is None:
         if limits.memory is not None and _resident(process.pid) > limits.memory:

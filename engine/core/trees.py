@@ -49,10 +49,15 @@ def path_tokens(tree: Tree, node: int) -> tuple[int, ...]:
 
 def depths(tree: Tree) -> tuple[int, ...]:
     """Distance of each node from the root: 1 for its children."""
+    return tuple(levels(tree.parents))
+
+
+def levels(parents: Sequence[int]) -> list[int]:
+    """As `depths`, of the nodes with these parents."""
     result: list[int] = []
-    for parent in tree.parents:
+    for parent in parents:
         result.append(1 if parent == ROOT else result[parent] + 1)
-    return tuple(result)
+    return result
 
 
 def ancestors(tree: Tree) -> NDArray[np.bool_]:
@@ -79,12 +84,3 @@ def orders(tree: Tree) -> tuple[int, ...]:
         result.append(seen.get(depth, 0))
         seen[depth] = result[-1] + 1
     return tuple(result)
-
-
-def prune(tree: Tree, kept: Sequence[int]) -> Tree:
-    """The subtree of the `kept` nodes, in their order; each parent must be kept too."""
-    index = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
-    missing = [node for node in kept if tree.parents[node] not in index]
-    if missing:
-        raise InvalidRequest(f"node {missing[0]} is kept but its parent {tree.parents[missing[0]]} is not")
-    return Tree(tuple(tree.tokens[i] for i in kept), tuple(index[tree.parents[i]] for i in kept))

@@ -1,9 +1,8 @@
 """Frozen values that travel through the engine.
 
-The convention, stated once: **p is the target, q is the draft, both after all
-sampling transforms** (penalties, masks, temperature, top-k, top-p, min-p).
-A *position* is absolute: index into prompt + generated tokens.
-A *step* is one propose-verify-commit cycle, that is one target forward.
+The convention, stated once: **p is the target, q is the draft, both after all sampling transforms** (penalties, masks,
+temperature, top-k, top-p, min-p). A *position* is absolute: index into prompt + generated tokens. A *step* is one
+propose-verify-commit cycle, that is one target forward.
 """
 
 from __future__ import annotations
@@ -296,11 +295,10 @@ class Timing:
 class StepRecord:
     """Everything that one step decided for one request, after stops were applied.
 
-    `logits` [E, V] are the target's rows that decided the E emitted tokens, as the
-    model gave them, in its dtype; `scores` the same rows after bias, masks and
-    penalties, before temperature and truncation, None where these change nothing.
-    `spare` [R, V] are the rows of a joint decision that decided no emitted token, None without any.
-    The holder of the record owns the arrays; nothing else writes to them.
+    `logits` [E, V] are the target's rows that decided the E emitted tokens, as the model gave them, in its dtype;
+    `scores` the same rows after bias, masks and penalties, before temperature and truncation, None where these change
+    nothing. `spare` [R, V] are the rows of a joint decision that decided no emitted token, None without any. The holder
+    of the record owns the arrays; nothing else writes to them.
     """
 
     step: int

@@ -83,9 +83,7 @@ def _consistent(step: RecordedStep) -> bool:
 
 
 class _Followed(WrappedProposer):
-    """A proposer that proposes anew and hands the loop the recorded drafts. `made` is the newest own draft, `parted`
-    the fact of that name.
-    """
+    """Proposes anew and hands the loop the recorded drafts; `made` is the newest own draft, `parted` a fact's value."""
 
     def __init__(self, inner: Proposer, redraws: Redraws, steps: Sequence[RecordedStep]) -> None:
         super().__init__(inner)

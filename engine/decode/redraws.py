@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.trees import ROOT
+from engine.core.trees import path_tokens
 from engine.core.types import DraftRule, Floats, Proposal, QKind, Tree
 from engine.proposers.confidence import largest_q, unsure
 from engine.proposers.interface import Context, ProposerParts
@@ -219,11 +219,7 @@ def _apart(scores: Row, drawn: int, recorded: int) -> float:
 
 
 def _paths(tree: Tree) -> list[Path]:
-    """The tokens down to each node."""
-    paths: list[Path] = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        paths.append((token,) if parent == ROOT else (*paths[parent], token))
-    return paths
+    return [path_tokens(tree, node) for node in range(len(tree))]
 
 
 def _shortened(proposal: Proposal, tokens: Sequence[int]) -> Proposal:

@@ -33,8 +33,7 @@ StopsOf = Callable[[SamplingParams, tuple[int, ...], Decode], StopRule]
 StreamOf = Callable[[StreamRules, StopRule], TextStream]
 """The arguments of `TextStream` -> the text of one request."""
 KeepPath = Callable[[SlotCache, int, int, Sequence[int]], None]
-"""(cache, row, committed tokens before the step, accepted nodes): the signature of
-`engine.models.interface.keep_path`.
+"""(cache, row, committed tokens before the step, accepted nodes): the signature of `engine.models.interface.keep_path`.
 """
 WrapMasks = Callable[[Request, MaskOf], MaskOf]
 """A request and its grammar -> the masks in effect, on drafts and target rows alike."""

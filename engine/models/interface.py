@@ -23,9 +23,8 @@ from engine.core.types import Tree
 class SlotCache(Protocol):
     """Keys and values of `rows` sequences, addressed by explicit columns.
 
-    Column `t` of a row holds the committed token at position `t`; columns after
-    the committed length are scratch and are simply overwritten. The column
-    `trash` takes the writes of padding and is never visible.
+    Column `t` of a row holds the committed token at position `t`; columns after the committed length are scratch and
+    are simply overwritten. The column `trash` takes the writes of padding and is never visible.
     """
 
     rows: int
@@ -154,7 +153,7 @@ def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:
 
 
 def chain_placement(
-    tokens: Sequence[Sequence[int]], starts: Sequence[int], trash: int, first_row: int = 0, span: int | None = None
+    tokens: Sequence[Sequence[int]], starts: Sequence[int], trash: int, first_row: int = 0
 ) -> Placement:
     """The placement of one run of consecutive tokens per row.
 
@@ -163,7 +162,6 @@ def chain_placement(
         starts: position of each row's first token.
         trash: the cache's trash column.
         first_row: cache row of the first batch row.
-        span: number of visible columns S; by default the longest row's end.
     """
     lengths = tuple(len(row) for row in tokens)
     shape = (len(tokens), max(1, *lengths))
@@ -173,13 +171,12 @@ def chain_placement(
         count = len(row)
         ids[b, :count] = row
         positions[b, :count] = slots[b, :count] = np.arange(start, start + count)
-    end = max(1, *(start + length for start, length in zip(starts, lengths, strict=True)))
     return Placement(
         tokens=torch.from_numpy(ids),
         positions=torch.from_numpy(positions),
         slots=torch.from_numpy(slots),
         lengths=lengths,
-        span=span or end,
+        span=max(1, *(start + length for start, length in zip(starts, lengths, strict=True))),
         first_row=first_row,
     )
 

@@ -45,9 +45,22 @@ class TreeShape:
         return Tree((0,) * len(self.parents), self.parents)
 
     @property
+    def depths(self) -> tuple[int, ...]:
+        """Of each node, its distance from the root: 1 for the root's children."""
+        return trees.depths(self._blank())
+
+    @property
     def depth(self) -> int:
         """Levels of drafted nodes; 0 for the empty shape."""
-        return max(trees.depths(self._blank()), default=0)
+        return max(self.depths, default=0)
+
+    @property
+    def children(self) -> list[list[int]]:
+        """The children of the root, and of each node."""
+        children: list[list[int]] = [[] for _ in range(1 + len(self))]
+        for place, parent in enumerate(self.parents):
+            children[parent + 1].append(place)
+        return children
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -222,28 +222,12 @@ def _same(written: JSON, given: Any) -> bool:
     return type(written) is type(given) and bool(written == given)
 
 
-_FIELDS: Final[Mapping[str, str]] = {
-    "backend": "backend",
-    "proposer": "proposer",
-    "proposer_shape": "proposer_shape",
-    "proposer_state": "proposer_state",
-    "draft_version": "draft_version",
-    "gamma": "gamma",
-    "steady_drafts": "steady_drafts",
-    "protocol": "protocol",
-    "lossless": "lossless",
-    "verifier_options": "verifier_options",
-    "numerics": "numerics",
-    BESIDE: "beside",
-    MIXED: "mixed",
-    "rows": "rows",
-    "record": "record",
-    "fault": "fault",
-    "evidence": "evidence",
-    REQUESTED: "requested",
-    "effective": "in_effect",
-    ORIGIN: "origin",
-}
+_KEYS: Final = (
+    *("backend", "proposer", "proposer_shape", "proposer_state", "draft_version", "gamma", "steady_drafts", "protocol"),
+    *("lossless", "verifier_options", "numerics", BESIDE, MIXED, "rows", "record", "fault", "evidence", REQUESTED),
+    *("effective", ORIGIN),
+)
+_FIELDS: Final[Mapping[str, str]] = {key: {"effective": "in_effect", ORIGIN: "origin"}.get(key, key) for key in _KEYS}
 """Field of each key that is typed."""
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_FIELDS, _text),

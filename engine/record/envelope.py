@@ -93,8 +93,3 @@ def opened(data: bytes) -> Opened:
         return Opened(unwrap(data))
     except (zstandard.ZstdError, MemoryError) as error:
         raise TraceError(f"damaged trace: {error}") from error
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 of a trace's uncompressed content; raises as `opened`."""
-    return opened(data).digest

@@ -57,12 +57,8 @@ def _is_offer(value: Any) -> bool:
     return _listed(_is_object)(offered) and named(calls) and _listed(_is_span)(spans)
 
 
-def _is_digest(value: Any) -> bool:
-    return is_text(value) and DIGEST.fullmatch(value) is not None
-
-
 MASKED: Final[Mapping[str, Test]] = {
-    "masks": _listed(_is_digest),
+    "masks": _listed(lambda value: is_text(value) and DIGEST.fullmatch(value) is not None),
     "counts": _listed(is_whole),
     "refused": lambda value: value is None or is_whole(value),
     "whole": lambda value: isinstance(value, bool),

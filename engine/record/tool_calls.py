@@ -98,11 +98,7 @@ class CallParser:
 
 
 def _call(value: Any) -> ParsedCall:
-    """One value of the field, in the form of messages.
-
-    Raises:
-        ValueError: it has another form.
-    """
+    """One value of the field, in the form of messages; raises ValueError: it has another form."""
     function = value.get("function", value) if isinstance(value, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError("a call without the name of its function")

@@ -1,10 +1,9 @@
 """The only place where logits become a distribution, in float64.
 
-The order is that of vLLM's V1 sampler: the grammar's mask, logit bias, bad words and minimum length,
-penalties, temperature, min-p, top-k, top-p. Verification, drafting, plain
-decoding and replay all call `transform`, so none of them can miss a transform. The target's
-rows of one step are transformed on demand; each row's history holds the drafted tokens on its path, so that penalties
-and masks apply to them.
+The order is that of vLLM's V1 sampler: the grammar's mask, logit bias, bad words and minimum length, penalties,
+temperature, min-p, top-k, top-p. Verification, drafting, plain decoding and replay all call `transform`, so none of
+them can miss a transform. The target's rows of one step are transformed on demand; each row's history holds the drafted
+tokens on its path, so that penalties and masks apply to them.
 """
 
 from __future__ import annotations

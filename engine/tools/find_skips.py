@@ -109,11 +109,7 @@ def share_run(skips: SkipSet, layers: int) -> float:
 
 
 def _side_by_side(whole: Placement, trash: int) -> Placement:
-    """Every token once more in a scratch column, seeing the columns before its position and its own.
-
-    The first drafted token of a step sees the same columns: keys and values of the whole target before it,
-    of the part at its own place.
-    """
+    """Every token again in a scratch column, which sees the columns before its position and its own, as drafts do."""
     lengths, width = whole.lengths, whole.tokens.shape[1]
     slots = np.full(whole.tokens.shape, trash, np.int64)
     visible = np.zeros((*whole.tokens.shape, 2 * width), np.bool_)

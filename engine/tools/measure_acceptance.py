@@ -106,7 +106,7 @@ def measure_trials(drafting: Drafting, requests: Sequence[Request], width: int, 
 def trials_of(traces: Iterable[Trace], width: int, depth: int) -> AcceptanceTrials:
     """Counts from the steps that drafted the whole probe; the others, near an answer's end, are left out."""
     shape = probe_shape(width, depth)
-    levels, ranks = _levels(shape), shape.ranks
+    levels, ranks = (0, *shape.depths), shape.ranks
     accepted, tried = [], []
     for trace in traces:
         taken, nodes = np.zeros((depth, width)), np.zeros(depth)
@@ -131,14 +131,6 @@ def _decided(step: StepView, shape: TreeShape) -> Iterator[tuple[int, int | None
         parent = shape.parents[node]
         mapping[parent] = node if trace.examined_accepted[place] else mapping.get(parent)
     yield from mapping.items()
-
-
-def _levels(shape: TreeShape) -> list[int]:
-    """How far from the root the root and each node are, the root first."""
-    levels = [0]
-    for parent in shape.parents:
-        levels.append(levels[parent + 1] + 1)
-    return levels
 
 
 def _ratios(counts: Floats, trials: Floats) -> tuple[Estimate, ...]:
@@ -194,10 +186,7 @@ def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:
 
 
 def _fit(rows: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
-    """The a and b of a * levels + b * nodes = time; where one would be negative it is 0 and the other fits alone.
-
-    The fit minimises relative errors, so every row is divided by its time.
-    """
+    """The a and b, at least 0, of a * levels + b * nodes = time; the fit minimises relative errors."""
     table = np.array([[levels / time, nodes / time] for levels, nodes, time in rows])
     ones = np.ones(len(table))
     both = np.linalg.lstsq(table, ones, rcond=None)[0]

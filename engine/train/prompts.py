@@ -232,10 +232,6 @@ def _schema(dialogue: Dialogue) -> Mapping[str, Any]:
     return {"json": _type_of(json.loads(str(dialogue.messages[1]["content"])))}
 
 
-def _sum(_dialogue: Dialogue) -> Mapping[str, Any]:
-    return {"regex": SUM}
-
-
 def _choice(dialogue: Dialogue) -> Mapping[str, Any]:
     """The sentences of the question: one of them answers it."""
     asked = str(dialogue.messages[0]["content"])
@@ -250,7 +246,7 @@ def _sentence(_dialogue: Dialogue) -> Mapping[str, Any]:
 
 KINDS: Final[Sequence[tuple[Callable[[Rng], Dialogue], Callable[[Dialogue], Mapping[str, Any]]]]] = (
     (json_object, _schema),
-    (arithmetic, _sum),
+    (arithmetic, lambda _dialogue: {"regex": SUM}),
     (json_list, _schema),
     (question, _choice),
     (question, _sentence),

@@ -49,7 +49,7 @@ def upgrade() -> None:
 
 def _guard() -> None:
     guards.install()
-    guards.guard_columns("run", RUN_FIXED)
+    guards.guard("run", RUN_FIXED)
     for table in TABLES:
         if table in ERASABLE:
             guards.guard_erasable(table, *ERASABLE[table])

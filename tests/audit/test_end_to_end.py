@@ -17,7 +17,7 @@ from audit.checks.base.interface import evaluate
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.store import Store, StoredCheck
-from engine.record.envelope import digest
+from engine.record.envelope import opened
 from engine.record.trace import Trace, decode, encode
 from tests.audit.invoke import invoke
 
@@ -121,7 +121,7 @@ def test_one_flipped_number_fails_the_replay_and_names_the_step(quickstart, tmp_
         changed = encode(flip(decode(payload)))
         database.execute(
             "UPDATE token_trace SET payload = ?, sha256 = ? WHERE request_id = ?",
-            (changed, bytes.fromhex(digest(changed)), request_id),
+            (changed, bytes.fromhex(opened(changed).digest), request_id),
         )
     with Store.open(str(copy), create=False) as store:
         run = store.resolve("latest")

@@ -21,7 +21,7 @@ import numpy as np
 
 from audit.checks.accounting import rules
 from audit.checks.accounting.statements import RecordedBatch, batch_findings, recorded_batch, statement_findings
-from audit.checks.base.interface import ByRequest, Check, Design, needs_nothing
+from audit.checks.base.interface import ByRequest, Check, gives, needs_nothing
 from audit.evidence.coverage.groups import Group
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord, foreign_tokens
@@ -102,10 +102,6 @@ def _score_sum(trace: Trace) -> BoundedSum:
 
 def _applies(evidence: Evidence) -> str | None:
     return next((why for why in map(foreign_tokens, evidence.candidate.requests) if why is not None), None)
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.shown.gives(Part.TOKENS) else "the engine names no tokens, or its end tokens are not known"
 
 
 def faults_of(reading: RequestReading) -> list[Violation]:
@@ -232,7 +228,7 @@ CHECK = Check(
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
     applies=_applies,
-    foresee=_foresee,
+    foresee=gives(Part.TOKENS, "the engine names no tokens, or its end tokens are not known"),
     null="no request contradicts itself",
     effect="share of requests with a contradiction",
     plan=needs_nothing,

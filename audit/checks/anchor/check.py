@@ -11,36 +11,24 @@ prompts drawn independently, and that reference and candidate share files, token
 how tokens were drawn from the rows, rows that decided no emitted token, or wrong files.
 """
 
-from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
+from audit.checks.base.interface import Check, needs_anchor, needs_reference
 from audit.evidence.anchor.judgement import DEFAULTS, anchored_rows, judge_rows
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Params
+from audit.evidence.records import ArmKind, Level
 from audit.stats.power import bound_need
-from audit.stats.sample_size import SampleSize
-
-
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    return judge_rows(anchored_rows(evidence, params), params)
-
-
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    del design
-    return bound_need(float(params["margin"]), 0.0, 1.0 - float(params["confidence"]), unit="prompts")
-
 
 CHECK = Check(
     name="anchor",
     claim="rows",
     needs=Level.L2,
     defaults=DEFAULTS,
-    run=_run,
+    run=lambda evidence, params: judge_rows(anchored_rows(evidence, params), params),
     applies=needs_anchor,
     foresee=needs_reference,
     null="at every emitted token p is what the target alone gives after that text",
     effect="total variation per token",
-    plan=_plan,
+    plan=lambda params, _design: bound_need(params["margin"], 0.0, 1.0 - float(params["confidence"]), unit="prompts"),
     companions=(ArmKind.ANCHOR,),
     covers=frozenset({Group.DRAFTING, Group.BATCH}),
     examines=anchored,

@@ -157,9 +157,13 @@ def needs_anchor(evidence: Evidence) -> str | None:
     return None if ArmKind.ANCHOR in evidence.companions else NO_ANCHOR
 
 
-def needs_reference(_params: Params, design: Design) -> str | None:
-    """`foresee` of such a check."""
-    return None if design.shown.gives(Part.REFERENCE) else NO_ANCHOR
+def gives(part: Part, reason: str) -> Callable[[Params, Design], str | None]:
+    """`foresee` of a check that needs a part of the evidence; `reason` says why it is missing."""
+    return lambda _params, design: None if design.shown.gives(part) else reason
+
+
+needs_reference: Final = gives(Part.REFERENCE, NO_ANCHOR)
+"""`foresee` of a check that compares with the anchor arm."""
 
 
 def examine_all(_evidence: Evidence) -> Examined:
@@ -225,17 +229,14 @@ def read_part(take: Callable[[RequestReading], P], reading: RequestReading) -> R
 class Check:
     """A named instrument.
 
-    `defaults` holds all parameters with their default values; a suite may
-    override these names only. `applies` returns why the check does not apply to
-    an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
+    `defaults` holds all parameters with their default values; a suite may override these names only. `applies` returns
+    why the check does not apply to an arm, or None (see `NoEvidence` for the two kinds of reasons); `foresee` answers
     the same before the arm has run, from the suite and the backend's declared evidence. `null` is the hypothesis under
-    test, `effect` the unit of effect, bound and margin. `plan` computes how much
-    evidence the margin needs before a model is loaded, or None if any amount is
-    enough. The parameters `alpha` and `confidence` are error probabilities: a
-    run with interim looks divides them over its looks, unless the check is
-    `anytime`, that is, valid at every look. A check with `failures` also judges
-    an arm without any answered request. A check with `external` judges reports
-    that only other engines make about themselves.
+    test, `effect` the unit of effect, bound and margin. `plan` computes how much evidence the margin needs before a
+    model is loaded, or None if any amount is enough. The parameters `alpha` and `confidence` are error probabilities: a
+    run with interim looks divides them over its looks, unless the check is `anytime`, that is, valid at every look. A
+    check with `failures` also judges an arm without any answered request. A check with `external` judges reports that
+    only other engines make about themselves.
     """
 
     name: str

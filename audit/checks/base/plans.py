@@ -36,6 +36,16 @@ def at_least(parameter: str, unit: str) -> Callable[[Params, Design], SampleSize
     return plan
 
 
+def none_of(unit: str, asks: Callable[[Design], object]) -> Callable[[Params, Design], SampleSize | None]:
+    """Units without an event until the bound of their share is within the margin, for the arms that `asks` is for."""
+
+    def plan(params: Params, design: Design) -> SampleSize | None:
+        need = zero_need(float(params["margin"]), unit, 1.0 - float(params["confidence"]))
+        return need if asks(design) else None
+
+    return plan
+
+
 def plan_requests(params: Params, _design: Design) -> SampleSize | None:
     """Requests without an event until the bound of its share is within the margin; a margin of 1 asks for none."""
     margin = float(params["margin"])

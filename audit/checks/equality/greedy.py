@@ -13,14 +13,14 @@ are inconclusive.
 
 from functools import partial
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.greedy import INSTRUMENT
 from audit.evidence.divergence.triage import judge_equality
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import NoEvidence, Params
+from audit.evidence.verdicts import NoEvidence
 
 SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
 
@@ -33,10 +33,6 @@ def _applies(evidence: Evidence) -> str | None:
     return None
 
 
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.greedy else SAMPLED
-
-
 CHECK = Check(
     name="greedy_equality",
     claim="equality",
@@ -44,7 +40,7 @@ CHECK = Check(
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
     run=partial(judge_equality, instrument=INSTRUMENT),
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.greedy else SAMPLED,
     null="every token is the one that the target alone would have chosen, up to the engine's noise",
     effect="real divergences per 1000 tokens",
     plan=at_least("min_tokens", "compared tokens"),

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference
+from audit.checks.base.interface import Check, needs_anchor, needs_nothing, needs_reference
 from audit.checks.honoured.causes import active, without
 from audit.evidence.anchor.reference_laws import end_hidden, followed, not_followed
 from audit.evidence.coverage.examined import anchored
@@ -57,11 +57,6 @@ class LawPair:
     speaks_for: float
     speaks_against: float
     distance: float
-
-
-def parameters_on(sampling: SamplingParams) -> tuple[str, ...]:
-    """The active parameters that tokens can show."""
-    return tuple(name for name in active(sampling) if name != BY_GRAMMAR)
 
 
 def law_pairs(trace: Trace, index: int, names: Sequence[str], hidden: bool) -> Mapping[str, LawPair | None]:
@@ -206,10 +201,6 @@ def _applies(evidence: Evidence) -> str | None:
     return needs_anchor(evidence)
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    return GREEDY if design.greedy else needs_reference(params, design)
-
-
 def _run(evidence: Evidence, params: Params) -> CheckResult:
     reason = not_followed(evidence)
     if reason is not None:
@@ -246,7 +237,7 @@ def _collected(requests: Sequence[RequestRecord], most: int, least: float) -> di
     collected: dict[str, ParameterEvidence] = {}
     left = most
     for request in requests:
-        names = parameters_on(request.trace.header.sampling)
+        names = tuple(name for name in active(request.trace.header.sampling) if name != BY_GRAMMAR)
         for index in range(min(left, len(request.tokens))):
             open_ones = [name for name in names if collected.setdefault(name, ParameterEvidence()).most_for < least]
             if not open_ones:
@@ -299,7 +290,7 @@ CHECK = Check(
     defaults={"alpha": 0.001, "confidence": 0.99, "margin": 0.002, "max_tokens": 20_000},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda params, design: GREEDY if design.greedy else needs_reference(params, design),
     null="each token is drawn from the law with one requested parameter ignored",
     effect="mean total variation between the laws with and without a parameter that the tokens do not show",
     # the summary says how many tokens would do

@@ -1,16 +1,13 @@
 """Honoured: the engine's own probabilities follow the requested sampling parameters.
 
-Claim: parameters. Null: the probability that the engine's verifier used for a
-token is the raw row's under the request's temperature, truncation, bias, masks
-and penalties. Statistic: probabilities that differ from ours by more than
-`tolerance`, per kind of row, because engines prepare drafted rows and the others
-by different code. Effect and bound: the share in the worst kind, with
-Clopper-Pearson bounds at `alpha`; a few differ where rounding moves a token
-across the edge of a truncation. If a kind is wrong, the check tries the transforms
-with one parameter left out and names the one that explains it. Assumes that the
-raw rows are the target's. Cannot see: an engine that computes the right
-probability and decides by another (law, replay), rows of greedy requests
-(greedy_equality), or anything that the engine does not report.
+Claim: parameters. Null: the probability that the engine's verifier used for a token is the raw row's under the
+request's temperature, truncation, bias, masks and penalties. Statistic: probabilities that differ from ours by more
+than `tolerance`, per kind of row, because engines prepare drafted rows and the others by different code. Effect and
+bound: the share in the worst kind, with Clopper-Pearson bounds at `alpha`; a few differ where rounding moves a token
+across the edge of a truncation. If a kind is wrong, the check tries the transforms with one parameter left out and
+names the one that explains it. Assumes that the raw rows are the target's. Cannot see: an engine that computes the
+right probability and decides by another (law, replay), rows of greedy requests (greedy_equality), or anything that the
+engine does not report.
 """
 
 import math
@@ -64,10 +61,6 @@ def _applies(evidence: Evidence) -> str | None:
     if header.level not in (RecordLevel.TOPK, RecordLevel.FULL):
         return NoEvidence(f"recorded at level {header.level}: the rows are not there")
     return None
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return GREEDY if design.greedy else None
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -149,7 +142,7 @@ CHECK = Check(
     defaults={"tolerance": 0.002, "alpha": 0.001, "margin": 0.05},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: GREEDY if design.greedy else None,
     null="the engine's probabilities are those of the request's parameters",
     effect="share of probabilities that are not",
     plan=_plan,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
+from audit.checks.base.interface import ByRequest, Check, ReadPart, read_part
 from audit.checks.base.plans import plan_law
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
@@ -41,10 +41,6 @@ def _applies(evidence: Evidence) -> str | None:
     if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
         return GREEDY
     return None
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return GREEDY if design.greedy else None
 
 
 def _rows(reading: RequestReading) -> LawPart:
@@ -198,7 +194,7 @@ CHECK = Check(
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: GREEDY if design.greedy else None,
     null="each emitted token is drawn from its recorded p given all that came before",
     effect="total variation per emitted token",
     plan=plan_law,

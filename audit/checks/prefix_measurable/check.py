@@ -307,10 +307,6 @@ def _mean(ranks: Floats) -> float | None:
     return float(ranks.mean()) if len(ranks) else None
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    return None if design.shown.steady else _need(params, design)
-
-
 def _need(params: Params, design: Design) -> SampleSize | None:
     if design.greedy or not design.gamma:
         return None
@@ -329,6 +325,6 @@ CHECK = Check(
     foresee=_foresee,
     null="whether a drafted token is kept for verification is decided by its prefix",
     effect="share of kept drafted tokens missing below a threshold of q",
-    plan=_plan,
+    plan=lambda params, design: None if design.shown.steady else _need(params, design),
     covers=frozenset({Group.DRAFTING}),
 )

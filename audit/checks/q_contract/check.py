@@ -1,15 +1,13 @@
 """q contract: the recorded q is the law that the drafted token was drawn from.
 
-Claim: law. Null: the q row and the recorded number of each examined drafted token
-reproduce it, and its acceptance test used that row. Statistic: draws that differ;
-any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson upper
-bound. Tokens whose number is not recorded are judged by their randomised rank in
-q and in p / q instead (smooth tests, Holm); there the effect is the largest
-distance between the distribution function of those ranks and the uniform one,
-bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes
-that the record is what happened. Cannot see: tokens drawn and left out of the record (prefix_measurable), at level
-`topk` an entry besides the token's of a row of q that was not kept, drafts that were never examined, or whether the
-numbers are random (rng_streams). Ranks bound departures along their order only.
+Claim: law. Null: the q row and the recorded number of each examined drafted token reproduce it, and its acceptance test
+used that row. Statistic: draws that differ; any is a fault. Effect and bound: their share and its 99 % Clopper-Pearson
+upper bound. Tokens whose number is not recorded are judged by their randomised rank in q and in p / q instead (smooth
+tests, Holm); there the effect is the largest distance between the distribution function of those ranks and the uniform
+one, bounded with `confidence` (Dvoretzky-Kiefer-Wolfowitz, Massart 1990). Assumes that the record is what happened.
+Cannot see: tokens drawn and left out of the record (prefix_measurable), at level `topk` an entry besides the token's of
+a row of q that was not kept, drafts that were never examined, or whether the numbers are random (rng_streams). Ranks
+bound departures along their order only.
 
 A whole row of q that level `topk` keeps is under the contract of level `full`: its draw is repeated from all of its
 entries, and it has the recorded cells. The choice of the sample is the record's (`engine.record.rows.kept_rows`);
@@ -26,7 +24,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import ByRequest, Check, Design, ReadPart, read_part
+from audit.checks.base.interface import ByRequest, Check, ReadPart, read_part
+from audit.checks.base.plans import none_of
 from audit.checks.q_contract.columns import cell_laws, drawn_tokens, kept_tokens, lumped_draws, lumped_fault, redrawn
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY
@@ -46,8 +45,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, intervals, smooth_test
-from audit.stats.power import replay_effect, zero_need
-from audit.stats.sample_size import SampleSize
+from audit.stats.power import replay_effect
 from engine.core.types import Floats, QKind, RecordLevel
 from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
@@ -141,10 +139,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not any(np.any(t.q_kind == QKind.FULL) or np.any(~np.isnan(t.node_uniform)) for t in traces):
         return NOT_DRAWN
     return None
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.shown.drawn else NOT_DRAWN
 
 
 def judge_request(request: RequestRecord) -> RequestDraws:
@@ -342,12 +336,6 @@ def _details(
     }
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    if design.greedy or not design.gamma:
-        return None
-    return zero_need(float(params["margin"]), "drafted tokens", 1.0 - float(params["confidence"]))
-
-
 BY_REQUEST = ByRequest(partial(read_part, _draws), _Contract)
 CHECK = Check(
     name="q_contract",
@@ -357,9 +345,9 @@ CHECK = Check(
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
     applies=_applies,
-    foresee=_foresee,
+    foresee=lambda _params, design: None if design.shown.drawn else NOT_DRAWN,
     null="each drafted token was drawn from the q that its acceptance test used",
     effect="share of drafted tokens not drawn from their q",
-    plan=_plan,
+    plan=none_of("drafted tokens", lambda design: design.gamma and not design.greedy),
     covers=frozenset({Group.DRAFTING}),
 )

@@ -1,12 +1,10 @@
 """Replay: every decision of every step, recomputed from the record alone.
 
-Claim: replay. Null: the engine's decisions follow its declared protocol, given the
-recorded rows and the numbers of its key. Statistic: the number of decisions that
-differ; any is a fault. Effect and bound: the share of differing decisions and its
-99 % Clopper-Pearson upper bound. Assumes that the record is complete and holds what
-the engine used. Cannot see: whether the recorded rows belong to the prefix, or
-anything that the engine did not record. Shares `engine.sampling.transforms` and
-`engine.sampling.rng` with the engine, so it cannot see a fault in those two.
+Claim: replay. Null: the engine's decisions follow its declared protocol, given the recorded rows and the numbers of its
+key. Statistic: the number of decisions that differ; any is a fault. Effect and bound: the share of differing decisions
+and its 99 % Clopper-Pearson upper bound. Assumes that the record is complete and holds what the engine used. Cannot
+see: whether the recorded rows belong to the prefix, or anything that the engine did not record. Shares
+`engine.sampling.transforms` and `engine.sampling.rng` with the engine, so it cannot see a fault in those two.
 
 Compare the recorded digests of a trace with its rows.
 

@@ -67,9 +67,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The numbers that the keys give: for the draw and the test of each examined token [X], and for each emitted token
-    [E], NaN for an accepted one.
-    """
+    """The keys' numbers: of the draw and the test of each examined token [X]; [E] of emitted ones, NaN if accepted."""
 
     draft: Floats
     accept: Floats

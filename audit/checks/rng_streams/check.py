@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from audit.checks.base.interface import NO_KEY, Check, Design
+from audit.checks.base.plans import none_of
 from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestNumbers, numbers_of
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
@@ -31,8 +32,7 @@ from audit.stats.binomial import upper_bound
 from audit.stats.laws import normal_sf, poisson_sf
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
-from audit.stats.power import replay_effect, zero_need
-from audit.stats.sample_size import SampleSize
+from audit.stats.power import replay_effect
 from engine.core.types import Floats, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import Trace
@@ -292,12 +292,6 @@ def _summary(findings: list[Finding], n: int, missing: int, bound: float, margin
     return f"{text} is wrong, {'within' if bound <= margin else 'not within'} the margin {margin:g}"
 
 
-def _plan(params: Params, design: Design) -> SampleSize | None:
-    if design.greedy:
-        return None
-    return zero_need(float(params["margin"]), "random numbers", 1.0 - float(params["confidence"]))
-
-
 CHECK = Check(
     name="rng_streams",
     claim="replay",
@@ -308,5 +302,5 @@ CHECK = Check(
     foresee=_foresee,
     null="every number is the key's for its purpose and place, and none is used twice",
     effect="share of numbers that are not the key's",
-    plan=_plan,
+    plan=none_of("random numbers", lambda design: not design.greedy),
 )

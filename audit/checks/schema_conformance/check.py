@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
+from audit.checks.base.interface import NO_GRAMMAR, Check, needs_nothing
 from audit.checks.base.wrong_units import counted
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
@@ -35,14 +35,6 @@ DOORS: Final = {
     LIBRARY: "the grammar library accepts it, so the library is wrong and not speculation",
     UNKNOWN: "the backend does not say whether the grammar library accepts it",
 }
-
-
-def _applies(evidence: Evidence) -> str | None:
-    return None if evidence.constrained else NO_GRAMMAR
-
-
-def _foresee(_params: Params, design: Design) -> str | None:
-    return None if design.structured else NO_GRAMMAR
 
 
 def finished_text(request: RequestRecord) -> str | None:
@@ -169,8 +161,8 @@ CHECK = Check(
     needs=Level.L0,
     defaults={},
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=lambda evidence: None if evidence.constrained else NO_GRAMMAR,
+    foresee=lambda _params, design: None if design.structured else NO_GRAMMAR,
     null="the text of every finished answer follows its grammar",
     effect="share of invalid answers",
     plan=needs_nothing,

@@ -18,7 +18,7 @@ from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import NO_NODE, Decisions, decisions, own_cell
 from audit.evidence.law.battery import ComponentTest
 from audit.evidence.law.cells import exact_of, previous_at, top_of
-from audit.evidence.law.table import LawTable, joined_tables, table_of
+from audit.evidence.law.table import LawTable, joined_tables, rows_of
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats.anytime.alternatives import NO_TOKEN
@@ -97,7 +97,7 @@ def _request(
     inside = (exact.p > 0) & (np.arange(len(made.token)) < most)
     outside = np.flatnonzero(exact.p <= 0)
     impossible = [int(i) for i in outside if not _near_edge(trace, int(i))]
-    table = table_of(made, generator).part(inside)
+    table = rows_of(made).randomised(generator).part(inside)
     rows = _rows(made, trace)
     return TokenEvidence(
         table=table,

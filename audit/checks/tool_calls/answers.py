@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from audit.evidence.divergence.coupled import INSTRUMENT as COUPLED
 from audit.evidence.divergence.greedy import INSTRUMENT as GREEDY
-from audit.evidence.divergence.triage import Instrument, triage
+from audit.evidence.divergence.triage import triage
 from audit.evidence.pairing import MarginNoise, Pair, divergence, measure_noise
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.tool_calls import (
@@ -168,13 +168,9 @@ def _triaged(evidence: Evidence) -> KindOf:
         result = divergence(pair)
         if result is None:
             return "real"
-        instrument = _instrument(pair.baseline)
+        instrument = GREEDY if pair.baseline.trace.header.sampling.greedy else COUPLED
         if not measured:
             measured.append(measure_noise(baseline, evidence.controls, instrument.margins))
         return triage(result, measured[0], instrument, {}).kind
 
     return kind_of
-
-
-def _instrument(request: RequestRecord) -> Instrument:
-    return GREEDY if request.trace.header.sampling.greedy else COUPLED

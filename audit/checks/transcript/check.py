@@ -10,7 +10,7 @@ makes only a weaker statement and certifies nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -206,7 +206,7 @@ def _observed(evidence: Evidence, params: Params) -> CheckResult:
         effect=result.distance_low,
         margin=float(params["margin"]),
         findings=plain.findings,
-        details={"observation": statement.observation_numbers(result), "sentence": sentence, **_small_print(arm)},
+        details={"observation": asdict(result), "sentence": sentence, **_small_print(arm)},
     )
 
 

@@ -101,11 +101,6 @@ def longest(arm: ArmRecord) -> int:
     return max(request.trace.header.sampling.max_new_tokens for request in arm.requests)
 
 
-def observation_numbers(observation: Observation) -> dict[str, Any]:
-    """JSON-able."""
-    return dataclasses.asdict(observation)
-
-
 def certificate_numbers(certificate: Certificate, length: int) -> dict[str, Any]:
     """JSON-able; the mean of an empty set is None."""
     numbers = dataclasses.asdict(certificate) | {

@@ -12,11 +12,9 @@ from audit.gate.policy import load_policy
 from audit.gate.subjects import DIGEST
 from audit.store.base.keys import read_public
 from audit.store.reading.decision_index import DecisionReader
-from audit.terminal.options import store_option
+from audit.terminal.options import PATH, store_option
 from audit.text.durations import age_option
 from audit.text.printer import note, report
-
-FILE = click.Path(path_type=Path)
 
 
 @click.group("admission")
@@ -33,16 +31,16 @@ def command() -> None:
     metavar="FILE",
     help="Accepted policy: a file, a packaged name, or sha256:DIGEST. Repeatable.",
 )
-@click.option("--cert", required=True, type=FILE, metavar="FILE", help="TLS certificate chain, PEM.")
-@click.option("--tls-key", required=True, type=FILE, metavar="FILE", help="Private key of the certificate, PEM.")
-@click.option("--client-ca", type=FILE, metavar="FILE", help="Accept only clients with a certificate of this CA, PEM.")
+@click.option("--cert", required=True, type=PATH, metavar="FILE", help="TLS certificate chain, PEM.")
+@click.option("--tls-key", required=True, type=PATH, metavar="FILE", help="Private key of the certificate, PEM.")
+@click.option("--client-ca", type=PATH, metavar="FILE", help="Accept only clients with a certificate of this CA, PEM.")
 @click.option(
-    "--key", type=FILE, metavar="FILE", help="Public key of audit keys: its checkpoints must cover each decision."
+    "--key", type=PATH, metavar="FILE", help="Public key of audit keys: its checkpoints must cover each decision."
 )
 @click.option(
     "--trusted-key",
     "trusted",
-    type=FILE,
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="Public key of audit keys that must have signed each decision (audit gate --key). Repeatable. "

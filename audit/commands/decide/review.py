@@ -16,7 +16,7 @@ from audit.gate.policy import load_policy
 from audit.gate.waivers import self_approved
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.options import complete_runs, deadline, store_option
+from audit.terminal.options import PATH, complete_runs, deadline, store_option
 from audit.text.printer import echo
 from audit.text.unsafe import quoted
 
@@ -26,7 +26,7 @@ LEAST_ID = 8
 
 @click.command("review")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--key", "key_file", type=click.Path(path_type=Path), required=True, help="Private key that signs.")
+@click.option("--key", "key_file", type=PATH, required=True, help="Private key that signs.")
 @click.option("--outcome", type=click.Choice([outcome.value for outcome in waivers.ReviewOutcome]), required=True)
 @click.option("--comment", required=True, metavar="TEXT", help="What the reviewer has to say.")
 @click.option("--role", metavar="NAME", help="Role in which the reviewer decides, as the policy names it.")

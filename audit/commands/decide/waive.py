@@ -17,7 +17,7 @@ from audit.gate.decision import Decision, Reason
 from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.options import complete_runs, deadline, store_option
+from audit.terminal.options import PATH, complete_runs, deadline, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo, note
 from audit.text.unsafe import quoted
@@ -47,7 +47,7 @@ class Wanted:
 @click.option("--about", metavar="NAME", help="The parameter, situation or count, if several reasons have the rest.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why the requirement may pass unmet.")
 @click.option("--expires", required=True, metavar="WHEN", help="Duration or date, such as 14d or 2027-01-31.")
-@click.option("--key", "key_file", type=click.Path(path_type=Path), required=True, help="Private key that signs.")
+@click.option("--key", "key_file", type=PATH, required=True, help="Private key that signs.")
 @click.option("--ticket", metavar="TEXT", help="Reference to a change or an incident.")
 @click.option("--actor", metavar="NAME", help="Name of the requester. Default: the user's login name.")
 @store_option

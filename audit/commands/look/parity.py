@@ -88,12 +88,7 @@ def _fresh(ctx: click.Context, suite: str, instances: int, store: str) -> list[s
 
 
 def _start(arguments: Sequence[str], place: Path) -> None:
-    """Run one instance to its end.
-
-    Raises:
-        UserError: the suite cannot run.
-        CannotDecide: the process ended without results.
-    """
+    """Run one instance; raises UserError: the suite cannot run; CannotDecide: the process ended without results."""
     done = subprocess.run([sys.executable, "-m", "audit", *arguments], capture_output=True, text=True, check=False)
     last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("audit: ")
     if done.returncode == USAGE:

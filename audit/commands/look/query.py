@@ -10,7 +10,7 @@ from audit.errors import UserError
 from audit.store import Store
 from audit.store.asking.queries import NAMED, named
 from audit.store.asking.query_sandbox import QueryLimits, QueryResult, ask
-from audit.terminal.options import complete_queries, store_option, wide_option
+from audit.terminal.options import PATH, complete_queries, store_option, wide_option
 from audit.terminal.tables import FORMATS, PARQUET, RAW_CSV, echo_rows, save_rows
 from audit.text.printer import note
 
@@ -22,7 +22,7 @@ from audit.text.printer import note
 @click.option("--param", "pairs", metavar="NAME=VALUE", multiple=True, help="Parameter; `run` defaults to latest.")
 @click.option("--format", "form", type=click.Choice([*FORMATS, PARQUET]), default="table", show_default=True)
 @click.option("--raw", is_flag=True, help="With `csv`: cells as stored, for programs; a spreadsheet computes some.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE; `parquet` needs it.")
+@click.option("--out", type=PATH, metavar="FILE", help="Write to FILE; `parquet` needs it.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds."
 )

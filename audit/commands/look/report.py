@@ -7,7 +7,7 @@ import click
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.text.printer import echo, echo_document
 from audit.text.staged_files import write_staged
 
@@ -18,15 +18,11 @@ BADGES: Final = ("verdict", "acceptance")
 
 @click.command("report")
 @click.argument("run", default="latest", shell_complete=complete_runs)
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to FILE.  [default: RUN.html]"
-)
-@click.option(
-    "--pdf", type=click.Path(path_type=Path), metavar="FILE", help="Print the page to FILE with Chromium or Chrome."
-)
+@click.option("--html", type=PATH, metavar="FILE", help="Write the page to FILE.  [default: RUN.html]")
+@click.option("--pdf", type=PATH, metavar="FILE", help="Print the page to FILE with Chromium or Chrome.")
 @click.option("--markdown", is_flag=True, help="Print the same facts as Markdown.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print the verdicts in a format for programs.")
-@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write a badge to FILE, as SVG.")
+@click.option("--badge", type=PATH, metavar="FILE", help="Write a badge to FILE, as SVG.")
 @click.option("--badge-shows", type=click.Choice(BADGES), default="verdict", help="What the badge shows.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @store_option

@@ -64,8 +64,7 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
     _facts(shown.run, shown.checks)
     faults = faults_of(shown.run.arms)
     echo_section("arms", ARMS, marked([_arm(arm) for arm in shown.run.arms], faults))
-    for line in account_lines(shown.run.arms):
-        echo(f"  {cell(line)}")
+    echo(*(f"  {cell(line)}" for line in account_lines(shown.run.arms)))
     echo_section("scope of the verdicts", SCOPES, marked(scope_rows(shown.checks), faults))
     _estimates(shown.estimates, faults)
     if drafts:
@@ -73,8 +72,7 @@ def _show(store: Store, ulid: str, as_json: bool) -> None:
     echo_section("checks", CHECKS, marked([_check(check) for check in shown.checks], faults))
     for finding in (other for check in shown.checks for other in check.findings[:3]):
         echo(f"  {cell(finding.request)} step {finding.step}: {cell(finding.message)}")
-    for line in defect_lines(shown.run.arms, shown.checks):
-        echo(f"  {cell(line)}")
+    echo(*(f"  {cell(line)}" for line in defect_lines(shown.run.arms, shown.checks)))
     for judgement in judged:
         version = judgement.code.get("version") or "unknown"
         echo("", f"judged again: by {cell(judgement.actor)}, {cell(judgement.created_at)}, version {cell(version)}")
@@ -110,8 +108,7 @@ def _facts(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
     lines += [("record", cell(line)) for line in record_lines(run.arms)]
     lines += [("looks", cell(line)) for line in look_lines(run, checks)]
     width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        echo(f"{name.ljust(width)}  {value}")
+    echo(*(f"{name.ljust(width)}  {value}" for name, value in lines))
 
 
 def _arm(arm: StoredArm) -> tuple[object, ...]:
@@ -129,8 +126,7 @@ def _estimates(arms: Sequence[ArmEstimates], faults: Mapping[str, str]) -> None:
     ]
     if rows:
         echo_section("acceptance by estimator", ESTIMATES, marked(rows, faults))
-    for line in contradiction_lines(arms):
-        echo(f"  {cell(line)}")
+    echo(*(f"  {cell(line)}" for line in contradiction_lines(arms)))
 
 
 def _drafts(versions: Sequence[DraftCounts]) -> list[tuple[object, ...]]:

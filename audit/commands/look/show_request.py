@@ -44,8 +44,7 @@ def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> N
     echo("")
     masked = any(line.allowed is not None for line in lines)
     echo_rows((*COLUMNS, "allowed") if masked else COLUMNS, [_row(line, pieces, masked=masked) for line in lines])
-    for event in events(header.facts):
-        echo(event)
+    echo(*events(header.facts))
 
 
 def find_request(store: Store, run: StoredRun, name: str) -> RequestRecord:

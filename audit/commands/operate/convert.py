@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from audit.errors import UserError
+from audit.terminal.options import PATH
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 from engine.core.errors import EngineError
@@ -15,7 +16,7 @@ from engine.core.registry import CONVERTERS, resolve
 @click.command("convert")
 @click.argument("model")
 @click.option("--to", "kind", type=click.Choice(list(CONVERTERS)), required=True, help="Format.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="New folder.")
+@click.option("--out", type=PATH, required=True, metavar="FOLDER", help="New folder.")
 @click.option("--python", metavar="PATH", help="Interpreter with the engine's converter. Default: the current one.")
 def command(model: str, kind: str, out: Path, python: str | None) -> None:
     """Convert MODEL, a folder or another source of models, for another engine.

@@ -16,7 +16,7 @@ from audit.store.base.connection import parse_url, shown
 from audit.store.ledger import notes, proof
 from audit.store.ledger.notes import TreeHead
 from audit.store.writing.erasure import ErasurePlan
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 from audit.text.staged_files import staged
@@ -53,8 +53,8 @@ def current(store: str) -> None:
 
 @command.command("check")
 @click.argument("runs", nargs=-1, shell_complete=complete_runs)
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Signed checkpoint kept outside the store.")
-@click.option("--key", type=click.Path(path_type=Path), help="Public key of the checkpoint.")
+@click.option("--checkpoint", type=PATH, help="Signed checkpoint kept outside the store.")
+@click.option("--key", type=PATH, help="Public key of the checkpoint.")
 @store_option
 def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, store: str) -> None:
     """Recompute the log and every hash of RUNS (default: all runs); exit 1 if anything changed.
@@ -69,8 +69,7 @@ def check(runs: tuple[str, ...], checkpoint: Path | None, key: Path | None, stor
         broken = [f"{cell(item.place)}: {cell(item.message)}" for item in damage]
         broken += [f"{checkpoint}: {message}" for message in opened.check_checkpoints(kept)] if kept else []
         erased, withheld = opened.erased_requests(), opened.erased_requests(never_written=True)
-    for line in broken:
-        echo(line)
+    echo(*broken)
     echo(f"{opened.url}: {'whole' if not broken else f'{len(broken)} places are not as they were'}")
     if erased:
         echo(f"content of {erased} requests was erased, on record")
@@ -91,8 +90,8 @@ def _read(path: Path) -> str:
 
 
 @command.command("checkpoint")
-@click.option("--key", required=True, type=click.Path(path_type=Path), help="Private key of `audit keys init`.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the signed note.")
+@click.option("--key", required=True, type=PATH, help="Private key of `audit keys init`.")
+@click.option("--out", required=True, type=PATH, help="File for the signed note.")
 @store_option
 def checkpoint(key: Path, out: Path, store: str) -> None:
     """Sign size and root of the log, and write the note to --out, to be kept outside the store.
@@ -117,7 +116,7 @@ def checkpoint(key: Path, out: Path, store: str) -> None:
 
 @command.command("prove")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the proof, JSON.")
+@click.option("--out", required=True, type=PATH, help="File for the proof, JSON.")
 @store_option
 def prove(run: str, out: Path, store: str) -> None:
     """Write a proof that the ending and the verdicts of RUN are in the log of the last checkpoint."""
@@ -128,8 +127,8 @@ def prove(run: str, out: Path, store: str) -> None:
 
 
 @command.command("verify-proof")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--key", required=True, type=click.Path(path_type=Path), help="Public key of the checkpoint.")
+@click.argument("file", type=PATH)
+@click.option("--key", required=True, type=PATH, help="Public key of the checkpoint.")
 def verify_proof(file: Path, key: Path) -> None:
     """Verify a proof of `audit db prove` without a store, and print what it shows."""
     try:
@@ -166,8 +165,7 @@ def redact(
     with Store.open(store, create=False, read_only=not yes) as opened:
         runs = (opened.resolve(str(run)),) if before is None else opened.older_than(before)
         plans = [item for item in (opened.plan_erasure(ulid, requests) for ulid in runs) if not item.empty]
-        for other in plans:
-            echo(_line(other))
+        echo(*(_line(other) for other in plans))
         if yes:
             opened.erase(plans, reason, actor())
     if not plans:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from audit.errors import CannotDecide, UserError
-from audit.terminal.options import json_option
+from audit.terminal.options import PATH, json_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
 
@@ -26,7 +26,7 @@ EXPECTED = ("expectation", "result", "seen", "rests on it")
 @click.argument("url")
 @click.option("--model", metavar="NAME", help="The served model. Default: the only one.")
 @click.option("--api-key-env", metavar="NAME", help="Variable of the environment that holds the API key.")
-@click.option("--suite", "out", type=click.Path(path_type=Path), metavar="FILE", help="Write a suite to this new file.")
+@click.option("--suite", "out", type=PATH, metavar="FILE", help="Write a suite to this new file.")
 @click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
 @click.option("--target", metavar="SOURCE", help="For the suite: the target's folder, .gguf file or hf:ORG/NAME.")
 @click.option("--contract", is_flag=True, help="Print what this program expects of such a server, and what holds.")

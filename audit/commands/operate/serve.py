@@ -10,7 +10,7 @@ import click
 
 from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
-from audit.terminal.options import store_option
+from audit.terminal.options import PATH, store_option
 from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 
@@ -38,7 +38,7 @@ COUNT: Final = click.IntRange(min=1)
 @click.option("--name", metavar="NAME", help="The model's name for clients. Default: MODEL, or the suite's target.")
 @click.option("--host", default=LOOPBACK[0], show_default=True, help="Address to listen on; this machine's own only.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks one.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="A file that holds the token.")
+@click.option("--token-file", type=PATH, metavar="FILE", help="A file that holds the token.")
 @click.option("--no-token", is_flag=True, help="Answer every program of this machine.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
 @click.option("--context", type=COUNT, help="Most tokens of prompt and answer. Default: the model's context.")

@@ -33,8 +33,7 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
         if as_json:
             echo_json(rejudged)
         else:
-            for line in rejudged.unknown:
-                note(line)
+            note(*rejudged.unknown)
             if rejudged.differences:
                 echo_rows(
                     COLUMNS,

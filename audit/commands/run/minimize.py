@@ -13,7 +13,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store import Store
 from audit.suite.access import require_allowed
 from audit.suite.loader import load_suite
-from audit.terminal.options import allow_options, allowed, complete_runs, store_option, wide_option
+from audit.terminal.options import PATH, allow_options, allowed, complete_runs, store_option, wide_option
 from audit.terminal.run_session import finish, stopped_by_sigterm
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
@@ -47,11 +47,7 @@ class _MinimizeResult:
     "--max-tokens", type=click.IntRange(min=1), default=200_000, show_default=True, help="Token limit over all runs."
 )
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("reproducer"),
-    show_default=True,
-    help="The folder to create; it must not exist.",
+    "--out", type=PATH, default=Path("reproducer"), show_default=True, help="The folder to create; it must not exist."
 )
 @click.option("--fresh", is_flag=True, help="Start another program's engine anew for every trial.")
 @click.option("--keep", is_flag=True, help="Also run the reproducer into the store.")

@@ -11,7 +11,8 @@ from audit.store import Store, StoredRun
 from audit.suite.loader import load_suite
 from audit.terminal.executors import filling, worker_options
 from audit.terminal.options import allow_options, allowed, complete_runs, form_options, store_option, wide_option
-from audit.terminal.run_session import RunEnding, announce, finish
+from audit.terminal.run_session import RunEnding, finish
+from audit.text.printer import note
 
 
 @click.command("resume")
@@ -52,7 +53,7 @@ def command(
         torch.set_num_threads(threads)
         granted, earlier = allowed(ctx), begun_with(opened, record)
         prepared = prepare(loaded, earlier, granted)
-        require_engines(prepared, announce)
+        require_engines(prepared, note)
         part = shard_of(record)
         if part is not None:
             prepared = share_of(prepared, part)

@@ -14,7 +14,8 @@ from audit.store import RunReason, Store
 from audit.suite.loader import load_suite
 from audit.terminal.executors import filling, worker_options
 from audit.terminal.options import allow_options, allowed, complete_suites, form_options, store_option, wide_option
-from audit.terminal.run_session import RunEnding, announce, finish
+from audit.terminal.run_session import RunEnding, finish
+from audit.text.printer import note
 
 
 @click.command("run")
@@ -100,7 +101,7 @@ def command(
     if rule is not None:
         # before a store is created
         require_first_round(prepared, rule)
-    require_engines(prepared, announce)
+    require_engines(prepared, note)
     if part is not None:
         from audit.executors.shares import share_of
 

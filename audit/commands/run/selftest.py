@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audit.errors import UserError
-from audit.terminal.options import wide_option
+from audit.terminal.options import PATH, wide_option
 from audit.terminal.tables import echo_rows
 from audit.text.printer import echo, note
 from audit.text.staged_files import require_writable, write_staged
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.option("--most-outside", type=click.IntRange(min=256), help="Largest arm without the record. Default: 4096.")
 @click.option("--clean", type=click.IntRange(min=0), help="Number of clean arms. Default: 1000.")
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
-@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write all counts as JSON.")
-@click.option("--markdown", "page", metavar="FILE", type=click.Path(path_type=Path), help="Also write the tables.")
+@click.option("--json", "out", metavar="FILE", type=PATH, help="Also write all counts as JSON.")
+@click.option("--markdown", "page", metavar="FILE", type=PATH, help="Also write the tables.")
 @wide_option
 def command(
     quick: bool,
@@ -87,11 +87,7 @@ def command(
 
 
 def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
-    """Run the faults in default suites and print their table.
-
-    Raises:
-        SystemExit: a fault is not caught.
-    """
+    """Run the faults in default suites and print their table; raises SystemExit: a fault is not caught."""
     from audit.selftest import default_suite, work
 
     detections = work.run_by_default(plan, note)
@@ -102,11 +98,7 @@ def _by_default(plan: SelfTestPlan, out: Path | None) -> None:
 
 
 def _mutated(seeds: int | None, quick: bool, jobs: int, out: Path | None, page: Path | None) -> None:
-    """Change records of clean arms and print what survives.
-
-    Raises:
-        SystemExit: a change survives without a reason.
-    """
+    """Change records of clean arms and print what survives; raises SystemExit: a change survives without a reason."""
     from audit.selftest import mutation_report, work
 
     plan = work.QUICK_MUTATIONS if quick else work.FULL_MUTATIONS

@@ -11,7 +11,7 @@ import click
 
 from audit.errors import CannotDecide, UserError
 from audit.suite.loader import load_suite
-from audit.terminal.options import allow_options, allowed, complete_arms, complete_suites, wide_option
+from audit.terminal.options import PATH, allow_options, allowed, complete_arms, complete_suites, wide_option
 from audit.terminal.tables import cell, echo_rows
 from audit.text.printer import echo, note
 from audit.text.staged_files import require_writable, write_staged
@@ -39,7 +39,7 @@ PART: Final = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
 @click.option("--rounds", type=click.IntRange(min=1), default=6, show_default=True, help="Interleaved rounds.")
 @click.option("--max-prompts", type=click.IntRange(min=1), help="Maximum number of cases, spread over the suite.")
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, show_default=True, help="Threads of torch.")
-@click.option("--json", "out", metavar="FILE", type=click.Path(path_type=Path), help="Also write the figures as JSON.")
+@click.option("--json", "out", metavar="FILE", type=PATH, help="Also write the figures as JSON.")
 @allow_options
 @wide_option
 @click.pass_context

@@ -12,24 +12,22 @@ from audit.errors import UserError
 from audit.report.tables.verdicts import faults_of, marked_name
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import mistake
 from audit.text.printer import echo
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command("attach")
 @click.argument("run", shell_complete=complete_runs)
-@click.argument("report", type=FILE)
-@click.option("--out", type=FILE, metavar="FILE", help="The report with the evidence. Default: REPORT.audited.SUFFIX.")
+@click.argument("report", type=PATH)
+@click.option("--out", type=PATH, metavar="FILE", help="The report with the evidence. Default: REPORT.audited.SUFFIX.")
 @click.option("--in-place", is_flag=True, help="Change REPORT itself.")
-@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report.")
+@click.option("--statement", type=PATH, metavar="FILE", help="The statement. Default: beside the report.")
 @click.option("--format", "form", type=click.Choice(tuple(REGISTRY)), help="Format of REPORT. Default: recognised.")
 @click.option("--replace", is_flag=True, help="Replace existing evidence and files.")
 @click.option("--failed", is_flag=True, help="Attach a run that failed.")
-@click.option("--key", "key_files", type=FILE, multiple=True, help="Sign the statement; repeatable.")
+@click.option("--key", "key_files", type=PATH, multiple=True, help="Sign the statement; repeatable.")
 @click.option("--sidecar", is_flag=True, help="Leave REPORT as it is: the statement alone binds it.")
 @click.option("--model-differs", metavar="REASON", help="Why REPORT names another model than the run's target.")
 @store_option
@@ -69,10 +67,8 @@ def command(
     echo(f"report     {done.report}  sha256:{made.after}")
     echo(f"statement  {done.place}")
     echo(f"run        {made.predicate['run']}  sha256:{made.record_root}")
-    for line in evidence_lines(made.predicate):
-        echo(line)
-    for arm, fault in faults.items():
-        echo(f"arm        {cell(marked_name(arm, fault))}")
+    echo(*evidence_lines(made.predicate))
+    echo(*(f"arm        {cell(marked_name(arm, fault))}" for arm, fault in faults.items()))
 
 
 def _attach(store: Store, run: str, order: AttachOrder) -> Attached:

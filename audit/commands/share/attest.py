@@ -10,19 +10,17 @@ from audit.attest.predicates import KINDS, statement
 from audit.attest.signing import checkpoint, sign_and_store
 from audit.store import Store
 from audit.store.base import keys
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.text.documents import mistake
 from audit.text.printer import echo
 from audit.text.staged_files import require_new, staged
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command("attest")
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--key", "key_files", type=FILE, required=True, multiple=True, help="Private key; repeatable.")
+@click.option("--key", "key_files", type=PATH, required=True, multiple=True, help="Private key; repeatable.")
 @click.option(
-    "--out", type=FILE, default=Path(), show_default="here", help="Folder for the envelopes; made if missing."
+    "--out", type=PATH, default=Path(), show_default="here", help="Folder for the envelopes; made if missing."
 )
 @click.option("--type", "kinds", type=click.Choice(tuple(KINDS)), multiple=True, help="Statements. Default: all.")
 @store_option
@@ -47,8 +45,7 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
         statements = [statement(kind, facts) for kind in files]
         signed = sign_and_store(opened, statements, signers, ulid, now)
     with staged({path: item.text.encode() for path, item in zip(files.values(), signed, strict=True)}):
-        for kind, path in files.items():
-            echo(f"{kind.ljust(12)} {path}")
+        echo(*(f"{kind.ljust(12)} {path}" for kind, path in files.items()))
     echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
     echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
 

@@ -6,14 +6,14 @@ import click
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.terminal.options import complete_runs, store_option
+from audit.terminal.options import PATH, complete_runs, store_option
 from audit.terminal.tables import cell
 from audit.text.printer import echo
 
 
 @click.command("export")
 @click.argument("run", default="latest", shell_complete=complete_runs)
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="File or new folder.")
+@click.option("--out", type=PATH, required=True, metavar="FILE", help="File or new folder.")
 @click.option("--format", "kind", type=click.Choice(["bundle", "parquet", "difr"]), default="bundle", show_default=True)
 @click.option("--arm", metavar="ARM", help="The arm of a file for DiFR.")
 @store_option

@@ -6,7 +6,7 @@ import click
 
 from audit.errors import UserError
 from audit.store import Store
-from audit.terminal.options import json_option, store_option, wide_option
+from audit.terminal.options import PATH, json_option, store_option, wide_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo
 
@@ -14,7 +14,7 @@ ESTIMATES = ("estimator", "value", "unit", "requests", "every one counts the sam
 
 
 @click.command("import")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option("--format", "kind", type=click.Choice(["bundle", "aiperf"]), default="bundle", show_default=True)
 @json_option
 @wide_option

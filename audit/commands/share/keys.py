@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from audit.store.base import keys
+from audit.terminal.options import PATH
 from audit.text.printer import echo
 
 
@@ -14,7 +15,7 @@ def command() -> None:
 
 
 @command.command("init")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--name", required=True, help="Name of the key and the log, for example example.org/audit.")
 def init(file: Path, name: str) -> None:
     """Make a private key in FILE and its public key in FILE.pub; neither may exist."""
@@ -22,7 +23,7 @@ def init(file: Path, name: str) -> None:
 
 
 @command.command("show")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def show(file: Path) -> None:
     """Print the public key of the private key in FILE."""
     echo(keys.read_private(file).public.text)

@@ -18,12 +18,11 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import read_public
 from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.verified_bundle import OpenBundle, file_digest, opened
-from audit.terminal.options import store_option
+from audit.terminal.options import PATH, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import read_bytes
 from audit.text.printer import echo, note
 
-FILE = click.Path(path_type=Path)
 PROVED: Final = (
     "every request, step and trace, and the arms, suite, artifacts and environment that they name, are those of the "
     "record root"
@@ -35,17 +34,17 @@ NOT_PROVED: Final = (
 
 
 @click.command("verify")
-@click.argument("report", type=FILE)
-@click.option("--statement", type=FILE, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
+@click.argument("report", type=PATH)
+@click.option("--statement", type=PATH, metavar="FILE", help="The statement. Default: beside the report, .intoto.json.")
 @click.option("--judge", is_flag=True, help="Bundle: compute the verdicts again from the record, and compare them.")
 @click.option(
-    "--key", "--trusted-key", "trusted", type=FILE, multiple=True, help="Public key: trusted (repeatable), or of a log."
+    "--key", "--trusted-key", "trusted", type=PATH, multiple=True, help="Public key: trusted (repeatable), or of a log."
 )
 @click.option("--threshold", type=click.IntRange(min=1), default=1, help="Signed: number of trusted keys that signed.")
 @click.option("--max-age", metavar="AGE", help="Signed: oldest moment that is accepted, such as 30d.")
 @click.option("--subject", "subjects", multiple=True, metavar="ROLE=DIGEST", help="Signed: what it must be about.")
 @click.option("--policy-digest", metavar="sha256:DIGEST", help="Signed decision: the policy that it must be under.")
-@click.option("--log-key", "log_keys", type=FILE, multiple=True, help="Signed: key of the log that must hold the run.")
+@click.option("--log-key", "log_keys", type=PATH, multiple=True, help="Signed: key of the log that must hold the run.")
 @store_option
 @click.pass_context
 def command(
@@ -90,15 +89,13 @@ def command(
         raise UserError(f"{report} has no signed statement: there is no {bundle}; name it with --statement")
     bound = read_statement(statement or statement_path(report))
     result = verify(content, bound, store)
-    for mismatch in result.mismatches:
-        echo(f"mismatch: {cell(mismatch)}")
+    echo(*(f"mismatch: {cell(mismatch)}" for mismatch in result.mismatches))
     if result.unknown is not None:
         echo(f"not confirmed: {cell(result.unknown)}")
     if result.exit_code == 0:
         echo(f"verified: {report} carries the evidence of run {bound.predicate['run']}")
     if not result.mismatches:
-        for line in evidence_lines(bound.predicate):
-            echo(line)
+        echo(*evidence_lines(bound.predicate))
     context.exit(result.exit_code)
 
 
@@ -113,8 +110,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
         if key is not None and bundle.inclusion is None:
             sign = "audit db checkpoint --key KEY --out FILE"
             raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: {sign}")
-        for broken in bundle.broken:
-            echo(f"mismatch: {broken.place}: {broken.message}")
+        echo(*(f"mismatch: {broken.place}: {broken.message}" for broken in bundle.broken))
         if bundle.broken:
             return 1
         run, checks = bundle.store.load_run(bundle.run), bundle.store.checks(bundle.run)
@@ -123,8 +119,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
         echo(f"bundle      sha256:{file_digest(path)}")
         echo(f"record root {bundle.record_root}, recomputed from {requests} requests of {len(run.arms)} arms")
         echo(f"proves      {PROVED}")
-        for line in inclusion_lines(bundle.inclusion):
-            echo(line)
+        echo(*inclusion_lines(bundle.inclusion))
         echo(f"not proved  {NOT_PROVED}")
         if judge:
             return _judge(bundle)
@@ -156,8 +151,7 @@ def _judge(bundle: OpenBundle) -> int:
     from audit.runs.rejudge import judge_again
 
     rejudged = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
-    for line in rejudged.unknown:
-        note(line)
+    note(*rejudged.unknown)
     for other in rejudged.differences:
         echo(f"differs: {other.arm} {other.check}: {'; '.join(other.changes)}")
     same = rejudged.results - len(rejudged.differences)

@@ -47,8 +47,7 @@ def verify_signed(path: Path, raw: bytes, options: TrustOptions, store: str | No
     else:
         with Store.open(store, create=False, read_only=True) as opened:
             result = verify_envelope(raw, str(path), trust, now, opened)
-    for line in _lines(path, result):
-        echo(line)
+    echo(*_lines(path, result))
     return result.exit_code
 
 
@@ -86,8 +85,7 @@ def _verify_bundle(
             codes.append(request.exit_code)
         else:
             codes.append(1)
-        for line in _bundle_lines(report, result, bound, problems):
-            echo(line)
+        echo(*_bundle_lines(report, result, bound, problems))
     return 1 if 1 in codes else max(codes)
 
 

@@ -1,9 +1,8 @@
 """The situations that an arm's own settings ask for, of which a run must show some before it may pass.
 
-`often` lists those that every run of these settings meets again and again; their floor
-is a suite's `least`. `once` lists those that a run of moderate size meets: their floor
-is one occurrence. Prompts, ends and small residuals are among them, although settings
-alone do not promise them: a suite that cannot meet one waives it by name.
+`often` lists those that every run of these settings meets again and again; their floor is a suite's `least`. `once`
+lists those that a run of moderate size meets: their floor is one occurrence. Prompts, ends and small residuals are
+among them, although settings alone do not promise them: a suite that cannot meet one waives it by name.
 """
 
 from collections.abc import Iterator

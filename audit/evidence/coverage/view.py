@@ -4,13 +4,13 @@ The view knows nothing about text: a situation that depends on where a token's
 characters begin cannot be recognised from it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
+from engine.core.trees import levels
 from engine.core.types import Floats, Role, SamplingParams
 from engine.record.columns import entries_before, numbered
 from engine.record.trace import Trace
@@ -152,15 +152,8 @@ def tree_depths(trace: Trace) -> Counts:
     """[S] the deepest node of each step's tree, from 1; 0 without a draft."""
     ends = np.cumsum(trace.n_drafted.astype(np.int64)).tolist()
     parents = trace.node_parent.tolist()
-    deepest = [_depth(parents[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    deepest = [max(levels(parents[start:end]), default=0) for start, end in zip([0, *ends], ends, strict=False)]
     return np.array(deepest, dtype=np.int64)
-
-
-def _depth(parents: Sequence[int]) -> int:
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
 
 
 def known(column: Floats, view: RequestView) -> bool:

@@ -1,12 +1,10 @@
 """The verdict on token-by-token equality, shared by the two equality checks.
 
-A divergence is numerical if the baseline's own lead there is within the noise
-between two runs of the baseline, real if it is larger or if the texts end
-differently, and untriaged if the noise or the lead is unknown. With a lead below
-minus the noise the baseline's own row prefers the candidate's token: kind
-`baseline`. Any baseline token that is not the best of its own processed row,
-divergence or not, is a fault of the baseline, because an arm cannot be certified
-by a comparison with a decoder that does not decode its own rows.
+A divergence is numerical if the baseline's own lead there is within the noise between two runs of the baseline, real if
+it is larger or if the texts end differently, and untriaged if the noise or the lead is unknown. With a lead below minus
+the noise the baseline's own row prefers the candidate's token: kind `baseline`. Any baseline token that is not the best
+of its own processed row, divergence or not, is a fault of the baseline, because an arm cannot be certified by a
+comparison with a decoder that does not decode its own rows.
 """
 
 import math

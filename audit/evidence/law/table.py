@@ -176,11 +176,6 @@ def _bonus(made: Decisions) -> NDArray[np.bool_]:
     return np.asarray((made.candidates == 0) & (made.depth > 0))
 
 
-def table_of(made: Decisions, generator: np.random.Generator) -> LawTable:
-    """One request's rows. `generator` randomises the transforms."""
-    return rows_of(made).randomised(generator)
-
-
 @dataclass(frozen=True, slots=True)
 class LawRows:
     """One request's rows as in `LawTable`, with intervals instead of transforms."""

@@ -36,42 +36,28 @@ class AiperfFigures:
     source: str = "AIPerf"
 
 
-@dataclass(slots=True)
-class _Tally:
-    requests: int = 0
-    failed: int = 0
-    warmup: int = 0
-
-
 def read_aiperf(path: Path) -> AiperfFigures:
     """The figures of a file.
 
     Raises:
         UserError: not readable, not of this form, or an account that contradicts itself; names file and line.
     """
-    tally, totals, engines = _Tally(), [], set()
+    requests, failed, warmup, totals, engines = 0, 0, 0, [], set()
     for line, record in _records(path):
-        tally.requests += 1
+        requests += 1
         if record["metadata"].get("benchmark_phase", "profiling") != "profiling":
-            tally.warmup += 1
+            warmup += 1
         elif record.get("error") is not None:
-            tally.failed += 1
+            failed += 1
         elif record.get(ACCOUNT) is not None:
             totals.append(_totals(path, line, record[ACCOUNT]))
             engines.add(str(record[ACCOUNT].get("engine", "not named")))
-    if not tally.requests:
+    if not requests:
         raise UserError(
             f"{path}: it has no records; give profile_export.jsonl of aiperf profile --export-level records"
         )
-    result = (
-        str(path),
-        tally.requests,
-        tally.failed,
-        tally.warmup,
-        tuple(sorted(engines)),
-        estimates(draft_sums(totals)),
-    )
-    return AiperfFigures(*result)
+    named, values = tuple(sorted(engines)), estimates(draft_sums(totals))
+    return AiperfFigures(str(path), requests, failed, warmup, named, values)
 
 
 def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

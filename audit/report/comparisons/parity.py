@@ -19,23 +19,18 @@ from audit.evidence.divergence.rerun import Rerun, compare
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
 from audit.evidence.logprob_changes import FLOOR_TIMES, changes
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
-from audit.evidence.verdicts import Verdict
+from audit.evidence.verdicts import Verdict, worst
 from audit.report.comparisons.begun_order import BegunOrder, in_begun_order
 from audit.report.comparisons.run_diff import Change, JudgedRun, settings_diff
 from audit.stats.acceptance.drift import AcceptanceCounts
 from audit.stats.acceptance.instances import IndexTrend, PairChange, index_trend, pair_changes, silent_end
-from audit.stats.equivalence import EquivalenceDecision, decide
+from audit.stats.equivalence import decide
 from audit.store import Store, StoredArm, StoredRun
 from audit.store.sums.drafts import RequestDrafts
 from engine.core.types import Floats, Protocol
 
 SEED: Final = 20261126
 """Of the permutations, so that the same runs give the same p."""
-VERDICTS: Final = {
-    EquivalenceDecision.CERTIFIED: Verdict.CERTIFIED,
-    EquivalenceDecision.FAULT: Verdict.FAULT,
-    EquivalenceDecision.INCONCLUSIVE: Verdict.INCONCLUSIVE,
-}
 NOTHING: Final = "nobody counted its drafts"
 
 
@@ -89,10 +84,7 @@ class Parity:
     @property
     def exit_code(self) -> int:
         """1 if a comparison found a fault, 3 if one is undecided or none ran, else 0."""
-        result = {one.verdict for one in self.results}
-        if Verdict.FAULT in result:
-            return 1
-        return 0 if Verdict.CERTIFIED in result and Verdict.INCONCLUSIVE not in result else 3
+        return {Verdict.FAULT: 1, Verdict.CERTIFIED: 0}.get(worst([one.verdict for one in self.results]), 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +174,8 @@ def _arm(arm: ArmInstances, plain: PlainArms, limits: ParityLimits, arms: int) -
 
 
 def _acceptance(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityResult:
-    def result(verdict: Verdict, summary: str, worst: PairChange | None = None) -> ParityResult:
-        change = None if worst is None else worst.change
+    def result(verdict: Verdict, summary: str, widest: PairChange | None = None) -> ParityResult:
+        change = None if widest is None else widest.change
         effect = None if change is None else abs(change.estimate)
         bound = None if change is None else max(abs(change.low), abs(change.high))
         finite = bound if bound is not None and math.isfinite(bound) else None
@@ -202,16 +194,12 @@ def _acceptance(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityRes
         outcome = pair_changes(counts, limits.alpha / arms)
     except ValueError as error:
         return result(Verdict.INCONCLUSIVE, str(error))
-    decisions = [decide(one.change.low, one.change.high, limits.margin) for one in outcome]
-    worst = max(outcome, key=lambda one: (abs(one.change.estimate), one.change.high - one.change.low))
-    verdict = next(
-        (VERDICTS[one] for one in (EquivalenceDecision.FAULT, EquivalenceDecision.INCONCLUSIVE) if one in decisions),
-        Verdict.CERTIFIED,
-    )
-    ends = f"[{worst.change.low:+.3f}, {worst.change.high:+.3f}]"
+    verdict = worst([Verdict(decide(one.change.low, one.change.high, limits.margin)) for one in outcome])
+    widest = max(outcome, key=lambda one: (abs(one.change.estimate), one.change.high - one.change.low))
+    ends = f"[{widest.change.low:+.3f}, {widest.change.high:+.3f}]"
     rates = ", ".join(f"{count.accepted.sum() / count.drafted.sum():.3f}" for count in counts)
-    words = f"rates {rates}; largest change {worst.change.estimate:+.3f} {ends} from instance {worst.first + 1}"
-    return result(verdict, f"{words} to {worst.second + 1} over {worst.change.clusters} prompts", worst)
+    words = f"rates {rates}; largest change {widest.change.estimate:+.3f} {ends} from instance {widest.first + 1}"
+    return result(verdict, f"{words} to {widest.second + 1} over {widest.change.clusters} prompts", widest)
 
 
 def _counts(requests: Sequence[RequestDrafts]) -> AcceptanceCounts:
@@ -382,5 +370,4 @@ def _speculating(arm: ArmInstances, limits: ParityLimits, arms: int) -> ParityRe
             verdicts.append(Verdict.FAULT if end.p <= alpha else Verdict.INCONCLUSIVE)
             words.append(f"instance {at + 1}: the last {end.trailing} of {end.requests} have no draft, p {end.p:.2g}")
     words = words or [f"every instance drafts in the last {100 * limits.last:g} % of its requests"]
-    worst = next((one for one in (Verdict.FAULT, Verdict.INCONCLUSIVE) if one in verdicts), Verdict.CERTIFIED)
-    return result(worst, "; ".join(words) + arm.order)
+    return result(worst(verdicts), "; ".join(words) + arm.order)

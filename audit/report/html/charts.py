@@ -137,19 +137,6 @@ def _strip(element: ElementTree.Element) -> None:
             element.remove(child)
 
 
-def bars(x: str, y: str, *, title: str, height: int = 200) -> dict[str, Any]:
-    """A specification of plain vertical bars: field `y` over the ordered field `x`."""
-    return {
-        "width": 560,
-        "height": height,
-        "mark": "bar",
-        "encoding": {
-            "x": {"field": x, "type": "ordinal", "axis": {"labelAngle": 0}},
-            "y": {"field": y, "type": "quantitative", "title": title},
-        },
-    }
-
-
 def longest(texts: Sequence[str]) -> int:
     """Characters of the longest text as drawn; 0 without one."""
     return max((len(str(_label(text))) for text in texts), default=0)

@@ -138,11 +138,7 @@ class _Reading:
     findings: Mapping[str, tuple[NamedFinding, ...]]
 
     def request(self, arm: str, key: RequestKey) -> RequestRecord:
-        """One request.
-
-        Raises:
-            CannotDecide: its content was erased or is damaged.
-        """
+        """One request; raises CannotDecide: its content was erased or is damaged."""
         record = self.store.load_arm(self.run.ulid, arm, [RequestKey(arm, key.case_id, key.sample)])
         (request,) = (*record.requests, *record.failed, *record.refused)
         return request

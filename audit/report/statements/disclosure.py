@@ -39,13 +39,7 @@ class Aspect(StrEnum):
 ASPECTS: Final[Mapping[Aspect, tuple[str, ...]]] = {
     Aspect.DETERMINISM: ("greedy_equality", "coupled_equality", "same_seed", "gamma_invariance", "long_context"),
     Aspect.DISTRIBUTION: (
-        "law",
-        "token_law",
-        "two_sample",
-        "q_contract",
-        "prefix_measurable",
-        "honoured",
-        "honoured_by_tokens",
+        *("law", "token_law", "two_sample", "q_contract", "prefix_measurable", "honoured", "honoured_by_tokens"),
     ),
     Aspect.LOGPROBS: ("anchor", "bitwise", "logprob_closeness", "row_closeness"),
     Aspect.REPRODUCIBILITY: ("replay", "rng_streams", "seed"),

@@ -1,7 +1,7 @@
 """A disclosure as sentences, and as the document that `schemas/disclosure.json` describes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from audit.evidence.verdicts import Verdict
@@ -78,7 +78,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
         "arm": arm.name,
         "configuration_sha256": part.configuration,
         **named(arm, "lossless", "fault"),
-        **part.settings.columns(),
+        **asdict(part.settings),
         "requests": counts.requests,
         "directed_requests": counts.directed,
         "output_tokens": counts.output,
@@ -110,7 +110,8 @@ def _run(statement: Disclosure) -> Iterator[str]:
     yield from _record(statement)
     broken = [part.arm.name for part in statement.arms if part.faults or part.arm.fault]
     if broken:
-        yield f"The evidence contradicts equivalence in {len(broken)} of {len(statement.arms)} arms: {_list(broken)}."
+        share = f"{len(broken)} of {len(statement.arms)} arms"
+        yield f"The evidence contradicts equivalence in {share}: {', '.join(broken)}."
     if all(part.silent for part in statement.arms):
         yield "The store holds no evidence about speculation in this run, so nothing is stated about its outputs."
 
@@ -181,13 +182,13 @@ def _conditions(part: ArmDisclosure) -> Iterator[str]:
         f"{name} {sampling[name]}" for name in ("temperature", "top_p", "top_k", "max_new_tokens") if name in sampling
     ]
     if stated:
-        yield f"The requests had {_list(stated)}."
+        yield f"The requests had {', '.join(stated)}."
 
 
 def _aspect(result: AspectResult) -> Iterator[str]:
     name = result.aspect.value.capitalize()
     if result.outcome is AspectOutcome.UNTESTED:
-        checks = f" by {_list([check.check for check in result.checks])}" if result.checks else ""
+        checks = f" by {', '.join(check.check for check in result.checks)}" if result.checks else ""
         yield f"{name}: {OUTCOMES[result.outcome]}{checks}."
     else:
         yield f"{name}: {OUTCOMES[result.outcome]}."
@@ -214,7 +215,7 @@ def _unexamined(part: ArmDisclosure) -> Iterator[str]:
     if part.absent is None:
         yield "The run does not record which situations its checks examined."
     elif part.absent:
-        yield f"The arm never met these situations, so they are not tested: {_list(list(part.absent))}."
+        yield f"The arm never met these situations, so they are not tested: {', '.join(part.absent)}."
 
 
 def _limits(statement: Disclosure) -> Iterator[str]:
@@ -226,7 +227,3 @@ def _limits(statement: Disclosure) -> Iterator[str]:
     if not statement.waived:
         yield "No decision on this run let a requirement pass."
     yield SCOPE
-
-
-def _list(words: list[str]) -> str:
-    return ", ".join(words)

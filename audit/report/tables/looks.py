@@ -86,7 +86,7 @@ def _undecided_step(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
     Evidence that was not recorded comes first, because more tokens do not replace it. Repetitions help
     sampled arms only: a greedy arm repeats its own tokens.
     """
-    suite = shlex.quote(_suite(run))
+    suite = shlex.quote(next((used.name for used in run.artifacts if used.role == "suite"), run.suite_name))
     if any(check.lacking for check in checks):
         return f"give the arms the evidence that is missing (often record: full), then: audit run {suite}"
     undecided = {check.arm for check in checks if check.verdict is Verdict.INCONCLUSIVE}
@@ -106,10 +106,6 @@ def _unmet(undecided: Iterable[StoredCheck]) -> list[str]:
     short = [check.details.get(SHORT_OF) or {} for check in undecided]
     met = any(count for counts in short for count in counts.values())
     return [] if met or not all(short) else list(dict.fromkeys(name for counts in short for name in counts))
-
-
-def _suite(run: StoredRun) -> str:
-    return next((used.name for used in run.artifacts if used.role == "suite"), run.suite_name)
 
 
 def _greedy(run: StoredRun, arm: str) -> bool:

@@ -70,9 +70,8 @@ class Alarm:
 class ShiftStatistics:
     """[K] per shift, since the last alarm.
 
-    `log_sums` is the log of the sum over starting times of likelihood ratios,
-    `walk` the log ratio since the restart, `lowest` its minimum, `since` the
-    flag after that minimum.
+    `log_sums` is the log of the sum over starting times of likelihood ratios, `walk` the log ratio since the restart,
+    `lowest` its minimum, `since` the flag after that minimum.
     """
 
     log_sums: Floats

@@ -112,16 +112,8 @@ def _rate(sums: DraftSums) -> float | None:
     return sums.accepted / sums.drafted if sums.drafted else None
 
 
-def _mean_rate(sums: DraftSums) -> float | None:
-    return sums.rates / sums.requests if sums.requests else None
-
-
 def _length(sums: DraftSums) -> float | None:
     return 1 + sums.accepted / sums.steps if sums.steps else None
-
-
-def _mean_length(sums: DraftSums) -> float | None:
-    return sums.lengths / sums.stepped if sums.stepped and sums.steps is not None else None
 
 
 RATIO: Final = "ratio"
@@ -141,7 +133,7 @@ ESTIMATORS: Final = (
         RATIO,
         "requests",
         "spec_decode_draft_acceptance_rate",
-        _mean_rate,
+        lambda sums: sums.rates / sums.requests if sums.requests else None,
     ),
     EstimatorDefinition(
         Estimator.TOKEN_LENGTH,
@@ -157,7 +149,7 @@ ESTIMATORS: Final = (
         PER_STEP,
         "requests",
         "spec_decode_acceptance_length",
-        _mean_length,
+        lambda sums: sums.lengths / sums.stepped if sums.stepped and sums.steps is not None else None,
     ),
     EstimatorDefinition(
         Estimator.COUNTER_RATE,

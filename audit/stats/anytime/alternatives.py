@@ -191,13 +191,8 @@ def ranking(evidence: WealthState, count: int = 5) -> tuple[NamedAlternative, ..
     return tuple(NamedAlternative(NAMES[k], float(evidence.log_wealth[k]), float(shares[k])) for k in order)
 
 
-def log_ratios(chunk: Chunk) -> Floats:
-    """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 if an alternative does not differ from p."""
-    return _spread(log_ratios_of(chunk))
-
-
 def _spread(ratios: LogRatios) -> Floats:
-    """[E, K] from [E, B]."""
+    """[E, K] log r(Y) / p(Y), columns as in `NAMES`, 0 if an alternative does not differ from p."""
     active = (_TABLE.stratum == _ALWAYS) | (_TABLE.stratum == ratios.depth[:, None])
     active |= (_TABLE.stratum == _LAST) & ratios.last[:, None]
     return np.where(active, ratios.base[:, _TABLE.base], 0.0)

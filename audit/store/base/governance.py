@@ -4,7 +4,7 @@ They add no evidence: the configuration is hashed, and `audit db check` compares
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -51,10 +51,6 @@ class Governance:
     expected_equivalence: str | None
     numerics_probe_sha256: str | None
 
-    def columns(self) -> dict[str, Any]:
-        """The values by column."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def governance(
     spec: Mapping[str, Any], document: Mapping[str, Any], lossless: bool, packages: Mapping[str, Any]
@@ -71,7 +67,9 @@ def governance(
         proposer=_proposer(spec, effective) if on else None,
         proposer_version=_version(effective, packages) if on else None,
         gamma=effective.gamma if on else None,
-        tree=to_json(effective.facts.get("proposer_options") or {}) if on and _shape(effective) == "tree" else None,
+        tree=to_json(effective.facts.get("proposer_options") or {})
+        if on and effective.proposer_shape == "tree"
+        else None,
         rule=effective.protocol,
         expected_equivalence=_equivalence(effective, lossless).value if on else None,
         numerics_probe_sha256=None if numerics is None else sha256_json(numerics),
@@ -88,10 +86,6 @@ def _speculates(spec: Mapping[str, Any], effective: Effective) -> bool:
 def _proposer(spec: Mapping[str, Any], effective: Effective) -> str | None:
     requested = spec.get("proposer")
     return effective.proposer or (requested if isinstance(requested, str) else None)
-
-
-def _shape(effective: Effective) -> str:
-    return "tree" if effective.proposer_shape == "tree" else "chain"
 
 
 def _version(effective: Effective, packages: Mapping[str, Any]) -> str | None:

@@ -175,8 +175,13 @@ def _read(path: Path) -> str:
 
 def _bytes(parts: list[str]) -> bytes | None:
     """The 32 bytes of a key's text; None for another text."""
-    try:
-        raw = base64.b64decode(parts[2], validate=True) if len(parts) == 3 else b""
-    except (binascii.Error, ValueError):
-        return None
+    raw = from_base64(parts[2]) if len(parts) == 3 else b""
     return raw[1:] if len(raw) == 33 and raw[:1] == ED25519 else None
+
+
+def from_base64(text: str) -> bytes:
+    """The bytes of a text in base 64; none of another text."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""

@@ -91,11 +91,7 @@ class _Arms:
     baselines: tuple[int, ...]
 
     def row(self, name: str) -> int:
-        """The row of an arm.
-
-        Raises:
-            UserError: no such arm.
-        """
+        """The row of an arm; raises UserError: no such arm."""
         for row, own in self.names.items():
             if own == name:
                 return row
@@ -132,19 +128,12 @@ def page(session: Session, ulid: str, wanted: RequestFilter, cursor: int, *, bac
 
 
 KEYSET: Final = tuple_(RequestRow.case_id, RequestRow.id)
-COLUMNS: Final = (
-    RequestRow.id,
-    RequestRow.arm_id,
-    RequestRow.case_id,
-    RequestRow.sample,
-    RequestRow.domain,
-    RequestRow.n_prompt,
-    RequestRow.n_output,
-    RequestRow.n_steps,
-    RequestRow.n_drafted,
-    RequestRow.n_accepted,
-    RequestRow.finish_reason,
-    RequestRow.latency_us,
+COLUMNS: Final = tuple(
+    getattr(RequestRow, name)
+    for name in (
+        *("id", "arm_id", "case_id", "sample", "domain", "n_prompt", "n_output", "n_steps", "n_drafted", "n_accepted"),
+        *("finish_reason", "latency_us"),
+    )
 )
 
 

@@ -4,8 +4,6 @@ Tables have the rows and the keys of a bundle, views the rows of the run; views 
 are text. For analysis: nothing verifies or imports the folder, a bundle does both. Each file is made in memory.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +17,7 @@ from audit.store.base.connection import open_readonly, parse_url
 from audit.store.bundle.tables import RunRows
 from audit.store.tables.runs import find_run
 from audit.text.parquet import parquet_bytes
+from audit.text.staged_files import new_folder
 
 RUN: Final = "run"
 """Column of the views that have rows of single runs."""
@@ -34,19 +33,10 @@ def export_folder(url: str, ulid: str, folder: Path) -> tuple[str, ...]:
         raise UserError(f"{folder}: exists already; name a new folder")
     engine = open_readonly(parse_url(url))
     try:
-        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:60]}."))
-        try:
-            with Session(engine) as session:
-                names = tuple(_written(session, ulid, staged))
-            staged.chmod(0o755)
-            staged.replace(folder)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another place") from error
+        with new_folder(folder) as place, Session(engine) as session:
+            return tuple(_written(session, ulid, place))
     finally:
         engine.dispose()
-    return names
 
 
 def _written(session: Session, ulid: str, folder: Path) -> Iterator[str]:

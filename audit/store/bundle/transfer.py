@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy import Table, func, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
@@ -17,7 +17,6 @@ from audit.store.bundle.archive import LOG, part_name, writing
 from audit.store.bundle.inclusion import inclusion_of
 from audit.store.bundle.tables import Row, RunRows, encoded, natural_key, parents
 from audit.store.ledger import log
-from audit.store.ledger.coverage import COVERED
 from audit.store.ledger.entries import STATE
 from audit.store.sums import sums
 from audit.store.tables.runs import REVISION, RunEventRow, RunRow
@@ -64,15 +63,11 @@ def _copy(rows: RunRows, target: Session) -> None:
             if len(pending) >= PIECE:
                 _insert(target, table, pending)
                 pending = []
-        if pending:
-            _insert(target, table, pending)
+        _insert(target, table, pending)
 
 
 def _insert(target: Session, table: Table, rows: list[Row]) -> None:
-    target.execute(insert(table), rows)
-    if table.name in COVERED:
-        names = [column.name for column in table.primary_key]
-        log.note(target, table.name, [[row[name] for name in names] for row in rows])
+    log.insert_rows(target, table.name, rows)
     if table.name == RunRow.__tablename__:
         log.note(target, STATE, [[row["id"]] for row in rows])
 

@@ -5,18 +5,21 @@ its stored text, a moment as text in UTC, bytes as hex.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import JSON, Boolean, Column, DateTime, LargeBinary, TypeDecorator
 from sqlalchemy.orm import Session
 
-from audit.store.ledger.coverage import Covered
+from audit.store.ledger.coverage import COVERED, RUN_STATE, Covered
 from audit.store.tables.runs import Base
 
 STATE: Final = "state"
 """Kind of an entry that holds a run's status, end and record root; its last one is valid."""
+KINDS: Final[Mapping[str, Covered]] = {**COVERED, STATE: RUN_STATE}
+"""The columns that an entry of a kind hashes, in the order in which one transaction logs its rows."""
 CHUNK: Final = 500
 """Keys that one query asks for."""
 BULK: Final = 2048
@@ -28,15 +31,16 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"hex": 
 
 @dataclass(frozen=True, slots=True)
 class RowEntry:
-    """A row's primary key as text, and the bytes that its entry hashes."""
+    """An entry of the log: its kind, the row's primary key as text, and the bytes that it hashes."""
 
+    kind: str
     ref: str
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RowEntries:
-    """The same of many rows."""
+    """The keys and bytes of many rows of a kind."""
 
     refs: list[str]
     data: list[bytes]
@@ -67,14 +71,15 @@ def ref_of(keys: Sequence[Any]) -> str:
     return str(keys[0]) if len(keys) == 1 else _encode(list(keys))
 
 
-def rows(session: Session, covered: Covered, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntry]:
+def rows(session: Session, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntry]:
     """The stored rows in the order of their keys: all, or those whose first key column is among `firsts`."""
-    for many in batches(session, covered, kind, firsts):
-        yield from map(RowEntry, many.refs, many.data)
+    for many in batches(session, kind, firsts):
+        yield from map(partial(RowEntry, kind), many.refs, many.data)
 
 
-def batches(session: Session, covered: Covered, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntries]:
+def batches(session: Session, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntries]:
     """The rows of `rows`, many at a time."""
+    covered = KINDS[kind]
     query, keys = _select(covered, session.get_bind().dialect.name), covered.keys
     order = " ORDER BY " + ", ".join(str(place + 1) for place in range(keys))
     for condition in _conditions(covered.columns[0], firsts):

@@ -7,7 +7,6 @@ A process that writes past `LoggedSession` logs nothing; `audit.store.health` na
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import event, func, insert, inspect, select
@@ -16,24 +15,16 @@ from sqlalchemy.orm import Session
 from audit.store.base.merkle import leaf_hash, merkle_root, node_hash
 from audit.store.base.run_lock import lock_appending
 from audit.store.ledger import entries
-from audit.store.ledger.coverage import COVERED, RUN_STATE
-from audit.store.ledger.entries import STATE
+from audit.store.ledger.coverage import COVERED
+from audit.store.ledger.entries import KINDS, STATE, RowEntry
 from audit.store.tables.log import LogEntryRow
 from audit.store.tables.runs import Base, RunRow
 
 PENDING: Final = "audit.store.ledger.log"
+OWN_TEXT: Final = (STATE,)
+"""Kinds whose entries hold the bytes that they hash."""
 LOCK: Final = 0x5AC0DE10
 """PostgreSQL's advisory lock of those who append."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewEntry:
-    """An entry to append; `keeps` if the log holds its bytes and not only their hash."""
-
-    kind: str
-    ref: str
-    data: bytes
-    keeps: bool = False
 
 
 class LoggedSession(Session):
@@ -59,6 +50,16 @@ def note(session: Session, kind: str, keys: Iterable[Sequence[Any]]) -> None:
         noted.setdefault(kind, {})[entries.ref_of(key)] = key[0]
 
 
+def insert_rows(session: Session, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows of a table without the mapped class, in one statement, and note those that the log covers."""
+    if not rows:
+        return
+    session.execute(insert(Base.metadata.tables[table]), rows)
+    if table in COVERED:
+        keys = [column.name for column in Base.metadata.tables[table].primary_key]
+        note(session, table, [[row[name] for name in keys] for row in rows])
+
+
 def seal(session: Session) -> None:
     """Append an entry for each row noted in this transaction."""
     session.flush()
@@ -67,15 +68,14 @@ def seal(session: Session) -> None:
         append(session, list(_noted(session, noted)))
 
 
-def _noted(session: Session, noted: Mapping[str, Mapping[str, Any]]) -> Iterator[NewEntry]:
-    for kind, covered in (*COVERED.items(), (STATE, RUN_STATE)):
+def _noted(session: Session, noted: Mapping[str, Mapping[str, Any]]) -> Iterator[RowEntry]:
+    for kind in KINDS:
         keys = noted.get(kind, {})
-        for row in entries.rows(session, covered, kind, set(keys.values())) if keys else ():
-            if row.ref in keys:
-                yield NewEntry(kind, row.ref, row.data, keeps=kind == STATE)
+        rows = entries.rows(session, kind, set(keys.values())) if keys else ()
+        yield from (row for row in rows if row.ref in keys)
 
 
-def append(session: Session, new: Sequence[NewEntry]) -> None:
+def append(session: Session, new: Sequence[RowEntry]) -> None:
     """Append entries; waits for other writers, who append in turn."""
     if session.get_bind().dialect.name == "postgresql":
         lock_appending(session, LOCK)
@@ -85,7 +85,7 @@ def append(session: Session, new: Sequence[NewEntry]) -> None:
     for seq, entry in enumerate(new, start=size):
         leaf = leaf_hash(entry.data)
         node = grown(frontier, seq, leaf)
-        kept = entry.data.decode("ascii") if entry.keeps else None
+        kept = entry.data.decode("ascii") if entry.kind in OWN_TEXT else None
         values.append({"seq": seq, "kind": entry.kind, "ref": entry.ref, "text": kept, "leaf": leaf, "node": node})
     if values:
         session.execute(insert(LogEntryRow), values)
@@ -142,9 +142,4 @@ def root_of(frontier: Sequence[bytes]) -> bytes:
 
 def log_all(session: Session) -> None:
     """Log every row of a store that was filled without a log."""
-    rows = [
-        NewEntry(kind, row.ref, row.data, keeps=kind == STATE)
-        for kind, covered in (*COVERED.items(), (STATE, RUN_STATE))
-        for row in entries.rows(session, covered, kind)
-    ]
-    append(session, rows)
+    append(session, [row for kind in KINDS for row in entries.rows(session, kind)])

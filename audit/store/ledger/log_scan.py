@@ -8,11 +8,8 @@ from sqlalchemy.orm import Session
 
 from audit.store.base.merkle import leaf_hash, node_hash
 from audit.store.ledger import entries
-from audit.store.ledger.entries import STATE
-from audit.store.ledger.log import grown, root_of
+from audit.store.ledger.log import OWN_TEXT, grown, root_of
 
-OWN_TEXT: Final = (STATE,)
-"""Kinds whose entries hold the bytes that they hash."""
 MISFIT: Final = "the entry does not fit the tree: entries were reordered, replaced, inserted or edited"
 QUERY: Final = "SELECT seq, kind, ref, text, leaf, node FROM log_entry ORDER BY seq"
 

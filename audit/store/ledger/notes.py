@@ -13,7 +13,6 @@ The origin is the name of the key. Signatures of other keys are ignored.
 """
 
 import base64
-import binascii
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
-from audit.store.base.keys import PrivateKey, PublicKey
+from audit.store.base.keys import PrivateKey, PublicKey, from_base64
 from audit.store.ledger import log, log_scan
 from audit.store.tables.log import CheckpointRow
 
@@ -121,20 +120,13 @@ def _lines(body: str, place: str, *, complete: bool) -> list[str]:
 
 def _signs(line: str, key: PublicKey, message: bytes) -> bool:
     name, _, encoded = line.removeprefix(DASH).partition(" ")
-    try:
-        raw = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return False
+    raw = from_base64(encoded)
     named = line.startswith(DASH) and name == key.name and raw[:4] == key.id
     return named and key.verifies(raw[4:], message)
 
 
 def _head(lines: list[str], place: str) -> TreeHead:
-    size, encoded = lines[1], lines[2]
-    try:
-        root = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        root = b""
+    size, root = lines[1], from_base64(lines[2])
     if not (size.isascii() and size.isdigit() and len(root) == 32):
         raise UserError(f"{place}: not a checkpoint: its size or root cannot be read")
     return TreeHead(int(size), root)

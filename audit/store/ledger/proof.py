@@ -19,8 +19,8 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, levels, node_hash
 from audit.store.ledger import entries, log_scan, notes
-from audit.store.ledger.coverage import COVERED, RUN_STATE
-from audit.store.ledger.entries import STATE
+from audit.store.ledger.coverage import COVERED
+from audit.store.ledger.entries import KINDS, STATE, RowEntry
 from audit.store.ledger.notes import TreeHead
 from audit.store.tables.log import CheckpointRow
 from audit.store.tables.runs import ArtifactRow, Base, RunRow
@@ -47,15 +47,6 @@ class ProvenRow:
     kind: str
     values: dict[str, Any]
     entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A row to prove: its entry's kind and bytes."""
-
-    kind: str
-    ref: str
-    data: bytes
 
 
 def prove(session: Session, run: RunRow) -> dict[str, Any]:
@@ -106,14 +97,9 @@ def document_of(session: Session, run: RunRow, checkpoint: CheckpointRow, kinds:
     return {"version": version, "run": run.ulid, "checkpoint": checkpoint.note, "entries": proven}
 
 
-def _wanted(session: Session, run: RunRow, kinds: Sequence[str]) -> list[_Wanted]:
-    places = [("run", COVERED["run"], [run.id]), (STATE, RUN_STATE, [run.id])]
-    places += [(kind, COVERED[kind], _keys(session, run, kind)) for kind in kinds]
-    return [
-        _Wanted(kind, row.ref, row.data)
-        for kind, covered, keys in places
-        for row in entries.rows(session, covered, kind, keys)
-    ]
+def _wanted(session: Session, run: RunRow, kinds: Sequence[str]) -> list[RowEntry]:
+    places = {"run": [run.id], STATE: [run.id], **{kind: _keys(session, run, kind) for kind in kinds}}
+    return [row for kind, keys in places.items() for row in entries.rows(session, kind, keys)]
 
 
 def _keys(session: Session, run: RunRow, kind: str) -> list[int]:
@@ -189,7 +175,7 @@ def _row(entry: Any, head: TreeHead, place: str) -> ProvenRow:
     if root_from(leaf_hash(data), int(entry["seq"]), head.size, path) != head.root:
         raise UserError(f"{place}: entry {entry['seq']} is not in the log of the checkpoint")
     kind, *values = json.loads(data)
-    columns = RUN_STATE.columns if kind == STATE else COVERED[kind].columns
+    columns = KINDS[kind].columns
     padded = [*values, *[None] * (len(columns) - len(values))]
     return ProvenRow(kind, dict(zip(columns, padded, strict=True)), int(entry["seq"]))
 

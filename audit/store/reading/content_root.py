@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.records import RequestRecord
-from audit.store.base.canonical import stored_text, to_json
+from audit.store.base.canonical import named, stored_text, to_json
 from audit.store.base.merkle import merkle_root
 from audit.store.reading.arm_reader import ArmRequest
 from engine.record.columns import COLUMNS
@@ -48,20 +48,15 @@ def content_root(requests: Iterable[ArmRequest]) -> str:
         _Leaf(request.arm, request.record.case_id, request.record.sample, content_hash(request.record))
         for request in requests
     ]
-    named = [to_json([leaf.arm, leaf.case_id, leaf.sample, leaf.digest.hex()]) for leaf in sorted(leaves)]
-    return merkle_root([name.encode("ascii") for name in named]).hex()
+    texts = [to_json([leaf.arm, leaf.case_id, leaf.sample, leaf.digest.hex()]) for leaf in sorted(leaves)]
+    return merkle_root([text.encode("ascii") for text in texts]).hex()
 
 
 def content_hash(record: RequestRecord) -> bytes:
     """SHA-256 of a request's content: a JSON head, then each column with its name, type and shape."""
     trace = record.trace
-    head = {
-        **_header(trace.header),
-        "domain": record.domain,
-        "tokens": record.tokens,
-        "text": stored_text(record.text),
-        "finish_reason": record.finish_reason.value,
-    }
+    text = {"text": stored_text(record.text)}
+    head = {**_header(trace.header), **named(record, "domain", "tokens", "finish_reason"), **text}
     joined = hashlib.sha256(to_json(head).encode("ascii"))
     for name in sorted(set(COLUMNS) - set(LEFT_OUT)):
         column: NDArray[Any] = np.ascontiguousarray(getattr(trace, name))
@@ -75,19 +70,10 @@ def content_hash(record: RequestRecord) -> bytes:
 def _header(header: TraceHeader) -> dict[str, Any]:
     """The covered fields of a trace's header; integers that may exceed 2^53 as text."""
     return {
-        "request": header.request,
-        "level": header.level.value,
-        "protocol": header.protocol.value,
-        "lossless": header.lossless,
-        "proposer": header.proposer,
-        "vocabulary": header.vocabulary,
+        **named(header, "request", "level", "protocol", "lossless", "proposer", "vocabulary", "eos_ids", "prompt"),
+        **named(header, "coupled_draft", "draft_versions", "kept_share"),
         "stream": str(header.stream),
         "sampling": header.sampling.document(),
         "seed": str(header.sampling.seed),
-        "eos_ids": header.eos_ids,
-        "prompt": header.prompt,
-        "coupled_draft": header.coupled_draft,
-        "draft_versions": header.draft_versions,
-        "kept_share": header.kept_share,
         "facts": {name: header.facts[name] for name in FACTS if name in header.facts},
     }

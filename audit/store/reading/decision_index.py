@@ -27,7 +27,6 @@ from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, root_over
 from audit.store.base.values import RunStatus
 from audit.store.ledger import entries, log_scan, notes
-from audit.store.ledger.coverage import COVERED
 from audit.store.reading import outcomes
 from audit.store.tables.log import CheckpointRow, LogEntryRow
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow
@@ -244,7 +243,7 @@ def _newest(session: Session, digests: Collection[str], policies: Collection[str
 def _entry(session: Session, key: int) -> _Entry | None:
     """The log's entry of a decision; None if its hash is not that of the row."""
     logged = session.execute(ENTRY, {"ref": str(key)}).one_or_none()
-    (row,) = entries.rows(session, COVERED[KIND], KIND, [key])
+    (row,) = entries.rows(session, KIND, [key])
     if logged is None or bytes(logged.leaf) != leaf_hash(row.data):
         return None
     return _Entry(logged.seq, bytes(logged.leaf))

@@ -94,10 +94,7 @@ def _pairs(session: Session, run: str, arm: str, baseline: str) -> ArmPairs:
 
 
 def _parted(session: Session, run: str, arm: str, baseline: str) -> tuple[RequestKey, ...]:
-    """The requests of an arm whose tokens, end or text differ from the baseline's.
-
-    Erased content compares as equal but for the number of tokens and the end.
-    """
+    """The requests that differ from the baseline's in tokens, end or text; if erased, in number of tokens or end."""
     rows = _rows(session, PARTED, run, arm=arm, baseline=baseline)
     return tuple(RequestKey(arm, case, int(sample)) for case, sample in rows)
 

@@ -15,7 +15,7 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
@@ -214,15 +214,8 @@ def _rows(session: Session, sql: str, run: str, **given: Any) -> Sequence[Any]:
 
 FORMAT: Final = 2
 """Version of `run_sums.sums`."""
-PARTS: Final[Mapping[str, type]] = {
-    "domains": DomainCounts,
-    "steps": StepCounts,
-    "spans": SpanCounts,
-    "latencies": Latencies,
-    "samples": ArmSample,
-    "drafts": ArmDraftSums,
-}
-"""The parts' rows in words."""
+PARTS: Final[Mapping[str, type]] = {part: get_args(rows)[0] for part, rows in get_type_hints(RunSums).items()}
+"""The types of the parts' rows."""
 
 
 def keep(session: Session, run: RunRow) -> None:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Select, insert, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import storable, to_json
-from audit.store.ledger import log
-from audit.store.ledger.coverage import COVERED
 from audit.store.tables.content import ConstraintEventRow, SafetyEventRow, ToolEventRow
 from audit.store.tables.runs import Base
 from engine.core.errors import TraceError
@@ -141,16 +139,6 @@ def _safety(stream: _Facts) -> list[Row]:
         }
         made.append(row)
     return made
-
-
-def add(session: Session, table: str, rows: Sequence[Row]) -> None:
-    """Insert rows of one event table, with the key of their request, and note them for the log."""
-    if not rows:
-        return
-    session.execute(insert(Base.metadata.tables[table]), [dict(row) for row in rows])
-    if table in COVERED:
-        keys = [column.name for column in Base.metadata.tables[table].primary_key]
-        log.note(session, table, [[row[name] for name in keys] for row in rows])
 
 
 def stored(session: Session, requests: Select[int]) -> dict[int, dict[str, list[Row]]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
@@ -93,7 +93,7 @@ def arm_context(arm: ArmRow) -> dict[str, Any]:
 def speculation_of(arm: ArmRow, packages: Mapping[str, Any]) -> ArmSpeculationRow:
     """The row of `arm_speculation` that an arm's configuration gives."""
     settings = governance(arm.spec, arm.effective, arm.lossless, packages)
-    return ArmSpeculationRow(arm_id=arm.id, **settings.columns())
+    return ArmSpeculationRow(arm_id=arm.id, **asdict(settings))
 
 
 def _settings_broken(session: Session, run: RunRow, arm: ArmRow) -> bool:

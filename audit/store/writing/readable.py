@@ -7,7 +7,7 @@ numbers stay in the trace. The views of `migrations.unnested` read them back.
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,7 @@ READ: Final = frozenset(
         "logprob",
     )
 )
-"""The columns of a trace that `readable` reads."""
+"""The columns of a trace that `readable_of` reads."""
 _TENS: Final = 10 ** np.arange(1, 19)
 NEEDED: Final = READ | shared_columns.NEEDED
 """These columns, and those that give whole ones."""
@@ -106,22 +106,14 @@ class _Places:
     extra_at: Wholes
 
 
-def readable(trace: Trace) -> Readable:
-    """The readable columns of a trace whose columns fit together (`engine.record.columns.shape_fault`)."""
-    (made,) = readable_of(JoinedTraces((0,), (trace.header,), trace, np.array([trace.steps])))
-    return made
-
-
 def readable_of(joined: JoinedTraces) -> list[Readable]:
-    """The readable columns of each of several traces, a twentieth of whose time one at a time would take."""
+    """The readable columns of several traces whose columns fit together (`engine.record.columns.shape_fault`).
+
+    One at a time would take twenty times as long.
+    """
     places = _places(joined.trace)
     with np.errstate(divide="ignore"):  # the logarithm of probability 0
         return list(map(Readable, _step_columns(joined, places.kept), _token_columns(joined, places)))
-
-
-def values_of(columns: StepColumns | TokenColumns) -> dict[str, str | None]:
-    """The columns by name, as a row holds them."""
-    return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
 def _places(trace: Trace) -> _Places:
@@ -206,9 +198,7 @@ def _examined_values(trace: Trace, places: _Places, examined: Wholes) -> _Values
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Log-probabilities as whole thousandths of a nat below 0, or `ZERO` or `UNKNOWN`; `known` [requests] is True where
-    any value of a request is known.
-    """
+    """Log-probabilities: thousandths of a nat below 0, `ZERO` or `UNKNOWN`; `known` [requests]: any value is known."""
 
     codes: Wholes
     known: Mask

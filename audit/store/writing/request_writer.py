@@ -6,11 +6,11 @@ Functions take an open session inside a transaction and never commit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
@@ -19,7 +19,7 @@ from audit.store.base.canonical import sha256_json, stored_text
 from audit.store.base.values import RunStatus
 from audit.store.ledger import log
 from audit.store.tables.content import CONTENT, ErasureRow
-from audit.store.tables.runs import ArmRow, Base, RequestRow, RunRow, find_arm, find_run, now
+from audit.store.tables.runs import ArmRow, RequestRow, RunRow, find_arm, find_run, now
 from audit.store.writing import contents, events, integrity
 from audit.store.writing.contents import WithheldContent
 
@@ -72,24 +72,16 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
     """Insert the rows of several requests, a statement per table; returns what was left out."""
     if not made:
         return {}
-    tables = Base.metadata.tables
     numbered_rows = list(zip(_free_numbers(session, len(made)), made, strict=True))
-    session.execute(insert(tables["request"]), [{"id": number} | row.request for number, row in numbered_rows])
-    log.note(session, "request", [(number,) for number, _ in numbered_rows])
-    session.execute(
-        insert(tables["request_steps"]), [{"request_id": number} | row.steps for number, row in numbered_rows]
-    )
+    log.insert_rows(session, "request", [{"id": number} | row.request for number, row in numbered_rows])
+    log.insert_rows(session, "request_steps", [{"request_id": number} | row.steps for number, row in numbered_rows])
     written = [(number, row) for number, row in numbered_rows if not row.withheld]
     for name, table in {"content": "content", "tokens": "request_tokens", "trace": "token_trace"}.items():
-        rows = [{"request_id": number, **getattr(row, name)} for number, row in written]
-        if rows:
-            session.execute(insert(tables[table]), rows)
-    log.note(session, "token_trace", [(number,) for number, _ in written])
+        log.insert_rows(session, table, [{"request_id": number, **getattr(row, name)} for number, row in written])
     for name in events.TABLES:
         writing = written if name in events.ERASED else numbered_rows
-        events.add(
-            session, name, [{"request_id": number, **event} for number, row in writing for event in row.events[name]]
-        )
+        happened = [{"request_id": number, **event} for number, row in writing for event in row.events[name]]
+        log.insert_rows(session, name, happened)
     left_out = {number: _withheld(row) for number, row in numbered_rows if row.withheld}
     shared: dict[str, Any] = {"run_id": run.id, "reason": contents.REASON, "actor": run.actor, "created_at": now()}
     session.add_all(ErasureRow(request_id=number, what=CONTENT, **shared) for number in left_out)
@@ -147,10 +139,9 @@ def _counts(joined: joined_traces.JoinedTraces) -> Iterator[dict[str, int]]:
 def _row(
     run_id: int, arm: ArmRow, new: NewRequest, read: _Read, counts: Mapping[str, int], readable: Readable
 ) -> _Made:
-    from audit.store.writing.readable import values_of
     from engine.record import envelope
 
-    steps, tokens = values_of(readable.steps), values_of(readable.tokens)
+    steps, tokens = asdict(readable.steps), asdict(readable.tokens)
     content = _content(new)
     row = _request_values(run_id, arm.id, new, counts) | _commitments(content, read.digest, tokens)
     row["record_hash"] = integrity.record_hash(arm.context_sha256, row, steps)

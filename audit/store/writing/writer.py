@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,7 @@ from audit.store.base.values import (
 )
 from audit.store.ledger import log
 from audit.store.sums import sums
-from audit.store.tables.content import FINDING, ErasureRow, FindingRow
+from audit.store.tables.content import FINDING, ErasureRow
 from audit.store.tables.runs import (
     ArmRow,
     ArtifactRow,
@@ -41,7 +41,7 @@ from audit.store.tables.runs import (
     find_run,
     now,
 )
-from audit.store.tables.verdicts import AttachmentRow, CheckRow, CoverageRow, GateDecisionRow, JudgementRow
+from audit.store.tables.verdicts import AttachmentRow, CheckRow, GateDecisionRow, JudgementRow
 from audit.store.writing import contents, integrity
 
 
@@ -195,11 +195,8 @@ def _add_check(session: Session, run: RunRow, check: NewCheck, judgement: int | 
         shared: dict[str, Any] = {"run_id": run.id, "reason": contents.REASON, "actor": run.actor, "created_at": now()}
         session.add(ErasureRow(check_result_id=row.id, what=FINDING, **shared))
     elif finding is not None:
-        session.execute(insert(FindingRow).values(check_result_id=row.id, **finding))
-        log.note(session, "finding", [(row.id,)])
-    if check.coverage:
-        session.execute(insert(CoverageRow), [{"check_result_id": row.id, **asdict(item)} for item in check.coverage])
-        log.note(session, "coverage", [(row.id, item.situation) for item in check.coverage])
+        log.insert_rows(session, "finding", [{"check_result_id": row.id, **finding}])
+    log.insert_rows(session, "coverage", [{"check_result_id": row.id, **asdict(item)} for item in check.coverage])
 
 
 def _finding(result: CheckResult) -> dict[str, Any] | None:

@@ -76,8 +76,18 @@ class LlamaEngine(ConvertedEngine):
         return {"id": request.id, "body": body, "gamma": self.settings.gamma}
 
     def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-        """Read an answer."""
-        return read(request, frame, message, terms)
+        """Read an answer to a message."""
+        answer = frame.header["answer"]
+        tokens = tuple(int(token) for token in answer["tokens"])
+        reason = reason_of(request, answer, terms.observed)
+        facts: dict[str, Any] = {
+            "reconciliation": {"sources": list(SOURCES), "mismatches": list(mismatches(message, frame.header, reason))},
+            **decoded_facts(request, tokens, reason, terms.target),
+        }
+        if terms.settings.kind is not None:
+            facts["speculation"] = speculation_of(answer)
+        record = ForeignRecord(single_steps(tokens), *_numbers(answer, request.sampling))
+        return ReadAnswer(tokens, reason, str(answer["content"]), facts, record)
 
 
 def _way_in_effect(facts: Mapping[str, Any]) -> str:
@@ -132,21 +142,6 @@ class LlamaBackend(ConvertedBackend):
             "threads": wanted.settings.threads,
             "cache_prompt": own.caches(wanted.settings),
         }
-
-
-def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-    """Read an answer to the message `asked`."""
-    answer = frame.header["answer"]
-    tokens = tuple(int(token) for token in answer["tokens"])
-    reason = reason_of(request, answer, terms.observed)
-    facts: dict[str, Any] = {
-        "reconciliation": {"sources": list(SOURCES), "mismatches": list(mismatches(asked, frame.header, reason))},
-        **decoded_facts(request, tokens, reason, terms.target),
-    }
-    if terms.settings.kind is not None:
-        facts["speculation"] = speculation_of(answer)
-    record = ForeignRecord(single_steps(tokens), *_numbers(answer, request.sampling))
-    return ReadAnswer(tokens, reason, str(answer["content"]), facts, record)
 
 
 def _numbers(answer: Mapping[str, Any], asked: SamplingParams) -> tuple[tuple[float, ...], ...]:

@@ -1,7 +1,5 @@
 """`python -m engine.backends.llama_cpp.build SOURCE OUT`: a folder of weights as a GGUF file in float32."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -74,8 +74,22 @@ class OrtEngine(ConvertedEngine):
         }
 
     def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-        """Read an answer."""
-        return read(request, frame, message, terms)
+        """Read an answer to a message."""
+        answer, ends = frame.header, terms.observed.eos_ids
+        tokens = tuple(int(token) for token in answer["tokens"])
+        reason = end_of(request, tokens, ends)
+        most = most_drafts(terms.settings)
+        accounts = Accounts(request.prompt, tokens, answer["sequence"], answer["growth"], most, ends)
+        changed = [*changed_options(message["search"], answer["search"])]
+        changed += changed_options(message["speculative"], answer["speculative"])
+        facts: dict[str, Any] = {
+            "reconciliation": {"sources": [*SOURCES, "options"], "mismatches": [*mismatches(accounts), *changed]},
+            **decoded_facts(request, tokens, reason, terms.target),
+        }
+        if terms.settings.kind is not None:
+            facts["speculation"] = speculation(accounts)
+        record = ForeignRecord(single_steps(tokens, frame.arrays.get("rows")))
+        return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
 
 
 class OrtBackend(ConvertedBackend):
@@ -95,25 +109,6 @@ class OrtBackend(ConvertedBackend):
             folder = None if draft is None else draft.folder
             compose(home, wanted.models.target.folder, folder, self.target.eos_ids, wanted.settings.threads)
         return {"folder": str(home)}
-
-
-def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-    """Read an answer to the message `asked`."""
-    answer, ends = frame.header, terms.observed.eos_ids
-    tokens = tuple(int(token) for token in answer["tokens"])
-    reason = end_of(request, tokens, ends)
-    most = most_drafts(terms.settings)
-    accounts = Accounts(request.prompt, tokens, answer["sequence"], answer["growth"], most, ends)
-    changed = [*changed_options(asked["search"], answer["search"])]
-    changed += changed_options(asked["speculative"], answer["speculative"])
-    facts: dict[str, Any] = {
-        "reconciliation": {"sources": [*SOURCES, "options"], "mismatches": [*mismatches(accounts), *changed]},
-        **decoded_facts(request, tokens, reason, terms.target),
-    }
-    if terms.settings.kind is not None:
-        facts["speculation"] = speculation(accounts)
-    record = ForeignRecord(single_steps(tokens, frame.arrays.get("rows")))
-    return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
 
 
 def most_drafts(settings: ProcessSettings) -> int:

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SOURCES: Final = ("tokens", "sequence", "counters")
+OF_ROUND: Final = (
+    *("draft_tokens_proposed", "draft_tokens_evaluated", "draft_tokens_accepted", "correction_tokens", "bonus_tokens"),
+    "tokens_queued",
+)
+"""Counters of a round, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,7 @@ def rounds_of(growth: Sequence[Mapping[str, int]]) -> tuple[Round, ...]:
     result = []
     for start in starts:
         end = min((at for at in (*starts, *alone, len(growth)) if at > start), default=len(growth))
-        step = growth[start]
-        result.append(
-            Round(
-                proposed=step.get("draft_tokens_proposed", 0),
-                evaluated=step.get("draft_tokens_evaluated", 0),
-                accepted=step.get("draft_tokens_accepted", 0),
-                corrections=step.get("correction_tokens", 0),
-                bonus=step.get("bonus_tokens", 0),
-                queued=step.get("tokens_queued", 0),
-                delivered=end - start,
-            )
-        )
+        result.append(Round(*(*(growth[start].get(name, 0) for name in OF_ROUND), end - start)))
     return tuple(result)
 
 

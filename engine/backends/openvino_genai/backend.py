@@ -76,8 +76,25 @@ class OpenVinoEngine(ConvertedEngine):
         }
 
     def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-        """Read an answer."""
-        return read(request, frame, message, terms)
+        """Read an answer to a message."""
+        answer, settings = frame.header, terms.settings
+        tokens = tuple(int(token) for token in answer["tokens"])
+        reason = end_of(request, tokens, terms.observed.eos_ids)
+        most = settings.gamma + 1 if own.bounded(settings) else None
+        further = ("counters", "sequence") if message["counters"] else ("log-probabilities",)
+        facts: dict[str, Any] = {
+            "reconciliation": {
+                "sources": [*SOURCES, *further],
+                "mismatches": [*mismatches(answer, reason, most), *_changed(message, answer["options"])],
+            },
+            **decoded_facts(request, tokens, reason, terms.target),
+        }
+        if settings.kind is not None:
+            counts = answer.get("counts") or {}
+            facts["speculation"] = {"steps": len(answer["steps"]), "per_step_emitted": answer["steps"], **counts}
+        numbers = tuple(answer["logprob"]) if request.sampling.plain_scores else ()
+        record = ForeignRecord(single_steps(tokens), numbers, (float("nan"),) * len(numbers))
+        return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
 
 
 def _rounded(read: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,28 +121,6 @@ class OpenVinoBackend(ConvertedBackend):
                 "enable_prefix_caching": wanted.settings.given.get("prefix_caching", False),
             },
         }
-
-
-def read(request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
-    """Read an answer to the message `asked`."""
-    answer, settings = frame.header, terms.settings
-    tokens = tuple(int(token) for token in answer["tokens"])
-    reason = end_of(request, tokens, terms.observed.eos_ids)
-    most = settings.gamma + 1 if own.bounded(settings) else None
-    further = ("counters", "sequence") if asked["counters"] else ("log-probabilities",)
-    facts: dict[str, Any] = {
-        "reconciliation": {
-            "sources": [*SOURCES, *further],
-            "mismatches": [*mismatches(answer, reason, most), *_changed(asked, answer["options"])],
-        },
-        **decoded_facts(request, tokens, reason, terms.target),
-    }
-    if settings.kind is not None:
-        counts = answer.get("counts") or {}
-        facts["speculation"] = {"steps": len(answer["steps"]), "per_step_emitted": answer["steps"], **counts}
-    numbers = tuple(answer["logprob"]) if request.sampling.plain_scores else ()
-    record = ForeignRecord(single_steps(tokens), numbers, (float("nan"),) * len(numbers))
-    return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
 
 
 def _changed(asked: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:

@@ -35,17 +35,8 @@ EXTENSION: Final = "engine.backends.vllm.hooks.worker.RecordingWorker"
 SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.LoggingScheduler"
 ASYNC_SCHEDULER: Final = "engine.backends.vllm.hooks.scheduler.AsyncLoggingScheduler"
 OURS: Final = (
-    "python",
-    "kv_cache_gib",
-    "logprobs",
-    "repair",
-    "model_runner",
-    "timeout_s",
-    "start_timeout_s",
-    "restarts",
-    "engines",
-    "adapters",
-    KEY,
+    *("python", "kv_cache_gib", "logprobs", "repair", "model_runner", "timeout_s", "start_timeout_s", "restarts"),
+    *("engines", "adapters", KEY),
 )
 """Settings that have no vLLM argument of the same name."""
 DTYPES: Final = ("float32", "bfloat16", "float16")

@@ -1,15 +1,14 @@
 """Fixes for six defects of vLLM 0.32, applied in a running engine so that other effects can be seen alone.
 
-`expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k,
-top-p) are spread over the rows into a copy that is thrown away, so they hold uninitialised memory. Two: top-k over
-zero rows takes the maximum of an empty tensor and ends the engine. `min_tokens`, in the first model runner: the row
-behind a draft is masked by the answer's length before the draft, so that an answer cannot end there although it is
-long enough. `chunked_seed`, on CPUs: for a request with a seed whose prompt is not read to its end, the runner takes
-back a number by the generator's offset, which generators on CPUs lack, and the engine ends. `base_rows`, on CPUs: rows
-without an adapter have index -1, which the operations of adapters read as the last one's place. `shared_embedding`: a
-head takes over the target's embedding with the adapters around it, which counts the target's rows and not the head's,
-so that the engine ends. The effective configuration of a repaired engine states the repair. A version without these
-names raises AttributeError.
+`expand`, on CPUs. One: the parameters of drafted rows (temperature, top-k, top-p) are spread over the rows into a copy
+that is thrown away, so they hold uninitialised memory. Two: top-k over zero rows takes the maximum of an empty tensor
+and ends the engine. `min_tokens`, in the first model runner: the row behind a draft is masked by the answer's length
+before the draft, so that an answer cannot end there although it is long enough. `chunked_seed`, on CPUs: for a request
+with a seed whose prompt is not read to its end, the runner takes back a number by the generator's offset, which
+generators on CPUs lack, and the engine ends. `base_rows`, on CPUs: rows without an adapter have index -1, which the
+operations of adapters read as the last one's place. `shared_embedding`: a head takes over the target's embedding with
+the adapters around it, which counts the target's rows and not the head's, so that the engine ends. The effective
+configuration of a repaired engine states the repair. A version without these names raises AttributeError.
 """
 
 from collections.abc import Callable, Iterator

@@ -70,12 +70,8 @@ def counters(engine: Any) -> dict[str, int]:
 
 def settings_of(config: Any) -> dict[str, Any]:
     """The settings that resulted from the arguments, by argument name."""
-    model, schedule, cache, draft = (
-        config.model_config,
-        config.scheduler_config,
-        config.cache_config,
-        config.speculative_config,
-    )
+    model, schedule, cache = config.model_config, config.scheduler_config, config.cache_config
+    draft = config.speculative_config
     settled = {
         "dtype": str(model.dtype).removeprefix("torch."),
         "max_model_len": model.max_model_len,

@@ -4,7 +4,7 @@ Embedding and output matrix are the target's.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from engine.core.errors import ModelError
 from engine.heads.checkpoint import CheckpointLayout, HeadCheckpoint, TensorSpec, take
@@ -27,10 +27,6 @@ def dflash_slots(config: LeanConfig, features: int) -> list[TensorSpec]:
     for i in range(config.layers):
         slots += layer_slots(config, f"layers.{i}.", f"layers.{i}.", LayerForm())
     return slots
-
-
-def _announced(config: Mapping[str, Any]) -> bool:
-    return isinstance(config.get(SECTION), Mapping)
 
 
 def _read(folder: ModelFolder) -> HeadCheckpoint:
@@ -61,4 +57,4 @@ def _read(folder: ModelFolder) -> HeadCheckpoint:
     return HeadCheckpoint("dflash", FAMILY, document, tensors, settings)
 
 
-LAYOUT: Final = CheckpointLayout("dflash", _announced, _read)
+LAYOUT: Final = CheckpointLayout("dflash", lambda config: isinstance(config.get(SECTION), Mapping), _read)

@@ -1,7 +1,6 @@
 """EAGLE-3's layouts (Li et al. 2503.01840): as its authors publish it, and as *speculators* writes it.
 
-`d2t` holds offsets: draft token d is the target's token d + d2t[d]. Layer ids count
-as HF's hidden_states do.
+`d2t` holds offsets: draft token d is the target's token d + d2t[d]. Layer ids count as HF's hidden_states do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +31,6 @@ def matches(config: Mapping[str, Any]) -> bool:
         return False
     named = not NAMES.isdisjoint(config.get("architectures") or ())
     return named or (config.get("model_type") in ARCHITECTURES and "draft_vocab_size" in config)
-
-
-def matches_speculators(config: Mapping[str, Any]) -> bool:
-    """The key in which *speculators* names the algorithm."""
-    return config.get("speculators_model_type") == "eagle3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +185,6 @@ def declared_lossy(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 LAYOUT: Final = CheckpointLayout("eagle3", matches, read)
-SPECULATORS: Final = CheckpointLayout("eagle3_speculators", matches_speculators, read_speculators)
+SPECULATORS: Final = CheckpointLayout(
+    "eagle3_speculators", lambda config: config.get("speculators_model_type") == "eagle3", read_speculators
+)

@@ -165,9 +165,7 @@ def _slots(shape: MedusaShape, tensors: Mapping[str, Tensor], config: Mapping[st
 
 
 def _with_shared_head(tensors: Mapping[str, Tensor], shape: MedusaShape, where: str) -> dict[str, Tensor]:
-    """The tensors with one output matrix under every head's name; copies of it may be stored; raises ModelError: stored
-    output matrices that differ.
-    """
+    """One output matrix under every head's name, stored once or as copies; raises ModelError: matrices that differ."""
     names = [shape.name(shape.dialect.head, h) for h in range(shape.heads)]
     stored = [name for name in (f"{shape.prefix}lm_head.weight", *names) if name in tensors]
     first = tensors[stored[0]]

@@ -95,9 +95,7 @@ def _architectures(config: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
-    """Modules in DeepSeek's layout, with llama's attention; raises ModelError: latent attention or experts, which no
-    head's decoder has; an invalid count; a tensor.
-    """
+    """In DeepSeek's layout, with llama's attention; raises ModelError: latent attention, experts, a count, a tensor."""
     where = folder.name("config.json")
     if folder.config.get("kv_lora_rank") is not None:
         raise ModelError(f"{where}: kv_lora_rank: DeepSeek's latent attention (MLA) has no decoder here; {_ONLY}")
@@ -110,9 +108,7 @@ def _read_deepseek(folder: ModelFolder) -> HeadCheckpoint:
 
 
 def _read_qwen3_next(folder: ModelFolder) -> HeadCheckpoint:
-    """A module in the layout of Qwen3-Next, with llama's attention; raises ModelError: a tensor, or the layer that
-    Qwen3-Next itself has, gated and with experts.
-    """
+    """In Qwen3-Next's layout, with llama's attention; raises ModelError: its own gated layer with experts, a tensor."""
     where = folder.name("config.json")
     if folder.config.get("model_type") == "qwen3_next":
         raise ModelError(f"{where}: model_type 'qwen3_next' has gated attention, which has no decoder here; {_ONLY}")

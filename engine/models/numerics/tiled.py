@@ -1,21 +1,17 @@
 """Bitwise equal rows for chains and trees: fixed row counts and key lengths, and sums over tiles of logical positions.
 
-`fixed`, for chains: products go through a kernel whose rows do not depend on each other. Attention
-is explicit: a query at position t always works on the first
-(t // BUCKET + 1) * BUCKET columns, hidden ones included as exact zeros, in a
-product with a multiple of ROWS query rows. The softmax's denominator comes from
-the same product as the numerator, through a column of ones beside the values.
-A chain's column is its position, so plain and speculative decoding then do the
-same sums in the same order; a tree puts tokens into other columns, so the mode promises nothing for trees. Attention
-is in float32 for bfloat16 models.
+`fixed`, for chains: products go through a kernel whose rows do not depend on each other. Attention is explicit: a query
+at position t always works on the first (t // BUCKET + 1) * BUCKET columns, hidden ones included as exact zeros, in a
+product with a multiple of ROWS query rows. The softmax's denominator comes from the same product as the numerator,
+through a column of ones beside the values. A chain's column is its position, so plain and speculative decoding then do
+the same sums in the same order; a tree puts tokens into other columns, so the mode promises nothing for trees.
+Attention is in float32 for bfloat16 models.
 
-`tiled`, for trees too: a query's weighted values are summed tile by tile, TILE positions
-at a time, and tiles are added in order. A drafted node enters the tile of its
-position, whatever column it stands in; columns that belong to another tile or
-that the query does not see enter as exact zeros. A product over at most
-TILE + SCRATCH columns adds its terms one after the other on this kind of
-machine (the probe finds out), so zeros between them change nothing, and a
-query's sum has the same terms in the same order as in sequential decoding.
+`tiled`, for trees too: a query's weighted values are summed tile by tile, TILE positions at a time, and tiles are added
+in order. A drafted node enters the tile of its position, whatever column it stands in; columns that belong to another
+tile or that the query does not see enter as exact zeros. A product over at most TILE + SCRATCH columns adds its terms
+one after the other on this kind of machine (the probe finds out), so zeros between them change nothing, and a query's
+sum has the same terms in the same order as in sequential decoding.
 """
 
 from collections.abc import Callable, Sequence
@@ -310,10 +306,7 @@ class TiledNumerics(FixedNumerics):
 
 
 def _attended(queries: Tensor, window: interface.AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
-    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows.
-
-    Tiles that none of them sees would add exact zeros.
-    """
+    """[B * kv_heads, rows, head_dim + 1] weighted values of one block of query rows, without tiles that none sees."""
     tiles = layout.seen[part.start // MOST_QUERIES]
     columns = (tiles - 1) * TILE + layout.reach
     weights = softmax_weights(queries, window.keys[..., :columns], layout.mask[:, part, :columns], layout.heads)

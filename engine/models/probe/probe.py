@@ -4,10 +4,8 @@ Every property is tried through the mode's own methods, so that the probe detect
 number. A probe can refute a promise; it cannot prove one for shapes, positions and data that it did not try.
 
 Modes that promise the same bits on every machine also have a small problem with a known answer. The problem is made of
-fractions that every float type holds, by integer
-arithmetic alone, so no generator and no rounding comes before the mode. The
-digests were computed once; a mode whose arithmetic changes on purpose gets a new
-one.
+fractions that every float type holds, by integer arithmetic alone, so no generator and no rounding comes before the
+mode. The digests were computed once; a mode whose arithmetic changes on purpose gets a new one.
 
 Products, norms, gates and rotations, whose rows must not depend on each other, are each computed for many rows at once,
 then again for other numbers of rows, at other places, among other neighbours.

@@ -79,17 +79,11 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 """(log p, log q), both [n, V] -> [n] nats."""
 
 
-def forward_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(p || q): q must cover the target's support."""
-    return (p.exp() * (p - q)).sum(-1)
-
-
-def reverse_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(q || p): q may keep to the target's most likely tokens."""
-    return (q.exp() * (q - p)).sum(-1)
-
-
-DIVERGENCES: Final[Mapping[str, Divergence]] = {"forward": forward_divergence, "reverse": reverse_divergence}
+DIVERGENCES: Final[Mapping[str, Divergence]] = {
+    "forward": lambda p, q: (p.exp() * (p - q)).sum(-1),
+    "reverse": lambda p, q: (q.exp() * (q - p)).sum(-1),
+}
+"""KL(p || q), where q must cover the target's support; KL(q || p), where it may keep to the most likely tokens."""
 
 
 class LeanStudent:

@@ -1,10 +1,9 @@
 """Token trees whose shape is fixed before anything is drawn, from one or several draft models.
 
-Every drafter grows a tree of its own under the common root, level by level, and
-reads it in its own cache; the whole tree is their union. The levels are drawn
-drafter after drafter, so that a draw's order is the node's place among the nodes of the same depth. Below a child that
-repeats the token of an earlier sibling
-nothing is drawn: no rule ever accepts it.
+Every drafter grows a tree of its own under the common root, level by level, and reads it in its own cache; the whole
+tree is their union. The levels are drawn drafter after drafter, so that a draw's order is the node's place among the
+nodes of the same depth. Below a child that repeats the token of an earlier sibling nothing is drawn: no rule ever
+accepts it.
 """
 
 from __future__ import annotations
@@ -76,9 +75,7 @@ class _DrafterTree:
     @classmethod
     def of(cls, shape: TreeShape) -> _DrafterTree:
         """A tree that is to get a shape."""
-        below: list[list[int]] = [[] for _ in range(1 + len(shape))]
-        for place, parent in enumerate(shape.parents):
-            below[parent + 1].append(place)
+        below = shape.children
         return cls(below, [_DraftedNode(None, None, ROOT, ROOT, below[0])])
 
     @property

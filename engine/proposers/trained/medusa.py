@@ -30,7 +30,6 @@ from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import NO_TREE, read
 from engine.proposers.trained.fitted_head import FittedHead, LastStateProposer, fitted_head
-from engine.proposers.tree_planning import TreeShape
 from engine.sampling.draw import Draw, Siblings, SiblingSpec
 
 OUTSIDE: Final = -1e30
@@ -142,13 +141,13 @@ class MedusaProposer(LastStateProposer):
     def _tree(self, context: Context, rows: Rows) -> Proposal:
         """The most likely tokens of each level's head under every node of the level before."""
         shape = widths_shape(self._widths[: min(context.depth, len(rows))], context.budget)
-        below = _children_of(shape)
+        below = shape.children
         tokens: list[int] = []
         parents: list[int] = []
         waiting = deque([_OpenNode(ROOT, ROOT, ())])
         while waiting:
             node = waiting.popleft()
-            places = below[node.place]
+            places = below[node.place + 1]
             draws = self._children(context, node.path, rows[len(node.path)]) if places else []
             # fewer than the shape has, if fewer tokens are allowed
             for place, drawn in zip(places, draws, strict=False):
@@ -172,18 +171,8 @@ class _OpenNode:
     path: tuple[int, ...]
 
 
-def _children_of(shape: TreeShape) -> dict[int, list[int]]:
-    """The children of every place, the root's under ROOT."""
-    below: dict[int, list[int]] = {place: [] for place in range(ROOT, len(shape))}
-    for place, parent in enumerate(shape.parents):
-        below[parent].append(place)
-    return below
-
-
 def _widths(text: str, heads: int) -> tuple[int, ...]:
-    """The widths of a tree's levels; empty for a chain; raises InvalidRequest: a level without nodes, or more levels
-    than heads.
-    """
+    """Widths of a tree's levels, none for a chain; raises InvalidRequest: a level is empty, or there are too many."""
     if text == NO_TREE:
         return ()
     widths = tuple(int(width) for width in numbers(text))

@@ -184,8 +184,7 @@ class MtpProposer:
 def _seen(placement: Placement, k: int, modules: int, ends: Sequence[int]) -> Tensor:
     """[B, T, S] the columns that module k has written and that come no later.
 
-    From position k on these are all that its first round reads, up to `ends` + k - 1, and from there every
-    `modules`-th.
+    They are all from position k to `ends` + k - 1, which its first round reads, and then every `modules`-th.
     """
     columns = torch.arange(placement.span)
     last = torch.from_numpy(np.array(ends))[:, None] + k - 1
@@ -197,9 +196,7 @@ def _seen(placement: Placement, k: int, modules: int, ends: Sequence[int]) -> Te
 
 
 def _final_norm(fitted: FittedHead) -> Tensor:
-    """[H] the weights of the target's final norm; raises ModelError: a weight is 0, which leaves nothing of that part
-    of the state.
-    """
+    """[H] weights of the target's final norm; raises ModelError: one is 0, which removes that part of the state."""
     weights = fitted.model.weights.norm
     if not bool(weights.all()):
         raise ModelError(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from engine.core.trees import depths
 from engine.core.types import Floats, QKind, StepRecord
 from engine.record.columns import COMMITTED, COUNTED, KEPT, Per, empty
+from engine.record.mask_bits import packed
 
 if TYPE_CHECKING:
     from engine.record.trace import Rows, Trace, TraceHeader
@@ -187,7 +188,7 @@ def kept_rows(records: Sequence[StepRecord], picked: Sequence[int], emitted: int
     return KeptRows(
         kept_at=np.array([place.at for place in places], np.uint32),
         kept_logits=np.stack([place.record.logits[place.local] for place in places]),
-        kept_mask_bits=np.packbits(np.stack(masks), axis=-1, bitorder="little") if masks else NO_ROWS.kept_mask_bits,
+        kept_mask_bits=packed(np.stack(masks)) if masks else NO_ROWS.kept_mask_bits,
         kept_examined=np.array([x for x, _ in laws], np.uint32),
         kept_q_count=np.array([len(ids) for ids in support], np.uint32),
         kept_q_id=np.concatenate([NO_ROWS.kept_q_id, *support]).astype(np.uint32),

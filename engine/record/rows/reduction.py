@@ -103,8 +103,7 @@ class Masks:
 class RecordedBlock:
     """A block of steps reduced to what a level holds: E emitted tokens, X examined nodes.
 
-    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there
-    at `full` only.
+    `records` have lost their rows; `logits` [E, V], `spare_logits` [R, V] and `q_rows` [X, V] are there at `full` only.
     """
 
     records: tuple[StepRecord, ...]
@@ -238,10 +237,7 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
 
 
 def _margins(scores: Rows, tops: _Tops) -> Floats:
-    """[E] by how much the largest entry of each row leads the second.
-
-    Two passes for a maximum cost a tenth of one partition; `scores` is as before afterwards.
-    """
+    """[E] the largest entry's lead by two passes, a tenth of a partition's cost; `scores` is as before afterwards."""
     if tops.scores.shape[1] > 1:
         return np.asarray(tops.scores[:, 0] - tops.scores[:, 1])
     at = (np.arange(len(scores)), scores.argmax(axis=-1))
@@ -270,13 +266,9 @@ class _Tops:
     scores: Floats
 
 
-def top_count(terms: RowTerms) -> int:
-    """Entries per row; 0 below and above `topk`, where the columns are empty."""
-    return min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
-
-
 def _tops(scores: Rows, terms: RowTerms) -> _Tops:
-    count = top_count(terms)
+    # below and above `topk` the columns are empty
+    count = min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
     ids = np.array([largest(row, count) for row in scores], dtype=np.int64).reshape(len(scores), count)
     return _Tops(ids, np.take_along_axis(scores, ids, axis=-1).astype(np.float64))
 

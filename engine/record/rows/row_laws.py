@@ -4,8 +4,6 @@ Rows of large vocabularies take another way to the same numbers, up to rounding:
 instructions, and no copies. It costs half. Their weights stay undivided: the sum of all is the divisor.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 

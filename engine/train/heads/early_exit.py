@@ -23,9 +23,8 @@ from engine.train.recipe import EARLY_EXIT, EarlyExitRecipe
 def exit_weights(layers: int, scale: float) -> tuple[float, ...]:
     """The weight of each layer's loss, the last one's at the end; they add up to 1 (equation 5 of the paper).
 
-    An exit after layer l, counted from 0, weighs scale times 0 + 1 + ... + l, and the whole model's loss
-    layers - 1 more than the exit before it, so the first exit has
-    weight 0: one layer cannot learn the target.
+    An exit after layer l, counted from 0, weighs scale times 0 + 1 + ... + l, and the whole model's loss layers - 1
+    more than the exit before it, so the first exit has weight 0: one layer cannot learn the target.
     """
     early = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
     raw = [*early, layers - 1 + scale * (layers - 2) * (layers - 1) / 2 if layers > 1 else 1.0]

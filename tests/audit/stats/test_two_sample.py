@@ -8,8 +8,6 @@ from audit.stats.two_sample import (
     PAD,
     TwoSampleData,
     bigram_test,
-    codes,
-    divergences,
     first_token_test,
     hamming_kernel,
     hamming_test,
@@ -194,27 +192,3 @@ def test_prompts_of_one_arm_are_left_out():
     assert drawn.prompt.tolist() == [1, 1]
     with pytest.raises(ValueError, match="number of its prompt"):
         pooled([[1]], [], [], [])
-
-
-def test_texts_are_compared_by_characters():
-    assert codes("ab") == [97, 98]
-
-
-def test_divergences_count_who_is_still_alike():
-    first = padded([[1, 2, 3], [1, 2, 4], [5], [1, 2], [6, 7, 8]])
-    second = padded([[1, 2, 3], [1, 2, 9], [5], [1, 3], [6, 7]])
-    second = np.column_stack([second, np.full((5, 3 - second.shape[1]), PAD)])
-    found = divergences(first, second)
-    assert found.parted.tolist() == [0, 1, 2]
-    # all five start alike, the pair [5] ends after one token, one parts at the second
-    assert found.alike.tolist() == [5, 4, 3]
-    assert found.equal == 2
-
-
-def test_constant_hazard_shows_in_divergences():
-    rng = np.random.default_rng(8)
-    first = rng.integers(0, 9, size=(4000, 20))
-    second = np.where(rng.random(first.shape) < 0.05, 9, first)
-    found = divergences(first, second)
-    hazard = found.parted / found.alike
-    assert np.all(np.abs(hazard - 0.05) < 4 * np.sqrt(0.05 / found.alike))

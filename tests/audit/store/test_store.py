@@ -218,7 +218,7 @@ def test_a_damaged_trace_cannot_decide_and_is_named(store):
 def test_any_damage_to_a_trace_is_found_and_never_a_crash():
     payload, found = generation(((4, 2), (0, 0)), seed=3).trace, Counter()
     raw = envelope.unwrap(payload)
-    digest, rng = envelope.digest(payload), np.random.default_rng(0)
+    digest, rng = envelope.opened(payload).digest, np.random.default_rng(0)
     for _ in range(600):
         for bytes_, rebuilt in ((payload[8:], lambda data: data), (raw, zstandard.ZstdCompressor().compress)):
             damaged = bytearray(bytes_)

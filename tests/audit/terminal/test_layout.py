@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from audit.terminal.tables import INDENT, _coloured, lines, placed
+from audit.terminal.tables import INDENT, _coloured, placed
 from tests.audit.invoke import invoke
 from tests.audit.store.build import made_store
 
 COLUMNS = ("arm", "verdict", "n", "what was found")
 FOUND = "no departure in 26 tests of 849 tokens; leak towards q at most 0.0139 in total variation per token (99 %)"
 ROWS = [("greedy", "certified", "850", FOUND), ("ngram", "fault", "12", "short")]
+
+
+def lines(columns, rows, width):
+    return (line.text for line in placed(columns, rows, width))
 
 
 def joined(found: list[str], start: int) -> str:

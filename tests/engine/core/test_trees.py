@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import InvalidRequest
-from engine.core.trees import ancestors, children, depths, is_chain, path, path_tokens, prune, require_valid
+from engine.core.trees import ancestors, children, depths, is_chain, path, path_tokens, require_valid
 from engine.core.types import Tree
 
 
@@ -56,23 +56,6 @@ def test_the_views_of_a_tree_agree(tree):
         assert np.flatnonzero(mask[node]).tolist() == list(nodes)
         assert node in children(tree, tree.parents[node])
     assert sorted(i for node in range(-1, len(tree)) for i in children(tree, node)) == list(range(len(tree)))
-
-
-@pytest.mark.medium
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(trees(), st.data())
-def test_pruning_to_some_paths_keeps_them(tree, data):
-    ends = data.draw(st.sets(st.integers(0, len(tree) - 1))) if len(tree) else set()
-    kept = sorted({node for end in ends for node in path(tree, end)})
-    smaller = prune(tree, kept)
-    require_valid(smaller)
-    for new, old in enumerate(kept):
-        assert path_tokens(smaller, new) == path_tokens(tree, old)
-
-
-def test_pruning_away_a_parent_is_refused():
-    with pytest.raises(InvalidRequest, match="node 2 is kept but its parent 0 is not"):
-        prune(EXAMPLE, [1, 2])
 
 
 @pytest.mark.parametrize("parents", [(0,), (-2,), (-1, 1), (1, -1)])

@@ -25,16 +25,12 @@ from numpy.typing import NDArray
 
 from engine.backends.vllm.spool import LAST
 from engine.core.child import Frame
+from engine.record.mask_bits import packed
 
 
 def allowed_tokens(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """[N, V] True where a row still allows a token; rows of requests without a grammar allow all."""
     return ~(torch.isneginf(after) & ~torch.isneginf(before))
-
-
-def packed_masks(allowed: torch.Tensor) -> NDArray[np.uint8]:
-    """[N, ceil(V / 8)] masks as bits, least significant first."""
-    return np.packbits(allowed.cpu().numpy(), axis=-1, bitorder="little")
 
 
 def q_behind(runner: Any, metadata: Any) -> Mapping[int, torch.Tensor]:
@@ -135,7 +131,7 @@ def frame_of(step: int, batch: StepBatch, raw: torch.Tensor | None, law: Decisio
     if raw is not None:
         arrays["rows"] = _host(raw[torch.tensor(deciding, dtype=torch.long, device=raw.device)])
     if law.masks is not None:
-        arrays["masks"] = packed_masks(law.masks[torch.tensor(deciding, dtype=torch.long, device=law.masks.device)])
+        arrays["masks"] = packed(law.masks[torch.tensor(deciding, device=law.masks.device).long()].cpu().numpy())
     behind = [law.behind[i] for i in kept if i in law.behind]
     if behind:
         arrays["behind"] = _host(torch.stack(behind))
@@ -176,9 +172,7 @@ def best_of(logits: torch.Tensor) -> Ints:
 
 
 def _drafted_numbers(logits: torch.Tensor, tokens: Sequence[Sequence[int]], moments: bool) -> dict[str, NDArray[Any]]:
-    """For each drafted token: the engine's own log p of it and of the token emitted there (`tokens` [2][N]), the row's
-    argmax.
-    """
+    """For each drafted token: the engine's log p of it and of the emitted one (`tokens` [2][N]); the row's argmax."""
     norm = torch.logsumexp(logits, -1)
     drafted, emitted = _at(logits, norm, tokens)
     result = {"log_p_drafted": drafted, "log_p_emitted": emitted, "best": best_of(logits)}

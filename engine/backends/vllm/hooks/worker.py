@@ -155,7 +155,7 @@ def wrap_v1(runner: Any, points: Sequence[guard.HookPoint], steps: WorkerLog) ->
         return output
 
     setattr(runner, sample_point.path.rpartition(".")[2], sample)
-    _wrap(verify_point, lambda function: _verifying(function, steps))
+    _wrap(verify_point, lambda function: _verifying(function, verify_point, steps))
     _wrap(last_point, lambda function: _truncating(function, steps))
     _wrap(mask_point, lambda function: _masking(function, steps))
     _note_drafts(runner, draft_point, steps)
@@ -209,34 +209,15 @@ def _truncating(function: Callable[..., Any], steps: WorkerLog) -> Callable[...,
     return apply_top_k_top_p
 
 
-def _verifying(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., Any]:
-    def rejection_sample(
-        draft_token_ids: Any,
-        num_draft_tokens: Any,
-        max_spec_len: Any,
-        cu_num_draft_tokens: Any,
-        draft_probs: Any,
-        target_logits: Any,
-        bonus_token_ids: Any,
-        sampling_metadata: Any,
-        *args: Any,
-        **named: Any,
-    ) -> Any:
+def _verifying(function: Callable[..., Any], point: guard.HookPoint, steps: WorkerLog) -> Callable[..., Any]:
+    """The function that verifies, whose first parameters are the point's."""
+
+    def rejection_sample(*args: Any, **named: Any) -> Any:
         if steps.wanted:
-            greedy = bool(getattr(sampling_metadata, "all_greedy", False))
-            steps.see(target_logits, draft_probs, brief=greedy and steps.rows)
-        return function(
-            draft_token_ids,
-            num_draft_tokens,
-            max_spec_len,
-            cu_num_draft_tokens,
-            draft_probs,
-            target_logits,
-            bonus_token_ids,
-            sampling_metadata,
-            *args,
-            **named,
-        )
+            given = dict(zip(point.parameters, args, strict=False)) | named
+            greedy = bool(getattr(given["sampling_metadata"], "all_greedy", False))
+            steps.see(given["target_logits"], given["draft_probs"], brief=greedy and steps.rows)
+        return function(*args, **named)
 
     return rejection_sample
 

@@ -10,7 +10,7 @@ import html5lib
 import pytest
 
 from audit.errors import UserError
-from audit.report.html.charts import Chart, bars, svg
+from audit.report.html.charts import Chart, svg
 from audit.report.html.registry import SECTIONS, Nothing, section, sections, source_of
 from audit.report.html.render import environment, render_body, render_page, render_section, style_source
 from audit.store import Store
@@ -28,6 +28,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> StoredRuns:
 def page_of(made: StoredRuns, run: str) -> str:
     with Store.open(made.url, create=False, read_only=True) as store:
         return render_page(source_of(store, run))
+
+
+def bars(x: str, y: str, title: str):
+    """A specification of plain vertical bars: field `y` over the ordered field `x`."""
+    axes = {"x": {"field": x, "type": "ordinal"}, "y": {"field": y, "type": "quantitative", "title": title}}
+    return {"width": 560, "height": 200, "mark": "bar", "encoding": axes}
 
 
 def parsed(page: str):

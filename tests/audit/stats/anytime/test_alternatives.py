@@ -14,8 +14,9 @@ from audit.stats.anytime.alternatives import (
     AnytimeTest,
     Chunk,
     _averages,
+    _spread,
     extend,
-    log_ratios,
+    log_ratios_of,
     ranking,
     start,
     summary,
@@ -53,7 +54,9 @@ def test_every_alternative_is_a_law(depth, bonus):
     law, q, previous = (rng.dirichlet(np.full(cells, 0.5)) for _ in range(3))
     p = np.tile(law, (cells, 1))
     same = np.full(cells, depth), np.full(cells, bonus), np.full(cells, depth == 3)
-    ratios = log_ratios(Chunk(p, q, previous, np.arange(cells), *same, np.full(cells, 2), np.full(cells, 5)))
+    ratios = _spread(
+        log_ratios_of(Chunk(p, q, previous, np.arange(cells), *same, np.full(cells, 2), np.full(cells, 5)))
+    )
     assert ratios.shape == (cells, len(NAMES))
     assert p[0] @ np.exp(ratios) == pytest.approx(np.ones(len(NAMES)))
     moved = {name for name, column in zip(NAMES, ratios.T, strict=True) if column.any()}
@@ -73,7 +76,7 @@ def test_what_is_unknown_moves_nothing():
     unknown = np.full(50, np.nan)
     nothing = np.full(50, NO_TOKEN)
     bare = replace(full, q=unknown, previous=unknown, repeated=nothing, refused=nothing)
-    moved = [name for name, column in zip(NAMES, log_ratios(bare).T, strict=True) if column.any()]
+    moved = [name for name, column in zip(NAMES, _spread(log_ratios_of(bare)).T, strict=True) if column.any()]
     assert moved
     assert all("power" in name or "argmax" in name for name in moved)
 

@@ -12,11 +12,11 @@ from sqlalchemy import text
 
 from audit.report.requests.generation import token_lines
 from audit.store import Store
-from audit.store.writing.readable import NEEDED, readable, readable_of
+from audit.store.writing.readable import NEEDED, readable_of
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel
 from engine.record.envelope import opened
-from engine.record.joined_traces import joined
+from engine.record.joined_traces import JoinedTraces, joined
 from engine.record.recorder import Recorder
 from engine.record.trace import decode, encode, fitting
 from tests.audit.store.build import connected, generation, start, step
@@ -28,6 +28,11 @@ CHAINS = ((4, 2), (3, 3), (0, 0), (4, 0), (2, 1))
 COLUMNS = "step, position, token, role, parent, p, q, logprob, accepted, drafted_by"
 HALF_STEP = 0.00051
 """Half a thousandth of a nat, with what a relative error of exp adds."""
+
+
+def readable(trace):
+    (made,) = readable_of(JoinedTraces((0,), (trace.header,), trace, np.array([trace.steps])))
+    return made
 
 
 def tree(seed=5):
