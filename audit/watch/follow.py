@@ -34,7 +34,7 @@ class Look:
 
     @property
     def tested(self) -> bool:
-        """True if the detectors of some model took a reading."""
+        """True if the detectors of a model's whole traffic took a reading."""
         return any(item.gap is None and item.label is None and item.drafted is not None for item in self.readings)
 
 
@@ -53,7 +53,7 @@ class Follower:
         watch: the watch.
         fetch: gives the page of counters; raises `AttemptError`.
         canary: is replayed for every model after each page.
-        by: labels of the page; each value of one has a series too, which is stored and not tested.
+        by: labels of the page; each value of one has a series and detectors of its own.
     """
 
     def __init__(
@@ -91,7 +91,8 @@ class Follower:
         readings += [WatchReading(model, at, gap=ABSENT) for model in sorted(gone)]
         for name in self._by:
             parts = by_label(page, name, draft).items()
-            readings += [self._read(model, f"{name}={value}", at, now) for (model, value), now in parts]
+            parted = (self._read(model, f"{name}={value}", at, now) for (model, value), now in parts)
+            readings += map(self.detectors.judged, parted)
         look = self._stored(at, readings, known)
         return look if self._canary is None else self._replayed(self._canary, look, models, clock)
 

@@ -48,8 +48,9 @@ def _changes(reading: WatchReading) -> list[str]:
 def alarm_line(alarm: NamedAlarm) -> str:
     """One alarm in one line."""
     verb, side = ("fell", "below") if alarm.direction.value == "fall" else ("rose", "above")
+    what = _series(alarm.reading) if alarm.reading.model else "the server"
     return (
-        f"ALARM {alarm.reading.model or 'the server'}: acceptance {verb} {side} {alarm.reference:.3f}, "
+        f"ALARM {what}: acceptance {verb} {side} {alarm.reference:.3f}, "
         f"to about {alarm.alarm.rate:.3f}, since about {alarm.since.at:%Y-%m-%d %H:%M:%S} UTC"
     )
 
@@ -62,6 +63,7 @@ def alarm_document(watch: StoredWatch, alarm: NamedAlarm) -> dict[str, Any]:
         "url": watch.settings.url,
         "run": watch.settings.run,
         "model": alarm.reading.model,
+        "part": alarm.reading.label,
         "direction": alarm.direction.value,
         "reference": alarm.reference,
         "leading_rate": alarm.alarm.rate,
@@ -116,6 +118,7 @@ GAUGES: Final = {
 }
 PART_GAUGES: Final = {
     "part_acceptance": "Accepted per drafted token in the last reading of a part of the traffic.",
+    "part_log_evidence": "Log evidence of the part's detector of a fall.",
     "part_gap": "1 if the last reading of the part is no evidence.",
     "canary_changed": "Canary answers that are not those that were seen first.",
 }
@@ -134,7 +137,7 @@ def textfile(watch: StoredWatch, readings: Sequence[WatchReading], detectors: De
     total = "specaudit_watch_alarms_total"
     lines += [f"# HELP {total} Alarms since the watch began.", f"# TYPE {total} counter"]
     for model in rows:
-        count = sum(alarm.reading.model == model for alarm in detectors.alarms)
+        count = sum(alarm.reading.model == model and alarm.reading.label is None for alarm in detectors.alarms)
         lines.append(f"{total}{_labels(watch, model)} {count}")
     return "\n".join([*lines, *_parts(watch, readings)]) + "\n"
 
@@ -154,6 +157,7 @@ def _parts(watch: StoredWatch, readings: Sequence[WatchReading]) -> Iterator[str
 def _part(reading: WatchReading) -> dict[str, float | None]:
     return {
         "part_acceptance": _acceptance(reading),
+        "part_log_evidence": reading.fall,
         "part_gap": float(reading.gap is not None),
         "canary_changed": reading.changed,
     }
@@ -170,7 +174,7 @@ def _gauges(watch: StoredWatch, reading: WatchReading, detectors: Detectors) -> 
         "acceptance_length": reading.acceptance_length,
         "reference": watch.settings.reference,
         "log_evidence": reading.fall,
-        "log_limit": detectors.log_limit(reading.model),
+        "log_limit": detectors.log_limit(reading),
         "gap": float(reading.gap is not None),
         "last_reading_timestamp_seconds": reading.at.timestamp(),
     }

@@ -1,6 +1,7 @@
 """Commands that messages tell a user to type are complete: each parses as it is written."""
 
 import ast
+import copy
 import re
 import shlex
 from pathlib import Path
@@ -44,6 +45,7 @@ def parsed(words):
         name, found, words = command.resolve_command(context, words)
         command, context = found, click.Context(found, parent=context, info_name=name)
     # values in a message are made up here, so no file has their names
+    command = copy.deepcopy(command)
     for parameter in command.params:
         if isinstance(parameter.type, click.Path | click.Choice | click.IntRange | click.FloatRange):
             parameter.type = click.STRING

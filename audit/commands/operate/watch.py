@@ -110,7 +110,7 @@ class WatchedParts:
 @click.option("--for", "lasting", metavar="DURATION", help="Stop after this time, such as 12h. Default: at a signal.")
 @click.option("--once", is_flag=True, help="Take one reading and go on with the stored series, for cron.")
 @click.option("--show", is_flag=True, help="Read nothing; show the stored series of the last 30 days by day.")
-@click.option("--by", multiple=True, metavar="LABEL", help="Also store a series for each value of a label; repeatable.")
+@click.option("--by", multiple=True, metavar="LABEL", help="Also watch each value of a label by itself; repeatable.")
 @click.option("--canary", type=FILE, help="Prompts (JSONL) that are sent greedily after every reading.")
 @click.option(
     "--canary-tokens", type=click.IntRange(1), default=64, show_default=True, help="Most tokens of each of its answers."
@@ -312,7 +312,7 @@ def _report(watch: StoredWatch, follower: Follower, look: Look, outputs: AlarmOu
         if outputs.as_json:
             echo(json.dumps(messages.reading_document(reading)))
         else:
-            echo(messages.line(reading, follower.detectors.log_limit(reading.model)))
+            echo(messages.line(reading, follower.detectors.log_limit(reading)))
     for alarm in look.alarms:
         note(messages.alarm_line(alarm))
         problem = outputs.webhook and outputs.webhook.send(messages.alarm_document(watch, alarm))

@@ -26,11 +26,11 @@ from engine.decode.seams import EngineParts, as_it_is
 from engine.faults import break_parts
 from engine.heads.checkpoint import LoadedHead
 from engine.heads.loading import load_model_or_head
+from engine.models.draft_vocabulary import PaddedDraft
 from engine.models.interface import SlotCache
 from engine.models.loading import LoadedModel, LoadOptions, check_same_tokenizer
 from engine.models.numerics import AUTO, DRAFTING, ROUNDED
 from engine.models.numerics.interface import Invariance
-from engine.models.padded import PaddedDraft
 from engine.models.passes.reference_pass import Reference, anchored, open_reference
 from engine.models.passes.rereading import reread, rereader
 from engine.models.probe.choose import ModelWithNumerics

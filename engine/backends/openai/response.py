@@ -282,7 +282,8 @@ def _flaw(text: str, logprob: float, rivals: Sequence[Rival]) -> str:
         return f"log-probability {logprob:.6g} of {text[:40]!r} is above 0"
     own = [rival.logprob for rival in rivals if rival.text == text]
     listed = any(abs(value - logprob) <= SAME for value in own)
-    if not rivals or listed or logprob <= min(rival.logprob for rival in rivals) + SAME:
+    least = min((rival.logprob for rival in rivals if not math.isnan(rival.logprob)), default=math.nan)
+    if listed or not logprob > least + SAME:
         return ""
     if own:
         return f"{text[:40]!r} has log-probability {logprob:.6g}, in its own list {own[0]:.6g}"
