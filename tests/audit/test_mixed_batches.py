@@ -64,8 +64,7 @@ PARAMETERS_OF_THE_ROW_BEFORE = Fault("none known: for this test", _of_the_row_be
 @pytest.fixture
 def broken(monkeypatch):
     name = "parameters_of_the_row_before"
-    known = {**FAULTS, name: f"{__name__}:PARAMETERS_OF_THE_ROW_BEFORE"}
-    monkeypatch.setattr("engine.faults.REGISTRY", known)
+    monkeypatch.setitem(FAULTS, name, f"{__name__}:PARAMETERS_OF_THE_ROW_BEFORE")
     return [{**each, "fault": name} for each in SUITE["arms"]]
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.native.backend import open_models
+from tests.http.endpoint_shape import HOSTED, WEIGHTS, shape
 from tests.http.server import serving
 from tests.support.other_weights import MISTAKES, other_target
-from tests.support.readme_suite import Shape, audited
+from tests.support.readme_suite import audited
 from tests.support.tiers import slow_unless
 
 pytestmark = [pytest.mark.xdist_group("http")]
-WEIGHTS, HOSTED = "bundled:target", "served:bundled"
 FAULTS = {
     "kv_not_rolled_back": {"fault": "kv_not_rolled_back"},
     "target_rows_shifted": {"fault": "target_rows_shifted"},
@@ -28,15 +28,6 @@ RARE = "no top_p"
 SMALL = {"token_law", "honoured_by_tokens"}
 """The checks that 20 prompts leave undecided."""
 WAIVED = {"second_accounts": {"waive": {"log-probabilities": "the provider keeps the weights"}}}
-
-
-def shape(plain, sound, speculating, source, **named):
-    """Three addresses: the target alone, and with drafts of the greedy and of the sampled arm."""
-    engine = {"url": plain.url, "model": "bundled", "server": "vllm"}
-    clean, arm = ({"engine": {"url": server.url}} for server in (sound, speculating))
-    more = {"engine": engine, **named.pop("more", {})}
-    served = {"kind": "served", "gamma": 4}
-    return Shape({"target": source}, "openai", proposer=served, arm=arm, clean=clean, more=more, **named)
 
 
 @pytest.fixture

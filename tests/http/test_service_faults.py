@@ -12,8 +12,8 @@ from engine.backends.native.backend import open_models
 from engine.core.registry import SERVICE_FAULTS, resolve
 from engine.faults.services import AnswerPlace
 from tests.audit.invoke import invoke
+from tests.http.endpoint_shape import WEIGHTS, shape
 from tests.http.server import serving
-from tests.http.test_faults_by_default import WEIGHTS, shape
 from tests.support.readme_suite import audited
 
 GROUP = pytest.mark.xdist_group("http")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.stats import chi2
 
 from audit.evidence.law.battery import ComponentTest
+from audit.stats.laws import chi2_sf
 from engine.core.types import Floats
 
 TEST: Final = "samples of a prompt share what they begin with"
@@ -52,7 +52,7 @@ class SharedBeginnings:
         if not count:
             return []
         statistic = -2.0 * sum(self._chances)
-        p = float(chi2.sf(statistic, 2 * count))
+        p = float(chi2_sf(statistic, 2 * count))
         return [
             ComponentTest(TEST, "all", count, statistic, p, self._whole / count, "of samples repeat an earlier one")
         ]
