@@ -335,7 +335,8 @@ class Handler(BaseHTTPRequestHandler):
         found, trace = self.server.engine.generate(asked, sampling, seed, plain=plain)
         decoded = self.server.decode
         # what each token adds to the text: a character of several tokens comes with its last
-        texts = ["", *(decoded(found.tokens[: i + 1]) for i in range(len(found.tokens)))]
+        count = len(found.tokens)
+        texts = ["", *(decoded(found.tokens[:n]).rstrip("" if n == count else "\ufffd") for n in range(1, count + 1))]
         pieces = [text[len(before) :] for before, text in itertools.pairwise(texts)]
         if self.server.settings.disorder:
             pieces = [piece for at in range(0, len(pieces), 2) for piece in reversed(pieces[at : at + 2])]
