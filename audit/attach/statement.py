@@ -75,8 +75,9 @@ def read_statement(path: Path) -> Statement:
         UserError: the file is not a statement of this kind.
     """
     if not path.exists():
-        attach = "audit attach RUN REPORT"
-        raise CannotDecide(f"{path}: no such statement; name it with --statement, or attach evidence: {attach}")
+        raise CannotDecide(
+            f"{path}: no such statement; name it with --statement, or attach evidence: audit attach RUN REPORT"
+        )
     text = decode_text(str(path), read_bytes(path, MAX_STATEMENT_BYTES))
     try:
         document = parse_json(text)

@@ -176,7 +176,7 @@ def _checkpoint_problem(store: Store, run: str, text: str, place: str, key: Publ
         return f"{place}: {problem}"
     entry = store.ending_entry(run)
     if entry is None or entry >= head.size:
-        return f"{place}: the run ended after this checkpoint; sign a new one: audit db checkpoint --key KEY --out FILE"
+        return f"{place}: the run ended after this checkpoint; sign a new one: {proof.SIGN}"
     return None
 
 

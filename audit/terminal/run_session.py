@@ -138,8 +138,10 @@ def print_shard(result: Results, shard: Shard) -> None:
         f"shard {shard.name}: {total} of {sum(shard.totals.values())} requests, not judged",
         f"run {result.run.ulid}",
     )
-    export = f"audit export {result.run.ulid} --out shard-{shard.index}.zip"
-    echo(f"next: {export}, then join all {shard.of}: audit join shard-*.zip")
+    echo(
+        f"next: audit export {result.run.ulid} --out shard-{shard.index}.zip, "
+        f"then join all {shard.of}: audit join shard-*.zip"
+    )
 
 
 def print_tables(store: Store, result: Results, _pieces: Pieces) -> None:

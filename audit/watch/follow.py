@@ -9,7 +9,7 @@ from typing import Final
 from audit.store import Store
 from audit.store.reading.watches import StoredWatch, WatchReading
 from audit.watch.canary import Canary
-from audit.watch.detect import Detectors, NamedAlarm
+from audit.watch.detect import Detectors, NamedAlarm, SeriesName
 from audit.watch.growth import reading
 from engine.backends.openai.errors import AttemptError
 from engine.backends.openai.server_counters import ServerCounters, by_label, by_model, counters_of
@@ -71,7 +71,7 @@ class Follower:
         self.detectors = Detectors(watch.settings)
         stored = store.watches.readings(watch.id)
         self.detectors.replay(stored)
-        self._before: dict[tuple[str, str | None], _Before] = {}
+        self._before: dict[SeriesName, _Before] = {}
         self._first: dict[str, str] = {}
         self._keep(stored)
 

@@ -22,6 +22,8 @@ BEGIN: Final = "<!-- engines -->"
 END: Final = "<!-- end of engines -->"
 SIZES: Final = ("ngram_size", "size_n", "n_match", "heads")
 """Ends of the options that a method's name leaves out."""
+SERVED: Final = ", served"
+"""End of the name of an engine behind an endpoint."""
 SUITES: Final[Mapping[str, Sequence[str]]] = {
     "native": ("quickstart.yaml",),
     "transformers": ("transformers/*.yaml",),
@@ -30,7 +32,7 @@ SUITES: Final[Mapping[str, Sequence[str]]] = {
     "mlx_lm": ("mlx/*.yaml",),
     "llama_cpp": ("llama_cpp/*.yaml",),
     "vllm": ("vllm/*.yaml",),
-    **dict.fromkeys(("vllm, served", "llama.cpp, served", "mlx-lm, served"), ()),
+    **dict.fromkeys((f"{server}{SERVED}" for server in ("vllm", "llama.cpp", "mlx-lm")), ()),
 }
 """By engine: its packaged suites. A served one runs suites of `audit probe`, or those of `openai` at its addresses."""
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {
@@ -84,13 +86,13 @@ def kept(results: Mapping[str, Any]) -> dict[str, Any]:
 def engine_of(suite: Mapping[str, Any]) -> str:
     """The backend of a suite, or the server behind an endpoint."""
     backend = str(suite.get("backend", "native"))
-    return f"{suite['engine'].get('server', backend)}, served" if backend == "openai" else backend
+    return f"{suite['engine'].get('server', backend)}{SERVED}" if backend == "openai" else backend
 
 
 def version_of(engine: str, run: Mapping[str, Any], arm: Mapping[str, Any]) -> str:
     """Name and version of the engine that ran."""
     effective = arm["effective"]
-    if engine.endswith(", served"):
+    if engine.endswith(SERVED):
         return f"{effective['server']} {effective.get('version') or 'of an unstated version'}"
     installed = effective.get("installed") or (effective.get("engine") or {}).get("installed")
     if installed:
@@ -201,7 +203,7 @@ def main(paths: Iterable[str]) -> None:
     for path in paths:
         results = json.loads(Path(path).read_text(encoding="utf-8"))
         found, name = kept(results), results["run"]["suite_name"]
-        served = found["engine"].endswith(", served")
+        served = found["engine"].endswith(SERVED)
         numbers[f"{found['engine']}.{name}" if served else name] = found
     NUMBERS.write_text(compact(numbers), encoding="utf-8")
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), numbers), encoding="utf-8")

@@ -11,6 +11,8 @@ import pytest
 
 import audit
 from audit.cli import main
+from audit.commands.decide.waive import _approval
+from audit.store.ledger.proof import SIGN
 
 ROOT = Path(audit.__file__).parent
 TOLD = re.compile(r": (audit [a-z].*?)(?=$|;|,| \(| and | or |\n|`)")
@@ -58,6 +60,11 @@ def test_a_command_in_a_message_is_complete(place, hint):
         parsed(shlex.split(hint)[1:])
     except click.exceptions.ClickException as error:
         pytest.fail(f"{place}: {hint}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("told", [SIGN, _approval("RUN", "WAIVER")])
+def test_a_command_that_messages_share_is_complete(told):
+    parsed(shlex.split(told)[1:])
 
 
 def test_commands_are_found_in_messages():

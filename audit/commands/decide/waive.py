@@ -109,9 +109,12 @@ def command(
     echo(f"waives     {unmet}")
     echo(f"until      {until:%Y-%m-%d %H:%M:%S} UTC")
     if rules.parts.waivers.approvals:
-        identity = signed.payload_sha256[:SHORT]
-        command = f"audit review {facts.run.ulid} --waiver {identity} --outcome approve --comment WORDS --key KEY"
-        echo(f"next       others run: {command}")
+        echo(f"next       others run: {_approval(facts.run.ulid, signed.payload_sha256[:SHORT])}")
+
+
+def _approval(run: str, waiver: str) -> str:
+    """The command with which another person approves a waiver."""
+    return f"audit review {run} --waiver {waiver} --outcome approve --comment WORDS --key KEY"
 
 
 def _one(reasons: Sequence[Reason], wanted: Wanted) -> Reason:

@@ -17,6 +17,7 @@ from audit.attest.verify import TrustOptions
 from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import read_public
 from audit.store.bundle.inclusion import BundleInclusion
+from audit.store.ledger.proof import SIGN
 from audit.store.verified_bundle import OpenBundle, file_digest, opened
 from audit.terminal.options import PATH, store_option
 from audit.terminal.tables import cell
@@ -108,8 +109,7 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
     """
     with opened(path, None if key is None else read_public(key)) as bundle:
         if key is not None and bundle.inclusion is None:
-            sign = "audit db checkpoint --key KEY --out FILE"
-            raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: {sign}")
+            raise CannotDecide(f"{path}: it has no checkpoint; sign one before the export: {SIGN}")
         echo(*(f"mismatch: {broken.place}: {broken.message}" for broken in bundle.broken))
         if bundle.broken:
             return 1

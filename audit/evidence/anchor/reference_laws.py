@@ -37,7 +37,8 @@ def not_followed(evidence: Evidence) -> str | None:
     other = next((pair for pair in pairs if pair.candidate.tokens != pair.baseline.tokens), None)
     if other is not None:
         return f"request {other.candidate.request_id}: the anchor was made over other tokens"
-    unlike = other_request(evidence) or unmasked_reference(arm)
+    # each reads every record of the arm, and the first one's reasons contain the second's
+    unlike = other_request(evidence) if answered_by_service(arm.effective) else unmasked_reference(arm)
     return unlike or unreadable(anchor, cells=True) or _not_drawn(arm) or shared_numbers(arm)
 
 

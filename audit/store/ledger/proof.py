@@ -30,6 +30,8 @@ VERSION: Final = 1
 REGISTERED: Final = 2
 """Version of a proof that holds registrations of the run's suite too."""
 REGISTRATION: Final = "registration"
+SIGN: Final = "audit db checkpoint --key KEY --out FILE"
+"""The command that signs a checkpoint, as messages tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,11 @@ def prove(session: Session, run: RunRow) -> dict[str, Any]:
     """
     checkpoint = newest_checkpoint(session)
     if checkpoint is None:
-        raise UserError("the store has no checkpoint; sign one: audit db checkpoint --key KEY --out FILE")
+        raise UserError(f"the store has no checkpoint; sign one: {SIGN}")
     document = document_of(session, run, checkpoint, ("check_result", REGISTRATION))
     proven = [json.loads(entry["data"])[0] for entry in document["entries"]]
     if len(proven) - proven.count(REGISTRATION) < len(_wanted(session, run, ("check_result",))):
-        raise UserError(
-            f"run {run.ulid} is newer than the last checkpoint; run: audit db checkpoint --key KEY --out FILE"
-        )
+        raise UserError(f"run {run.ulid} is newer than the last checkpoint; run: {SIGN}")
     return document
 
 
