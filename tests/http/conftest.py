@@ -1,5 +1,7 @@
 """Servers over the bundled target, alone and with a draft."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -32,3 +34,16 @@ def serve(backend, decode):
         return serving(backend, decode, gamma, **settings)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def thinking(tmp_path_factory):
+    """A model folder whose template adds words unless it is told not to think, as Qwen3's does."""
+    folder = tmp_path_factory.mktemp("models") / "thinking"
+    shutil.copytree(LocalTarget(ModelSource("bundled:target")).folder, folder)
+    path = folder / "chat_template.jinja"
+    path.write_text(
+        path.read_text().rstrip()
+        + "{% if enable_thinking is not defined or enable_thinking %}Let me think about it again and again.{% endif %}"
+    )
+    return folder

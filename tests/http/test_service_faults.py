@@ -1,7 +1,6 @@
 """Every fault of a service, planted into an arm at a clean endpoint whose suite names no check: no pass."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -65,16 +64,6 @@ SUITES = sorted((Path(__file__).parents[2] / "suites" / "known_bad" / "openai").
 BY = {"identity": "identity", "form": "surface_parity"}
 
 
-@pytest.fixture(scope="module")
-def thinking(tmp_path_factory):
-    """A model folder whose template adds words unless it is told not to think."""
-    folder = tmp_path_factory.mktemp("models") / "thinking"
-    shutil.copytree(LocalTarget(ModelSource("bundled:target")).folder, folder)
-    path = folder / "chat_template.jinja"
-    path.write_text(path.read_text().rstrip() + "{% if enable_thinking is not defined %}Let me think again.{% endif %}")
-    return str(folder)
-
-
 @pytest.fixture
 def ended(backend, decode, thinking, tmp_path):
     """How an audit of a suite ends whose arm has the fault; None for a clean arm."""
@@ -85,7 +74,7 @@ def ended(backend, decode, thinking, tmp_path):
         served = wants.pop("served", {})
         source, serves, reads = WEIGHTS, backend, decode
         if "chat_template_kwargs" in more:
-            source = thinking
+            source = str(thinking)
             serves = open_models({"target": ModelSource(source), "draft": ModelSource("bundled:draft")})
             reads = LocalTarget(ModelSource(source)).tokens.decode
         turns = [{"role": "user", "content": "Count to ten"}, {"role": "assistant", "content": "One two three"}]

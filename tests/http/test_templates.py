@@ -1,7 +1,6 @@
 """Clean servers whose chat template reacts to arguments: judged where the reference knows them, else undecided."""
 
 import json
-import shutil
 
 import pytest
 
@@ -20,19 +19,6 @@ from tests.http.server import serving
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("http")]
 QUIET = {"enable_thinking": False}
 CHECKS = {"token_law": {"margin": 0.3, "min_tokens": 100}, "logprob_closeness": {"min_tokens": 100}}
-
-
-@pytest.fixture(scope="module")
-def thinking(tmp_path_factory):
-    """A model folder whose template adds words unless it is told not to think, as Qwen3's does."""
-    folder = tmp_path_factory.mktemp("models") / "thinking"
-    shutil.copytree(LocalTarget(ModelSource("bundled:target")).folder, folder)
-    path = folder / "chat_template.jinja"
-    path.write_text(
-        path.read_text().rstrip()
-        + "{% if enable_thinking is not defined or enable_thinking %}Let me think about it again and again.{% endif %}"
-    )
-    return folder
 
 
 @pytest.fixture(scope="module")

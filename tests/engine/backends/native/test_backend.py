@@ -17,6 +17,7 @@ from engine.models.loading import load_model
 from engine.record.trace import COLUMNS, decode
 from engine.train import recipe, trainer
 from engine.train.corpus import train_tokenizer
+from tests.support.random_models import save
 from tests.support.tiers import slow_unless
 
 VOCABULARY = 300
@@ -35,17 +36,11 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Two untrained models with one tokenizer; larger weights than at initialisation, so that rows differ."""
+    """Two untrained models with one tokenizer."""
     folder = tmp_path_factory.mktemp("family")
     tokenizer = train_tokenizer(TEXTS, VOCABULARY)
     for seed, (name, size) in enumerate((("target", TARGET), ("draft", DRAFT))):
-        model = trainer.new_model(size, VOCABULARY, seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.mul_(8.0)
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        save(trainer.new_model(size, VOCABULARY, seed), tokenizer, folder / name)
     return folder
 
 
@@ -233,13 +228,7 @@ def test_a_draft_with_another_tokenizer_is_refused(home, tmp_path):
 
 def padded(folder, tokenizer, recipe_, size, seed):
     """A random model of the family with `size` logits, some of which stand for no token."""
-    model = trainer.new_model(recipe_, size, seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8.0)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save(trainer.new_model(recipe_, size, seed), tokenizer, folder)
     return str(folder)
 
 

@@ -1,13 +1,12 @@
 """A tiny untrained family, and requests over it."""
 
-import torch
-
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
 from engine.core.types import Protocol, Request, SamplingParams
 from engine.train import recipe, trainer
 from engine.train.corpus import train_tokenizer
+from tests.support.random_models import save
 
 VOCABULARY = 300
 TEXTS = ["the quick brown fox jumps over the lazy dog. " * 4, '{"name": "fox", "age": 12}\n' * 4]
@@ -21,18 +20,12 @@ SAMPLED = SamplingParams(temperature=0.5, max_new_tokens=20, seed=6)
 
 
 def make(folder):
-    """Models with larger weights than at initialisation, so that rows differ; `other` has another tokenizer."""
+    """Untrained models; `other` has another tokenizer."""
     tokenizers = {"other": train_tokenizer(OTHER_TEXTS, VOCABULARY - 20)}
     shared = train_tokenizer(TEXTS, VOCABULARY)
     for seed, (name, size) in enumerate(SIZES.items()):
         tokenizer = tokenizers.get(name, shared)
-        model = trainer.new_model(size, len(tokenizer), seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.mul_(8.0)
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        save(trainer.new_model(size, len(tokenizer), seed), tokenizer, folder / name)
     return folder
 
 

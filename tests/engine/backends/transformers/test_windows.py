@@ -14,6 +14,7 @@ from engine.core.types import Protocol
 from engine.record.trace import decode
 from engine.train.corpus import train_tokenizer
 from tests.engine.backends.transformers.family import GREEDY, SAMPLED, TEXTS, VOCABULARY, plan, run
+from tests.support.random_models import save
 
 WINDOW = 8
 
@@ -28,12 +29,7 @@ def folder(tmp_path_factory):
         ids = {"bos_token_id": 1, "eos_token_id": 0, "pad_token_id": 2, "head_dim": 8, "tie_word_embeddings": True}
         lengths = {"max_position_embeddings": 96, "sliding_window": WINDOW, "num_hidden_layers": layers}
         model = MistralForCausalLM(MistralConfig(vocab_size=len(tokenizer), **sizes, **ids, **lengths))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.mul_(8.0)
-        model.save_pretrained(home / name)
-        tokenizer.save_pretrained(home / name)
+        save(model, tokenizer, home / name)
     return home
 
 
