@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.evidence.records import ArmRecord, RequestRecord
+from audit.evidence.records import ArmRecord, RequestRecord, is_later_turn
 from audit.stats.binomial import covered_quantile
 from engine.core.types import Floats
 from engine.record.trace import steps_of
@@ -81,10 +81,11 @@ class MarginNoise:
 
 
 def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:
-    """Pair requests by case and repetition."""
+    """Pair requests by case and repetition; a later turn may lack a partner, since another answer has other turns."""
     left, right = candidate.by_key(), baseline.by_key()
     pairs = tuple(Pair(left[key], right[key]) for key in left if key in right)
-    return Pairing(pairs, tuple(sorted(set(left) ^ set(right))))
+    alone = (key for key in left.keys() ^ right.keys() if not is_later_turn((left | right)[key].case_id))
+    return Pairing(pairs, tuple(sorted(alone)))
 
 
 def divergence(pair: Pair) -> Divergence | None:

@@ -5,6 +5,8 @@ A check gets one `Evidence` and no models, files or engine.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
@@ -71,6 +73,11 @@ class ArmKind(StrEnum):
         """True for an arm that follows another arm's tokens and decodes none of its own."""
         return self in (ArmKind.ANCHOR, ArmKind.NOISE, ArmKind.REREAD, ArmKind.REDRAFT)
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """False for the candidate decoded once more: its answers, and so its later turns, may be others."""
+        return self not in (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED, ArmKind.OTHER_GAMMA)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
@@ -102,6 +109,16 @@ class RequestRecord:
 def is_directed(case_id: str) -> bool:
     """True for the cases that the auditor adds."""
     return case_id.startswith(DIRECTED_PREFIX)
+
+
+def is_later_turn(case_id: str) -> bool:
+    """True for the turns of a session after its first."""
+    return re.search(r"~[0-9a-f]{8}$", case_id) is not None
+
+
+def later_turn(case_id: str, prompt: str) -> str:
+    """The case of the turn that has this prompt: a case has one prompt in every arm, and answers may differ."""
+    return f"{case_id}~{hashlib.sha256(prompt.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def request_order(case_id: str, sample: int) -> tuple[bool, str, int]:

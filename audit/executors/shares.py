@@ -59,7 +59,12 @@ def share_of(prepared: PreparedRun, shard: Shard) -> PreparedRun:
 
 
 def require_joinable(prepared: PreparedRun) -> None:
-    """Raise UserError if the content of requests may not leave its process."""
+    """Raise UserError if the content of requests may not leave its process, or requests follow from answers."""
+    if any(case.turns for case in prepared.suite.cases):
+        raise UserError(
+            f"{prepared.suite.path}: later turns follow from the answers of one process, so their arms cannot be "
+            "spread; leave out --shard and --workers, or turns"
+        )
     if not prepared.suite.text:
         raise UserError(
             f"{prepared.suite.path}: text: off keeps the content of requests in the memory of one process, so it "

@@ -174,7 +174,7 @@ def _require_whole_part(prepared: PreparedRun, done: PartDone) -> None:
     arms = {arm.planned.name: arm for arm in prepared.arms}
     for new in done.requests:
         key = RequestKey(new.arm, new.case_id, new.sample)
-        if new.generation.request != arms[new.arm].requests[key] or new.domain != arms[new.arm].domains[new.case_id]:
+        if new.generation.request != arms[new.arm].requests[key] or new.domain != arms[new.arm].domain(new.case_id):
             raise CannotDecide(f"a worker answered another request than {key.name}; nothing of its answer was stored")
 
 

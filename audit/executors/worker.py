@@ -44,7 +44,7 @@ class SuiteWorker:
         result = [(keys[item.request.id], item) for item in made]
         if before is not None:
             memories.append(memory_line(arm, before))
-        return [NewRequest(key.arm, arm.domains[key.case_id], key.case_id, key.sample, item) for key, item in result]
+        return [NewRequest(key.arm, arm.domain(key.case_id), key.case_id, key.sample, item) for key, item in result]
 
     def _read(self, name: str, emitted: Sequence[NewRequest]) -> ArmRecord:
         return arm_record(self.arms[name], [new.generation for new in emitted])

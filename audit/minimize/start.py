@@ -10,7 +10,7 @@ from typing import Any
 from audit.checks import load
 from audit.errors import UserError
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS
-from audit.evidence.records import ArmRecord, is_directed, request_order
+from audit.evidence.records import ArmRecord, is_directed, is_later_turn, request_order
 from audit.evidence.verdicts import Verdict
 from audit.minimize.steps import keys_of, with_keys
 from audit.store import RequestKey, Store, StoredCheck, StoredRun
@@ -69,15 +69,20 @@ def begin(store: Store, run: StoredRun, suite: Suite, request: str | None, check
     keys = stored[fault.arm]
     subject = next((key for key in asked if key.arm == fault.arm), None) or _named(fault, keys)
     named, prompt = subject.name in {finding.request for finding in fault.findings}, keys[subject]
-    if not is_directed(subject.case_id):
-        own = tuple(key for key in keys if not is_directed(key.case_id))
+    if not _added(subject):
+        own = tuple(key for key in keys if not _added(key))
         return MinimizeStart(run, fault, subject, named, prompt, _alone(suite, fault, own))
     alone = _only(_alone(suite, fault, ()), store.load_arm(run.ulid, fault.arm, [subject]))
     return MinimizeStart(run, fault, keys_of(alone)[0], named, prompt, alone)
 
 
+def _added(key: RequestKey) -> bool:
+    """True if no case of the suite states the request."""
+    return is_directed(key.case_id) or is_later_turn(key.case_id)
+
+
 def _only(suite: Suite, record: ArmRecord) -> Suite:
-    """The suite with one directed request, as a case of a suite can state it: its parameters are the arm's."""
+    """The suite with one such request, as a case of a suite can state it: its parameters are the arm's."""
     (request,) = record.requests
     header, (arm,) = request.trace.header, suite.arms
     case = Case(f"{NAME}/0", NAME, NAME, tokens=header.prompt, samples=(0,))

@@ -117,6 +117,11 @@ def slots(suite: Suite, arm: Arm, earlier: int = 0) -> list[RequestSlot]:
     return every[::-1] if arm.backwards else every
 
 
+def turns_of(arm: Arm, slot: RequestSlot) -> int:
+    """Number of requests that an arm makes of a case: its first turn, and those after it."""
+    return 1 + len(slot.case.turns) if arm.kind.keeps_sessions else 1
+
+
 def spread(count: int, most: int) -> list[int]:
     """`most` of `count` indices, one from each of as many equal parts, at unlike places in them: equal strides would
     hit the same row of every batch, or the same sample of every case.

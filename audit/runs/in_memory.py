@@ -79,7 +79,7 @@ def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> Reques
         request_id=generation.request.id,
         case_id=key.case_id,
         sample=key.sample,
-        domain=arm.domains[key.case_id],
+        domain=arm.domain(key.case_id),
         trace=trace,
         tokens=trace.tokens,
         text=generation.text,

@@ -11,7 +11,7 @@ from typing import Any
 
 from audit.errors import CannotDecide, UserError
 from audit.evidence.environment import Environment, actor, environment
-from audit.evidence.records import ArmKind, Level
+from audit.evidence.records import ArmKind, ArmRecord, Level
 from audit.runs.arms import Arm, compares_anyway, plan_arms, repeated_slots, slots
 from audit.runs.interim_looks import STOP_RULE, RunStopRule
 from audit.runs.readings import can_read, promises_chains, reading
@@ -22,7 +22,7 @@ from audit.store import ArtifactRef, NewArm, NewRun, RequestKey, RunReason
 from audit.store.writing.contents import KEY, OFF
 from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
-from audit.suite.prompts import RequestSlot
+from audit.suite.prompts import RequestSlot, following
 from audit.suite.spec import Case, Suite, sources
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
@@ -41,8 +41,12 @@ class PreparedArm:
     planned: Arm
     engine: Engine
     requests: Mapping[RequestKey, Request]
-    domains: Mapping[str, str]
-    """Domain by case id."""
+    cases: Mapping[str, Case]
+    """The cases of the requests by id."""
+
+    def domain(self, case_id: str) -> str:
+        """The domain of a case."""
+        return self.cases[case_id].domain
 
     @property
     def effective(self) -> Effective:
@@ -156,8 +160,36 @@ def _can_run(suite: Suite, planned: Arm, engine: Engine) -> bool:
 
 def _prepare_arm(suite: Suite, planned: Arm, engine: Engine) -> PreparedArm:
     requests = _requests(suite, planned, _prompts(suite, engine), slots(suite, planned))
-    engine.require(list(requests.values()))
-    return PreparedArm(planned, engine, requests, {case.id: case.domain for case in suite.cases})
+    engine.require([*requests.values(), *_longest_turns(suite, planned, engine)])
+    return PreparedArm(planned, engine, requests, {case.id: case for case in suite.cases})
+
+
+def _longest_turns(suite: Suite, planned: Arm, engine: Engine) -> Iterator[Request]:
+    """The last turn of each session, with room for all answers in its own."""
+    for case in suite.cases if planned.kind.keeps_sessions else ():
+        last, count = case, len(case.turns)
+        while last.turns:
+            last = following(last, "")
+        if count:
+            sampling = replace(planned.sampling, max_new_tokens=(1 + count) * planned.sampling.max_new_tokens)
+            yield Request(f"{case.id}, its last turn", engine.encode(_prompt(last)), sampling)
+
+
+def next_turns(suite: Suite, arm: PreparedArm, load: Callable[[str], ArmRecord]) -> PreparedArm | None:
+    """The arm with the turns that follow its requests in place of these; None if no session goes on.
+
+    A request without an answer ends its session.
+    """
+    going = {(key.case_id, key.sample) for key in arm.requests if arm.cases[key.case_id].turns}
+    if not going or not arm.planned.kind.keeps_sessions:
+        return None
+    record = load(arm.planned.along or arm.planned.name)
+    answers = [item for item in record.requests if (item.case_id, item.sample) in going]
+    turns = [RequestSlot(following(arm.cases[item.case_id], item.text), item.sample) for item in answers]
+    cases = {slot.case.id: slot.case for slot in turns}
+    prompts = {case.id: arm.engine.encode(_prompt(case)) for case in cases.values()}
+    ordered = turns[::-1] if arm.planned.backwards else turns
+    return replace(arm, requests=_requests(suite, arm.planned, prompts, ordered), cases=cases) if turns else None
 
 
 def for_round(suite: Suite, arm: PreparedArm, repetitions: range) -> PreparedArm:
@@ -173,8 +205,8 @@ def with_cases(suite: Suite, arm: PreparedArm, cases: Sequence[Case]) -> Prepare
     if isinstance(engine, NeighbourEngine) and isinstance(engine.company, Mixed):
         engine = engine.engine
     prompts, asked = {case.id: case.tokens for case in cases}, [RequestSlot(case, 0) for case in cases]
-    domains = {case.id: case.domain for case in cases}
-    return replace(arm, requests=_requests(suite, arm.planned, prompts, asked), domains=domains, engine=engine)
+    requests = _requests(suite, arm.planned, prompts, asked)
+    return replace(arm, requests=requests, cases={case.id: case for case in cases}, engine=engine)
 
 
 def _requests(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
-from audit.runs.arms import slots
+from audit.runs.arms import slots, turns_of
 from audit.runs.interim_looks import InterimLook, InterimResult, RunStopRule, interim_results, share, spent
 from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, for_round
@@ -163,7 +163,7 @@ def _most(
 ) -> int:
     """The most tokens that one repetition of the arms can emit, apart from the stored requests."""
     return sum(
-        arm.planned.sampling.max_new_tokens
+        arm.planned.sampling.max_new_tokens * turns_of(arm.planned, slot)
         for arm in arms
         if not arm.planned.kind.reads
         for slot in slots(suite, arm.planned, repetition)

@@ -16,7 +16,7 @@ from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
 from audit.runs.interruptions import stops_recorded
 from audit.runs.judge import Judging, exit_code, judge
-from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, run_start
+from audit.runs.prepare import PreparedArm, PreparedRun, artifacts, next_turns, run_start
 from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
 from audit.runs.situations.rounds import Directing, direct
@@ -182,10 +182,13 @@ def _go(
         finished = store.finished(name)
 
         def generate(arm: PreparedArm) -> None:
-            memory = _generate(arm, store, name, finished, progress)
-            # digests of requests without a salt
-            if memory is not None and prepared.suite.text:
-                store.set_status(name, RunStatus.RUNNING, memory)
+            part: PreparedArm | None = arm
+            while part is not None:
+                memory = _generate(part, store, name, finished, progress)
+                # digests of requests without a salt
+                if memory is not None and prepared.suite.text:
+                    store.set_status(name, RunStatus.RUNNING, memory)
+                part = next_turns(prepared.suite, part, partial(store.load_arm, name))
 
         if rule is not None:
             run_rounds(Rounds(prepared, rule, store, name, generate, progress))
@@ -216,7 +219,7 @@ def _generate(
             rest.require_same(generation)
             continue
         key = todo[generation.request.id]
-        store.add_request(name, key.arm, arm.domains[key.case_id], key.case_id, key.sample, generation)
+        store.add_request(name, key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
     if before is None or not requests:
         return None

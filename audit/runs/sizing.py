@@ -16,7 +16,7 @@ from audit.errors import UserError
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, NoEvidence, Verdict
-from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots
+from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, slots, turns_of
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
@@ -180,7 +180,7 @@ def _rate(past: RunHistory) -> tuple[float, str]:
 
 
 def _load(suite: Suite, arm: Arm, past: RunHistory, rate: float) -> ArmLoad:
-    requests, fault = len(slots(suite, arm)), arm.plan.fault
+    requests, fault = sum(turns_of(arm, slot) for slot in slots(suite, arm)), arm.plan.fault
     most = requests * arm.sampling.max_new_tokens
     before = past.arm(arm)
     if before is None:
@@ -265,7 +265,7 @@ def measured_spread(measured: StoredCheck | None) -> float | None:
 def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> Design:
     shown = _shown(suite, arm)
     return Design(
-        requests=len(slots(suite, arm)),
+        requests=sum(turns_of(arm, slot) for slot in slots(suite, arm)),
         prompts=len(suite.cases),
         tokens=tokens,
         gamma=arm.plan.gamma,
@@ -275,7 +275,7 @@ def _design(suite: Suite, arm: Arm, tokens: int, assumed: PlanAssumptions) -> De
         shown=shown,
         structured=arm.sampling.structured is not None,
         assumed=assumed,
-        offers=sum(bool(slot.case.tools) for slot in slots(suite, arm)),
+        offers=sum(turns_of(arm, slot) for slot in slots(suite, arm) if slot.case.tools),
         stream=arm.plan.stream,
     )
 

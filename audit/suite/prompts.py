@@ -4,8 +4,9 @@ The requests of a suite and their random streams; no two may share one.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 import schemas
 from audit.errors import UserError
+from audit.evidence.records import is_later_turn, later_turn
 from audit.suite.spec import Case, Suite
 from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes
 from audit.text.schema_errors import first_problem
@@ -97,6 +99,9 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
     if len(given) != 1:
         count = f"both {' and '.join(given)}" if given else "neither messages nor prompt nor tokens"
         raise mistake(path, number, f"the row has {count}; write exactly one of them")
+    problem = _turns_problem(row)
+    if problem is not None:
+        raise mistake(path, number, problem)
     unused = next((key for key in ("tools", TEMPLATE) if key in row and given == ["prompt"]), None)
     if unused is not None:
         raise mistake(path, number, f"{unused} need the chat template, which prompt does not use; write messages")
@@ -107,6 +112,14 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
         problem = "structured beside a tool_choice that demands a call: an answer has one grammar; remove one of them"
         raise mistake(path, number, problem)
     return row
+
+
+def _turns_problem(row: Mapping[str, Any]) -> str | None:
+    if "turns" in row and "tokens" in row:
+        return "turns follow a text, and tokens have none; write messages or prompt"
+    if is_later_turn(row["id"]):
+        return f"the id {quoted(row['id'])} ends as those of later turns do; give the row another one"
+    return None
 
 
 def _choice(workload: Workload, row: Mapping[str, Any]) -> str | Mapping[str, str]:
@@ -137,7 +150,18 @@ def _case(workload: Workload, row: dict[str, Any]) -> Case:
         tokens=tuple(map(int, row.get("tokens", ()))),
         samples=tuple(map(int, row["samples"])) if "samples" in row else None,
         structured=constraint_of(row["structured"]) if "structured" in row else None,
+        turns=tuple(row.get("turns", ())),
     )
+
+
+def following(case: Case, answer: str) -> Case:
+    """The next turn of a session whose last one was answered so; its prompt holds everything before it."""
+    said, *later = case.turns
+    prompt = None if case.prompt is None else case.prompt + answer + said
+    spoken = ({"role": "assistant", "content": answer}, {"role": "user", "content": said})
+    messages = (*case.messages, *spoken) if prompt is None else ()
+    name = later_turn(case.id, prompt or json.dumps(messages))
+    return replace(case, id=name, messages=messages, prompt=prompt, turns=tuple(later))
 
 
 @dataclass(frozen=True, slots=True)

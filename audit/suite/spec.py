@@ -85,6 +85,8 @@ class Case:
     """The case's own grammar, for the arms that take it (`audit.suite.structured.sampling_of`)."""
     direction: DirectedSampling | None = None
     """The changes that make a directed request; None for the suite's own cases."""
+    turns: tuple[str, ...] = ()
+    """What the user says after each answer (`audit.runs.sessions`)."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
         """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""

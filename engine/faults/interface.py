@@ -73,6 +73,7 @@ Situation = Literal[
     "first_token",
     "long_prompt",
     "shared_prefix",
+    "later_turn",
     "block_border",
     "preempted",
     # trees

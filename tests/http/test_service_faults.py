@@ -77,11 +77,9 @@ def ended(backend, decode, thinking, tmp_path):
             source = str(thinking)
             serves = open_models({"target": ModelSource(source), "draft": ModelSource("bundled:draft")})
             reads = LocalTarget(ModelSource(source)).tokens.decode
-        turns = [{"role": "user", "content": "Count to ten"}, {"role": "assistant", "content": "One two three"}]
+        first = [{"role": "user", "content": "Count to ten"}]
         asked = ("Go on", "Stop", "Backwards, please", "Only even ones")
-        chats = [
-            {"id": f"t{n}", "messages": [*turns, {"role": "user", "content": text}]} for n, text in enumerate(asked)
-        ]
+        chats = [{"id": f"t{n}", "messages": first, "turns": [text, "And so on"]} for n, text in enumerate(asked)]
         (tmp_path / "turns.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
         with serving(serves, reads, **served) as plain, serving(serves, reads, 4, **served) as speculating:
             engine = {"url": plain.url, "model": "bundled", "server": "vllm", **more.pop("engine", {})}

@@ -7,7 +7,7 @@ from audit.evidence.divergence.coupled import INSTRUMENT as COUPLED
 from audit.evidence.divergence.greedy import INSTRUMENT as GREEDY
 from audit.evidence.divergence.triage import triage
 from audit.evidence.pairing import MarginNoise, Pair, divergence, measure_noise
-from audit.evidence.records import Evidence, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord, is_later_turn
 from audit.evidence.tool_calls import (
     AnsweredOffer,
     answered,
@@ -51,6 +51,7 @@ class JudgedAnswer:
         baseline's do not; None if they agree, or nobody can tell.
     ours: why the answer is not valid; None if it is.
     pair: None without a partner in the baseline.
+    later: it is a later turn, whose partner may have had another prompt.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class JudgedAnswer:
     misread: str | None
     ours: str | None
     pair: JudgedPair | None
+    later: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class JudgedArm:
 
     @property
     def unpaired(self) -> int:
-        """The answers without one."""
-        return len(self.answers) - len(self.pairs)
+        """The answers that lack one."""
+        return sum(answer.pair is None and not answer.later for answer in self.answers)
 
     @property
     def read_again(self) -> bool:
@@ -111,7 +113,8 @@ def _judged(request: RequestRecord, ours: AnsweredOffer, other: RequestRecord | 
     if other is not None and theirs is not None:
         misread = misread or _misstreamed(ours, theirs)
         paired = _pair(Pair(request, other), ours, theirs, kind_of, valid=problem is None)
-    return JudgedAnswer(request.request_id, len(ours.parsed.calls), own is not None, misread, problem, paired)
+    later = is_later_turn(request.case_id)
+    return JudgedAnswer(request.request_id, len(ours.parsed.calls), own is not None, misread, problem, paired, later)
 
 
 def _pair(pair: Pair, ours: AnsweredOffer, theirs: AnsweredOffer, kind_of: KindOf, *, valid: bool) -> JudgedPair:

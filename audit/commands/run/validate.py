@@ -78,7 +78,7 @@ def _document(suite: Suite, touched: Sequence[OutsideAccess], granted: Allowance
 def requests_of(suite: Suite, arm: CandidateSpec) -> int:
     """Greedy arms run each case once, because repetitions would be copies, unless the case lists its own samples."""
     count = 1 if arm.sampling.greedy else suite.samples
-    return sum(len(case.repetitions(count)) for case in suite.cases)
+    return sum(len(case.repetitions(count)) * (1 + len(case.turns)) for case in suite.cases)
 
 
 def _arm(suite: Suite, arm: CandidateSpec) -> str:

@@ -116,6 +116,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("first_token", p, context.first_token),
         Situation("long_prompt", p, context.long_prompt),
         Situation("shared_prefix", p, context.shared_prefix),
+        Situation("later_turn", p, context.later_turn, "give prompts turns"),
         Situation("block_border", p, context.block_border),
         Situation("preempted", p, context.preempted, "give the engine less memory than its requests need together"),
         Situation("tree_branch", t, drafting.tree_branch),

@@ -3,6 +3,7 @@
 import numpy as np
 
 from audit.evidence.coverage.view import Mask, RequestView, known
+from audit.evidence.records import is_later_turn
 
 CHUNK: int = 128
 """Prompts of this length or more; engines read them in chunks."""
@@ -73,6 +74,11 @@ def unlikely_token(view: RequestView) -> Mask | None:
 def near_tie(view: RequestView) -> Mask | None:
     """Tokens of rows whose two best scores nearly agree."""
     return view.trace.margin < TIE if known(view.trace.margin, view) else None
+
+
+def later_turn(view: RequestView) -> Mask:
+    """Requests whose prompt goes on from an answer that the arm gave."""
+    return view.once(is_later_turn(view.request.case_id))
 
 
 def row_reused(view: RequestView) -> Mask | None:

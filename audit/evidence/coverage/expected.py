@@ -36,7 +36,7 @@ ONCE: Final = frozenset(
     )
 )
 """The situations that `once` may list."""
-UNPROMISED: Final = ("plain_token", "context_short", "context_long", "likely_token")
+UNPROMISED: Final = ("plain_token", "context_short", "context_long", "likely_token", "later_turn")
 """Situations without a floor that no fault needs alone: a plain token is the token of a step without a draft."""
 ALWAYS: Final = ("first_token",)
 """Situations of every answer."""

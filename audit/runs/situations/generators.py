@@ -75,7 +75,7 @@ class Generator:
 
 def _case(brief: Brief, request: RequestRecord, prompt: Sequence[int], direction: DirectedSampling) -> Case:
     """The request's case with another prompt and other parameters."""
-    return replace(brief.cases[request.case_id], tokens=tuple(prompt), samples=None, direction=direction)
+    return replace(brief.cases[request.case_id], tokens=tuple(prompt), samples=None, turns=(), direction=direction)
 
 
 def _ended(brief: Brief, request: RequestRecord, end: DirectedSampling, tokens: int) -> ProposedCase:

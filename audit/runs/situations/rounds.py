@@ -90,19 +90,20 @@ def _direct_arm(directing: Directing, arm: PreparedArm, family: list[PreparedArm
 
 def _brief(suite: Suite, arm: PreparedArm, record: ArmRecord, known: Sequence[Case], number: int) -> Brief | None:
     """The brief of the generators; None if every floor is met, or nothing was answered."""
-    spec, own = arm.planned.spec, record.keeping()
+    spec, cases = arm.planned.spec, {case.id: case for case in (*suite.cases, *known)}
+    answered = (request for request in record.keeping().requests if request.tokens and request.case_id in cases)
+    own = list(islice(answered, MOST))
     assert spec is not None
     coverage = count(record, {})
     floors = needed(record, coverage, spec.coverage)
     unmet = {name: least - coverage.occurred[name] for name, least in floors.items() if coverage.occurred[name] < least}
-    requests = list(islice((request for request in own.requests if request.tokens), MOST))
-    if not unmet or not requests:
+    if not unmet or not own:
         return None
     return Brief(
         unmet=unmet,
-        requests=requests,
+        requests=own,
         directed=[request for request in record.requests if request.directed and request.tokens],
-        cases={case.id: case for case in (*suite.cases, *known)},
+        cases=cases,
         facts=arm_facts(record),
         limit=arm.planned.sampling.max_new_tokens,
         number=number,

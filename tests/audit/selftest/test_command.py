@@ -92,7 +92,7 @@ def test_the_page_counts_faults_by_situation():
 
 def test_every_fault_has_one_situation():
     assert sorted(itertools.chain(*by_situation().values())) == sorted(faults.REGISTRY)
-    unneeded = {"plain_token", "likely_token", "context_short", "context_long"}
+    unneeded = {"plain_token", "likely_token", "context_short", "context_long", "later_turn"}
     assert set(get_args(Situation)) - set(by_situation()) == unneeded | {"preempted", "cancelled_neighbour"}
 
 

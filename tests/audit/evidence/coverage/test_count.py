@@ -41,6 +41,7 @@ UNREACHED = {
     "context_medium",
     "context_long",
     "shared_prefix",
+    "later_turn",
     "tree_deep",
     "mixed_parameters",
     "filter",
@@ -49,7 +50,7 @@ UNREACHED = {
     "filter_at_length",
 }
 
-UNRECORDED = {"mixed_parameters", "filter", "preempted", "cancelled_neighbour", "filter_at_length"}
+UNRECORDED = {"later_turn", "mixed_parameters", "filter", "preempted", "cancelled_neighbour", "filter_at_length"}
 """Of other requests, of arms with a stream, and of engines that preempt."""
 
 
