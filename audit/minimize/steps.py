@@ -60,7 +60,7 @@ def less_neighbour(suite: Suite, trials: Trials) -> Suite:
     beside = suite.arms[0].beside
     if beside is None:
         return suite
-    alone = _with_arm(suite, replace(suite.arms[0], beside=None))
+    alone = _with_arm(suite, replace(suite.arms[0], beside=None, cancel_beside=0))
     if trials.stays(alone, "nothing beside the requests"):
         return alone
 

@@ -93,6 +93,7 @@ def _arm(arm: CandidateSpec) -> dict[str, Any]:
         **({"engine": dict(arm.engine)} if arm.engine else {}),
         **({"coverage": _coverage(arm.coverage)} if arm.coverage != DEFAULT_FLOORS else {}),
         **({"beside": sampling_of(arm.beside)} if arm.beside is not None else {}),
+        **({"cancel_beside": arm.cancel_beside} if arm.cancel_beside else {}),
         **({"stream": True, "filters": list(map(_filter, arm.stream.filters))} if arm.stream is not None else {}),
         **({"fault": arm.fault} if arm.fault else {}),
     }

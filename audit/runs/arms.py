@@ -318,6 +318,7 @@ def _candidate(suite: Suite, arm: CandidateSpec, baseline: str, control: str | N
         verifier_options=arm.verifier_options,
         engine={**suite.engine, **arm.engine},
         beside=arm.beside,
+        cancel_beside=arm.cancel_beside,
         mixed=_mixed(suite, arm),
         stream=arm.stream,
         library=library_of(arm.sampling),

@@ -131,7 +131,7 @@ def _backend(backend: Backend, planned: Arm, earlier: ReusedRun | None) -> Engin
 def with_company(engine: Engine, plan: EngineSpec, sampling: SamplingParams) -> Engine:
     """The engine with an arm's neighbours; one that learns from its requests gets only those that a suite asks for."""
     if plan.beside is not None:
-        return NeighbourEngine(engine, Beside(plan.beside))
+        return NeighbourEngine(engine, Beside(plan.beside, plan.cancel_beside))
     if not plan.mixed or engine.memory() is not None:
         return engine
     return NeighbourEngine(engine, Mixed(plan.rows, contrasting(sampling)))
@@ -303,6 +303,7 @@ def plan_spec(plan: EngineSpec) -> dict[str, Any]:
         "fault": plan.fault,
         **({"engine": dict(plan.engine)} if plan.engine else {}),
         **({"beside": plan.beside.document()} if plan.beside else {}),
+        **({"cancel_beside": plan.cancel_beside} if plan.cancel_beside else {}),
         **({"mixed": True} if plan.mixed else {}),
         **({"stream": asdict(plan.stream)} if plan.stream else {}),
     }

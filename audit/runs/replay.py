@@ -153,6 +153,7 @@ def _plan(spec: Mapping[str, Any]) -> EngineSpec:
         verifier_options=spec["verifier_options"],
         engine=spec.get("engine", {}),
         beside=sampling_from_json(spec["beside"]) if "beside" in spec else None,
+        cancel_beside=int(spec.get("cancel_beside", 0)),
         mixed=bool(spec.get("mixed")),
         stream=_stream(spec["stream"]) if "stream" in spec else None,
     )

@@ -35,6 +35,7 @@ from audit.text.schema_errors import check_document, check_part, check_value, su
 from audit.text.unsafe import quoted
 from engine import backends, proposers, verify
 from engine.backends.engine_spec import EngineSpec, ModelSource
+from engine.backends.neighbour import contrasting
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, SamplingParams
@@ -236,6 +237,10 @@ class _Loader:
             engine={**self._document.data.get("engine", {}), **engine},
             stream=self._filters.stream(place, entry),
         )
+        cancelled = int(entry.get("cancel_beside", 0))
+        if cancelled and not self._kind.cancels:
+            problem = f"backend {self._backend} cannot cancel a request; remove it"
+            raise self._document.error((*place, "cancel_beside"), problem)
         checked = entry.get("checks")
         if "checks" not in entry:
             checked = list(default_checks(self._backend, plan, sampling, self._target, calls=self._offers))
@@ -249,7 +254,8 @@ class _Loader:
             fault=self._fault((*place, "fault"), entry.get("fault")),
             verifier_options=options,
             engine=engine,
-            beside=self._beside((*place, "beside"), entry.get("beside")),
+            beside=self._beside((*place, "beside"), entry.get("beside")) or self._cancelled(sampling, cancelled),
+            cancel_beside=cancelled,
             coverage=self._coverage(place, entry.get("coverage", {})),
             stream=plan.stream,
             requested_record=requested if requested != record else None,
@@ -282,6 +288,12 @@ class _Loader:
             return SamplingParams(**{key: _typed(key, value) for key, value in entry.items()})
         except InvalidRequest as error:
             raise self._document.error((*place, str(error).split()[0]), f"{error}; change the value") from error
+
+    def _cancelled(self, sampling: SamplingParams, after: int) -> SamplingParams | None:
+        """The parameters of neighbours that are cancelled; another engine may lack those that the arm does not use."""
+        if not after:
+            return None
+        return contrasting(sampling) if self._kind.ours else sampling
 
     def _sampling(self, arm: Place, overrides: Mapping[str, Any]) -> SamplingParams:
         values = {**self._defaults, **self._document.data.get("sampling", {}), **overrides}

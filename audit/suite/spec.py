@@ -137,6 +137,8 @@ class CandidateSpec:
     """The backend's own settings; they override those of the suite."""
     beside: SamplingParams | None = None
     """Sampling parameters of a neighbour: another request with the same prompt in the same batch."""
+    cancel_beside: int = 0
+    """Tokens after which the neighbour is cancelled; 0 for one that is answered."""
     coverage: CoverageRule = DEFAULT_FLOORS
     """How often the arm's checks must examine each situation before they may certify it."""
     stream: StreamSpec | None = None

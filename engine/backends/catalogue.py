@@ -51,6 +51,7 @@ class BackendKind:
     outside: what engine settings and proposer options touch outside the suite; None if they name nothing there.
     ours: decodes with the built-in engine's loop, so a suite may choose weights and numerics.
     faults: the registry of the faults that an arm may be given on purpose.
+    cancels: can cancel a request while it is answered.
     """
 
     open: Callable[[Mapping[str, ModelSource]], Backend]
@@ -65,3 +66,4 @@ class BackendKind:
     outside: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[OutsideAccess, ...]] | None = None
     ours: bool = False
     faults: Mapping[str, str] = field(default_factory=dict)
+    cancels: bool = False

@@ -49,6 +49,8 @@ class EngineSpec:
     """Each request runs next to a neighbour: another request with the same prompt and these parameters
     (`engine.backends.neighbour`).
     """
+    cancel_beside: int = 0
+    """Tokens after which this neighbour is cancelled; 0 for one that is answered."""
     mixed: bool = False
     """Neighbours with contrasting parameters run among the requests (`engine.backends.neighbour.Mixed`)."""
 

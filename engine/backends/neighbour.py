@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from engine.backends.interface import Capabilities, Engine, Prompt, Starting
 from engine.core.types import Generation, Request, SamplingParams
-from engine.record.effective import BESIDE, MIXED, Effective
+from engine.record.effective import BESIDE, CANCELLED, MIXED, Effective
 from engine.sampling.rng import stream_of
 
 SUFFIX: Final = "/beside"
@@ -32,17 +32,28 @@ class Company(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One neighbour next to each request, with its prompt."""
+    """One neighbour next to each request, with its prompt.
+
+    `leaves_after`: tokens after which the neighbour is cancelled, 0 for none. One that is cancelled has the prompt of
+    another request, so that what it leaves behind is wrong for every other one.
+    """
 
     sampling: SamplingParams
+    leaves_after: int = 0
 
     def facts(self) -> Mapping[str, Any]:
         """The neighbours' parameters."""
-        return {BESIDE: self.sampling.document()}
+        leaving = {CANCELLED: self.leaves_after} if self.leaves_after else {}
+        return {BESIDE: self.sampling.document() | leaving}
 
     def among(self, requests: Sequence[Request]) -> list[Request]:
         """Each request after its neighbour."""
-        return [item for own in requests for item in (_neighbour(own, self.sampling, own.prompt), own)]
+        others = [*requests[1:], *requests[:1]] if self.leaves_after else requests
+        neighbours = (
+            replace(_neighbour(own, self.sampling, other.prompt), leaves_after=self.leaves_after)
+            for own, other in zip(requests, others, strict=True)
+        )
+        return [item for pair in zip(neighbours, requests, strict=True) for item in pair]
 
 
 @dataclass(frozen=True, slots=True)

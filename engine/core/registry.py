@@ -285,6 +285,7 @@ SERVICE_FAULTS: Final[Mapping[str, str]] = {
     "grammar_dropped": "engine.faults.services:GRAMMAR_DROPPED",
     "template_arguments_dropped": "engine.faults.services:TEMPLATE_ARGUMENTS_DROPPED",
     "earlier_turns_lost": "engine.faults.services:EARLIER_TURNS_LOST",
+    "slot_of_cancelled": "engine.faults.services:SLOT_OF_CANCELLED",
     "one_seed": "engine.faults.services:ONE_SEED",
 }
 """Faults of what an endpoint receives and answers: `engine.faults.services.ServiceFault`."""

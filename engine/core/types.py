@@ -195,6 +195,8 @@ class Request:
     stream: int = 0
     tools: ToolOffer | None = None
     """The tools that the prompt offers; None if it offers none, so that nothing looks for calls in the answer."""
+    leaves_after: int = 0
+    """Tokens after which its client no longer waits, so that it is withdrawn; 0 for a client that waits to the end."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

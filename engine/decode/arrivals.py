@@ -4,10 +4,10 @@ Requests join and leave the batch between steps. The loop calls everything here 
 the simple case, a server the other.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from engine.core.types import FinishReason, Generation, Proposal, Request, StepOutcome
 from engine.sampling.transforms import TargetRows
@@ -59,11 +59,15 @@ class Arrivals(Protocol):
         """A request has its answer; its record, which is written in another thread, comes later."""
 
 
+LEFT: Final = Withdrawal("withdrawn", "its client left")
+
+
 class ListedRequests:
     """Requests that are all known at the beginning; nobody hears of them before their records are written."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._waiting = deque(requests)
+        self._tokens = Counter[str]()
         self.call = requests[0].id if requests else ""
 
     def take(self) -> Request | None:
@@ -75,12 +79,13 @@ class ListedRequests:
         return False
 
     def withdrawn(self, request: Request) -> Withdrawal | None:
-        """None."""
-        del request
-        return None
+        """Once the request has as many tokens as its client waits for."""
+        return LEFT if 0 < request.leaves_after <= self._tokens[request.id] else None
 
     def committed(self, request: Request, step: CommittedStep) -> None:
-        """Nothing."""
+        """Count the tokens of a request whose client leaves."""
+        if request.leaves_after:
+            self._tokens[request.id] += len(step.outcome.emitted)
 
     def finished(self, generation: Generation) -> None:
         """Nothing."""

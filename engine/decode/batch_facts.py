@@ -38,16 +38,18 @@ class ActiveRow(Protocol):
 
     @property
     def kind(self) -> int:
-        """See `UnlikeRounds.kind`."""
+        """See `Company.kind`."""
 
 
-class UnlikeRounds:
-    """The rounds of one run of the loop in which active rows had different sampling parameters.
+class Company:
+    """The rounds of one run of the loop in which active rows had different sampling parameters, or that began without
+    a request which was withdrawn.
 
-    In such a round every row has an unlike row beside it. Seeds and lengths are no difference.
+    In an unlike round every row has an unlike row beside it. Seeds and lengths are no difference.
     """
 
     def __init__(self) -> None:
+        self._withdrawals: list[int] = []
         self._kinds: dict[SamplingParams, int] = {}
         self._numbers = count()
         self._ranges: list[range] = []
@@ -69,15 +71,25 @@ class UnlikeRounds:
         else:
             self._ranges.append(range(number, number + 1))
 
+    def withdraw(self, admitted: int, number: int) -> None:
+        """Note that a request left before a round; one that was in no step left nothing."""
+        if admitted < number:
+            self._withdrawals.append(number)
+
     def forget(self, active: Iterable[ActiveRow]) -> None:
         """Forget what no active row will ask for, so that a run without an end keeps little."""
         rows = list(active)
         first = min((row.place.round for row in rows), default=sys.maxsize)
         self._ranges = [stretch for stretch in self._ranges if stretch.stop > first]
+        self._withdrawals = [number for number in self._withdrawals if number >= first]
         kinds = {row.kind for row in rows}
         self._kinds = {sampling: number for sampling, number in self._kinds.items() if number in kinds}
 
-    def since(self, first: int) -> list[list[int]]:
-        """First and last round of every stretch of unlike rounds from round `first` on, in order."""
+    def facts(self, first: int) -> dict[str, Any]:
+        """Of a request that was admitted in round `first`: the first and last round of every unlike stretch, in order,
+        and the rounds before which another request was withdrawn, if any.
+        """
         late = list(takewhile(lambda item: item.stop > first, reversed(self._ranges)))
-        return [[max(item.start, first), item.stop - 1] for item in reversed(late)]
+        left = [number for number in self._withdrawals if number >= first]
+        unlike = [[max(item.start, first), item.stop - 1] for item in reversed(late)]
+        return {"unlike": unlike, **({"withdrawals": left} if left else {})}

@@ -34,7 +34,7 @@ from engine.core.types import (
     Timing,
 )
 from engine.decode.arrivals import Arrivals, CommittedStep, ListedRequests, Withdrawal
-from engine.decode.batch_facts import BatchPlace, UnlikeRounds
+from engine.decode.batch_facts import BatchPlace, Company
 from engine.decode.call_reader import is_read, offer_facts
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
@@ -143,17 +143,18 @@ class Loop:
 
     def _decode_all(self, arrivals: Arrivals, writer: RecordWriter) -> Iterator[Generation]:
         rows: dict[int, RowState] = {}
-        number, unlike = 0, UnlikeRounds()
+        number, company = 0, Company()
         while True:
             # 1) admit: a withdrawn request frees its row; a free row takes the next request and reads its prompt but
             #    the last token
             for state in list(rows.values()):
                 if (why := arrivals.withdrawn(state.request)) is not None:
-                    self._withdraw(rows.pop(state.row), why, writer, number)
+                    company.withdraw(state.place.round, number)
+                    self._withdraw(rows.pop(state.row), why, writer)
             for row in range(self._options.rows):
                 if row not in rows and (request := self._next(arrivals, writer)) is not None:
                     rows[row] = self._admit(BatchPlace(arrivals.call, row, number), request)
-                    rows[row].kind = unlike.kind(rows[row].request.sampling)
+                    rows[row].kind = company.kind(rows[row].request.sampling)
             if not rows:
                 yield from writer.rest()
                 if not arrivals.wait():
@@ -161,7 +162,7 @@ class Loop:
                 continue
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
-            unlike.note(number, (state.kind for state in active))
+            company.note(number, (state.kind for state in active))
             contexts = [self._context(state) for state in active]
             began = time.perf_counter()
             proposals = self._proposer.propose(contexts)
@@ -179,12 +180,12 @@ class Loop:
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
-                    state.note({"unlike": unlike.since(state.place.round), **self._finished(state)})
+                    state.note({**company.facts(state.place.round), **self._finished(state)})
                     self._proposer.finish(rows.pop(state.row).row)
                     generation = state.generation()
                     writer.finish(state.recorder, generation)
                     arrivals.finished(generation)
-                    unlike.forget(rows.values())
+                    company.forget(rows.values())
             number += 1
             yield from writer.ready()
 
@@ -256,11 +257,11 @@ class Loop:
             arrivals.finished(refused)
         return None
 
-    def _withdraw(self, state: RowState, why: Withdrawal, writer: RecordWriter, number: int) -> None:
+    def _withdraw(self, state: RowState, why: Withdrawal, writer: RecordWriter) -> None:
         """End a request in the middle, before a round: its tokens are no answer, so the record has none."""
         self._proposer.finish(state.row)
         message = f"{why.message}, after {len(state.generated)} tokens"
-        facts = {"error": {"kind": why.kind, "message": message}, **state.place.facts(), "left": number}
+        facts = {"error": {"kind": why.kind, "message": message}, **state.place.facts()}
         self._end_unanswered(Generation(state.request, (), FinishReason.ERROR, b"", facts=facts), facts, writer)
 
     def _end_unanswered(self, generation: Generation, facts: Mapping[str, Any], writer: RecordWriter) -> None:

@@ -15,6 +15,7 @@ LATER: Final = 4
 """The first request of an arm whose answer is another service's."""
 DRAFTED: Final = ("num_draft_tokens", "draft_n", "spec_num_proposed_drafts")
 APART: Final = "sampling_params"
+PROMPTS: Final = ("prompt", "messages", "input_ids", "text")
 SEEDS: Final = ("seed", "sampling_seed")
 EVERY: Final = 3
 """Of so many parts of a stream, one is without its text."""
@@ -32,6 +33,10 @@ def _same_body(body: Document) -> Document:
     return body
 
 
+def _own_place(body: Document, _left: Document) -> Document:
+    return body
+
+
 def _same_answer(document: Document, _place: AnswerPlace) -> Document:
     return document
 
@@ -45,6 +50,7 @@ class ServiceFault:
     it answers.
     body: the request that the engine is given.
     answer: the document that the client is given.
+    place: of a request and one that was cancelled before it, the request that the engine is given.
     needs: what a request must have for an effect, in words; empty for any.
     """
 
@@ -52,6 +58,7 @@ class ServiceFault:
     breaks: str
     body: Callable[[Document], Document] = _same_body
     answer: Callable[[Document, AnswerPlace], Document] = _same_answer
+    place: Callable[[Document, Document], Document] = _own_place
     needs: str = ""
 
 
@@ -237,6 +244,13 @@ EARLIER_TURNS_LOST: Final = ServiceFault(
     "antirez/ds4#1000", "request", _last_message_only, needs="a chat of several messages"
 )
 """A turn is answered without the turns before it."""
+SLOT_OF_CANCELLED: Final = ServiceFault(
+    "vllm-project/vllm#39012, sgl-project/sglang#35049",
+    "request",
+    place=lambda body, left: {**body, **{key: left[key] for key in PROMPTS if key in left}},
+    needs="`cancel_beside`, and requests at the same time",
+)
+"""The next request after a cancelled one goes on from the prompt that was read into its slot."""
 ONE_SEED: Final = ServiceFault(
     "none known: a service that replaces the seeds of its clients by a constant of its own",
     "request",

@@ -129,6 +129,8 @@ class Effective:
 
 BESIDE: Final = "beside"
 """Key of the neighbours' sampling parameters."""
+CANCELLED: Final = "cancelled_after"
+"""Key of a neighbour's length under `beside`, where it is cancelled."""
 MIXED: Final = "mixed"
 """Key of the neighbours in a mixed batch."""
 ORIGIN: Final = "earlier"

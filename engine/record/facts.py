@@ -75,12 +75,12 @@ def _is_account(value: Any) -> bool:
 
 
 KINDS: Final[Mapping[str, Test]] = {
-    **dict.fromkeys(("row", "round", "left", "level"), is_whole),
+    **dict.fromkeys(("row", "round", "level"), is_whole),
     **dict.fromkeys(("call", "decoded"), is_text),
     **dict.fromkeys(("unlike", "rounds"), _are_spans),
     **dict.fromkeys(("stream", "error", "request"), _is_object),
     CONSTRAINT: _is_account,
-    "ends": _listed(is_whole),
+    **dict.fromkeys(("ends", "withdrawals"), _listed(is_whole)),
     "tools": _is_offer,
 }
 

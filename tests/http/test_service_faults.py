@@ -43,6 +43,7 @@ NEEDS = {
     "grammar_dropped": {"more": GRAMMARS},
     "template_arguments_dropped": {"more": {"chat_template_kwargs": QUIET}},
     "earlier_turns_lost": {"more": TURNS},
+    "slot_of_cancelled": {"arm": {**GREEDY, "cancel_beside": 2}},
     "one_seed": LARGE,
 }
 """What an arm must have for a fault to show; README's suite by default."""
@@ -58,6 +59,7 @@ CAUGHT = {
     "sampled_as_greedy": "token_law",
     "truncation_dropped": "token_law",
     "penalties_dropped": "token_law",
+    "slot_of_cancelled": "greedy_equality",
     "one_seed": "token_law",
 }
 SUITES = sorted((Path(__file__).parents[2] / "suites" / "known_bad" / "openai").glob("*.yaml"))

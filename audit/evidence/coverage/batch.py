@@ -1,8 +1,9 @@
 """The other rows of a batch in each step of a request, from the facts that the requests recorded.
 
 A request of the built-in loop records the call of the loop that served it (`call`), its row and the round in which it
-was admitted (`row`, `round`), and the rounds in which a row with other sampling parameters was active (`unlike`). Every
-active row takes one step per round, so step k ran in round `round` + k. An engine that pauses requests and moves them
+was admitted (`row`, `round`), the rounds in which a row with other sampling parameters was active (`unlike`), and those
+before which another request was withdrawn (`withdrawals`). Every active row takes one step per round, so step k ran in
+round `round` + k. An engine that pauses requests and moves them
 between rows records the rounds of all steps instead (`rounds`): what depends on rows and parameters is unknown there.
 Neighbours that a backend does not record count as rows with other parameters only.
 """
@@ -34,6 +35,7 @@ class Stay:
     """[S] context length of each step."""
     drafts: Counts
     unlike: tuple[tuple[int, int], ...]
+    withdrawals: tuple[int, ...]
 
     @property
     def end(self) -> int:
@@ -41,17 +43,12 @@ class Stay:
         return int(self.rounds[-1]) if len(self.rounds) else self.start - 1
 
 
-def batches(stays: Iterable[Stay], withdrawn: Iterable[RequestRecord] = ()) -> Mapping[str, BatchFacts]:
-    """Facts by request id. `withdrawn` has no answers, but the rounds at which some left their rows."""
+def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
+    """Facts by request id."""
     calls: dict[str, list[Stay]] = {}
     for stay in stays:
         calls.setdefault(stay.call, []).append(stay)
-    left: dict[str, list[int]] = {}
-    for facts in (request.trace.header.facts for request in withdrawn):
-        # one that left in the round of its admission was in no step
-        if "left" in facts and facts["left"] > facts["round"]:
-            left.setdefault(str(facts["call"]), []).append(int(facts["left"]))
-    return {stay.key: facts for call, together in calls.items() for stay, facts in _facts(together, left.get(call, ()))}
+    return {stay.key: facts for together in calls.values() for stay, facts in _facts(together)}
 
 
 def stay_of(request: RequestRecord) -> Stay | None:
@@ -68,10 +65,11 @@ def stay_of(request: RequestRecord) -> Stay | None:
     else:
         row, start = int(facts["row"]), int(facts["round"])
         rounds = np.arange(start, start + len(lengths))
-    return Stay(request.request_id, str(facts.get("call")), row, start, rounds, lengths, drafts, unlike)
+    withdrawals = tuple(map(int, facts.get("withdrawals", ())))
+    return Stay(request.request_id, str(facts.get("call")), row, start, rounds, lengths, drafts, unlike, withdrawals)
 
 
-def _facts(stays: Sequence[Stay], left: Sequence[int]) -> Iterable[tuple[Stay, BatchFacts]]:
+def _facts(stays: Sequence[Stay]) -> Iterable[tuple[Stay, BatchFacts]]:
     count = 1 + max(stay.end for stay in stays)
     admitted = np.bincount([stay.start for stay in stays], minlength=count)
     ended = np.bincount([max(stay.end, 0) for stay in stays], minlength=count)
@@ -86,7 +84,7 @@ def _facts(stays: Sequence[Stay], left: Sequence[int]) -> Iterable[tuple[Stay, B
             BatchFacts(
                 reused=None if stay.row is None else earliest[stay.row] < stay.start,
                 joined=(admitted[steps] > 0) & (steps > stay.start),
-                left=None if stay.row is None else np.isin(steps, left) & (steps > stay.start),
+                left=None if stay.row is None else np.isin(steps, stay.withdrawals),
                 finished=(ended[steps] > 1) & (steps == stay.end),
                 lengths=lengths.other_than(stay.lengths, stay.rounds),
                 drafts=drafts.other_than(stay.drafts, stay.rounds),

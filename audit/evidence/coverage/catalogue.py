@@ -109,7 +109,7 @@ def _entries() -> tuple[Situation, ...]:
         Situation("row_reused", b, context.row_reused),
         Situation("rows_finish_together", b, context.rows_finish_together),
         Situation("neighbour_joins", b, context.neighbour_joins),
-        Situation("cancelled_neighbour", b, context.cancelled_neighbour, "cancel requests of a server"),
+        Situation("cancelled_neighbour", b, context.cancelled_neighbour, "set cancel_beside"),
         Situation("mixed_parameters", b, context.mixed_parameters, "set mixed: true, and batch_size 2 or more"),
         Situation("mixed_lengths", b, context.mixed_lengths),
         Situation("mixed_drafts", b, context.mixed_drafts),

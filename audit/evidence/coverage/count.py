@@ -79,7 +79,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
         stays += [] if stay is None else [stay]
         unread = arm.requests[index]
         waiting.append(_Waiting(replace(view, request=unread, trace=unread.trace), masks))
-    around = batches(stays, arm.failed)
+    around = batches(stays)
     for item in waiting:
         tally.add(replace(item.view, batch=around.get(item.view.request.request_id)), item.examined, BY_BATCH)
     return replace(tally.coverage(), scope=extremes.scope(arm.effective))

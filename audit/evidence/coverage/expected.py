@@ -13,6 +13,7 @@ from audit.evidence.records import ArmRecord
 from audit.evidence.streams import declared_filters
 from audit.evidence.tool_calls import asks_for_calls
 from engine.core.types import FinishReason, Protocol, SamplingParams
+from engine.record.effective import CANCELLED
 from engine.record.trace import TraceHeader
 from engine.stream.interface import Side
 
@@ -71,6 +72,8 @@ def often(arm: ArmRecord) -> Iterator[str]:
         yield "mixed_lengths"
     if arm.effective.beside is not None or arm.effective.mixed is not None:
         yield "mixed_parameters"
+    if CANCELLED in (arm.effective.beside or {}):
+        yield "cancelled_neighbour"
     if arm.effective.proposer_shape == "tree":
         yield "tree_branch"
     if _filters(arm):

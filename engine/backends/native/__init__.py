@@ -128,7 +128,9 @@ def _open_scripted(models: Mapping[str, ModelSource]) -> Backend:
     return open_models(models)
 
 
-NATIVE_KIND: Final = BackendKind(_open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True, faults=FAULTS)
+NATIVE_KIND: Final = BackendKind(
+    _open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True, faults=FAULTS, cancels=True
+)
 SCRIPTED_KIND: Final = BackendKind(
-    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True, faults=FAULTS
+    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True, faults=FAULTS, cancels=True
 )

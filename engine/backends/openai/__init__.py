@@ -38,4 +38,5 @@ KIND = BackendKind(
     asked=problem_of,
     outside=outside,
     faults=SERVICE_FAULTS,
+    cancels=True,
 )

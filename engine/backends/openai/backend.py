@@ -199,7 +199,7 @@ class OpenAIEngine:
         prompt = self._parts.prompts[request.prompt]
         more = settings.baseline_body if self._plan.proposer is None else {}
         body = body_of(settings, served.model, prompt, self._ids(request), request, salt, more)
-        asked = asking.ask(request.id, body)
+        asked = asking.leave(body, request.leaves_after) if request.leaves_after else asking.ask(request.id, body)
         observed = ForeignEngine(
             vocabulary=self._parts.codec.vocabulary,
             eos_ids=self._parts.codec.eos_ids,

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ class Endpoint:
         with self._sent("POST", self._settings.address(path), body, self._settings.timeout_s) as response:
             return Received(self._parsed(response.text), self._route(response))
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Received]:
+    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[Received, None, None]:
         """The parts of a streamed answer, up to its end mark.
 
         Raises:

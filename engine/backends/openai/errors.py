@@ -33,6 +33,8 @@ class FailureKind(StrEnum):
     """The server or the connection failed."""
     MALFORMED = "malformed"
     """The answer is not one."""
+    WITHDRAWN = "withdrawn"
+    """This client left."""
 
 
 @dataclass(slots=True)

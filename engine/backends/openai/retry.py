@@ -1,13 +1,15 @@
 """One request sent until it is answered: tries, pauses, and both ways of receiving the answer."""
 
+import contextlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.backends.openai.client import Endpoint, require_size
-from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.errors import AttemptError, FailureKind
 from engine.backends.openai.forms.draft_counts import predicted
 from engine.backends.openai.forms.native import reader_of
 from engine.backends.openai.rate_limit import RateLimiter, pause
@@ -60,6 +62,8 @@ class RetryingClient:
     rate_limiter: RateLimiter
     fault: ServiceFault = SOUND
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    cancelled: deque[Mapping[str, Any]] = field(default_factory=deque)
+    """The bodies of requests whose client left and whose place nobody took since."""
 
     def ask(self, name: str, body: Mapping[str, Any]) -> RequestResult:
         """Send the request until there is an answer, a refusal, or no try left.
@@ -72,7 +76,7 @@ class RetryingClient:
             self.rate_limiter.turn()
             began = time.monotonic()
             try:
-                result = self._once(body)
+                result = self._once(self._taken(body))
             except AttemptError as attempt_error:
                 latency = int(1e6 * (time.monotonic() - began))
                 if not self._again(attempt_error, attempt):
@@ -82,6 +86,26 @@ class RetryingClient:
             else:
                 return _with(result, attempt, lost)
         raise AssertionError("the last try returns")
+
+    def leave(self, body: Mapping[str, Any], after: int) -> RequestResult:
+        """Send the request as a client that closes its connection after so many parts of the streamed answer."""
+        self.rate_limiter.turn()
+        told = AttemptError(FailureKind.WITHDRAWN, "its client left", again=False)
+        try:
+            with contextlib.closing(self.endpoint.stream(path(self.settings), streamed(body))) as parts:
+                for _part in itertools.islice(parts, after):
+                    pass
+        except AttemptError as attempt_error:
+            told = attempt_error
+        self.cancelled.append(body)
+        return RequestResult(1, attempt_error=told)
+
+    def _taken(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The request, in the place of one whose client left if there is such a place."""
+        try:
+            return self.fault.place(body, self.cancelled.popleft())
+        except IndexError:
+            return body
 
     def _again(self, attempt_error: AttemptError, attempt: int) -> bool:
         """True if another try is worthwhile; a server that asks to wait longer than `max_wait_s` gets none."""

@@ -35,4 +35,5 @@ KIND = BackendKind(
     tool_choices=READ_CHOICES,
     asked=grammar_problem,
     outside=outside,
+    cancels=True,
 )

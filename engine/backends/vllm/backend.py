@@ -32,7 +32,7 @@ from engine.backends.vllm.options import EXTENSION, ModelFolders, VllmSettings, 
 from engine.backends.vllm.reconcile import NOTHING, Reconciliation, reconcile_counters
 from engine.backends.vllm.second_masks import SecondMasks
 from engine.backends.vllm.structured import structured_params
-from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall
+from engine.backends.vllm.supervise import CallOutcomes, EnginePool, GenerateCall, RequestOutcome
 from engine.backends.vllm.to_record import RecordOptions, generation_of
 from engine.core.errors import InvalidRequest
 from engine.core.types import Generation, Protocol, RecordLevel, Request
@@ -229,10 +229,16 @@ class VllmEngine(LocalEngine):
         return AnswerFacts(seconds, target.template, target.decoded)
 
 
+def _uncounted(outcome: RequestOutcome) -> bool:
+    return bool(outcome.request.sampling.stop or outcome.request.leaves_after)
+
+
 def _counted(batch: CallOutcomes) -> Reconciliation:
-    """The call's steps against its counters; requests ended by a stop string continue uncounted."""
+    """The call's steps against its counters; requests ended by a stop string continue uncounted, and counted steps of
+    one whose client left have no answer.
+    """
     recorded = all(outcome.worker for outcome in batch.outcomes if outcome.failure is None)
-    if not batch.call.counters or not recorded or any(outcome.request.sampling.stop for outcome in batch.outcomes):
+    if not batch.call.counters or not recorded or any(map(_uncounted, batch.outcomes)):
         return NOTHING
     steps = [seen.step for outcome in batch.outcomes for seen in outcome.worker or ()]
     return reconcile_counters(steps, batch.call.counters)

@@ -11,6 +11,7 @@ Weights count with the size of their files: the module does not know that a dtyp
 Requests into a running engine, with adapter and priority, and the prefixes that it keeps. Runs in the driver.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -173,11 +174,12 @@ class VllmDriver(EngineDriver):
         return {"counters": counted, "problems": worker["problems"], "seconds": worker["seconds"]}
 
     def _run(self, requests: Sequence[Mapping[str, Any]]) -> None:
-        """Admit all of them, then step until all have answered."""
+        """Admit all of them, then step until all have answered or their clients have left."""
         engine, begun = self._engine.llm_engine, time.perf_counter()
+        leaving = {request["id"]: request["leaves_after"] for request in requests if "leaves_after" in request}
         for request in requests:
             try:
-                params = sampling_params(request["sampling"])
+                params = sampling_params(request["sampling"], tells=request["id"] in leaving)
                 submit(engine, request, params)
             except _refusals() as error:
                 for name in answers_of(request):
@@ -188,11 +190,17 @@ class VllmDriver(EngineDriver):
                     taken = microseconds(begun)
                     for answer in outputs_of(output):
                         self.say(op="output", latency_us=taken, **answer)
+                elif len(output.outputs[0].token_ids) >= leaving.get(output.request_id, math.inf):
+                    engine.abort_request([output.request_id])
+                    self.say(op="refused", id=output.request_id, message="its client left")
             self.beat()
 
 
-def sampling_params(given: Mapping[str, Any]) -> Any:
-    """Parameters of vLLM; forbidden sequences are set as token ids, which its constructor does not accept."""
+def sampling_params(given: Mapping[str, Any], *, tells: bool = False) -> Any:
+    """Parameters of vLLM; forbidden sequences are set as token ids, which its constructor does not accept.
+
+    A request that `tells` shows its tokens after every step.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -201,7 +209,8 @@ def sampling_params(given: Mapping[str, Any]) -> Any:
     named |= {"logit_bias": bias} if bias else {}
     if "structured_outputs" in named:
         named["structured_outputs"] = StructuredOutputsParams(**named["structured_outputs"])
-    params = SamplingParams(**named, output_kind=RequestOutputKind.FINAL_ONLY)
+    kind = RequestOutputKind.CUMULATIVE if tells else RequestOutputKind.FINAL_ONLY
+    params = SamplingParams(**named, output_kind=kind)
     if words:
         if not hasattr(params, "_bad_words_token_ids"):
             raise ValueError("this version of vLLM takes no forbidden token sequences")

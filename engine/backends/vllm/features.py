@@ -122,7 +122,7 @@ def grouped(requests: Sequence[Request], terms: RequestTerms, call: int) -> tupl
     groups: list[list[Request]] = []
     open_groups: dict[Any, list[Request]] = {}
     for request in requests:
-        key = (request.prompt, request.sampling)
+        key = (request.prompt, request.sampling, request.leaves_after)
         group = open_groups.get(key, [])
         if not group:
             groups.append(group)
@@ -141,6 +141,8 @@ def message_of(asked: Asked, terms: RequestTerms, sampling: Mapping[str, Any]) -
     message: dict[str, Any] = {"id": asked.name, "prompt": list(request.prompt), "sampling": params}
     if asked.samples > 1:
         message["answers"] = [f"{index}_{asked.name}" for index in range(asked.samples)]
+    if request.leaves_after:
+        message["leaves_after"] = request.leaves_after
     if "priority" in own:
         message["priority"] = own["priority"]
     adapter = terms.adapter_of(request)

@@ -8,7 +8,7 @@ from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
 from engine.backends.neighbour import LEAST, SUFFIX, Beside, Mixed, NeighbourEngine, contrasting
-from engine.core.types import Protocol, Request, SamplingParams
+from engine.core.types import FinishReason, Protocol, Request, SamplingParams
 from engine.record.trace import decode
 
 GREEDY = SamplingParams(max_new_tokens=12)
@@ -64,6 +64,24 @@ def test_a_correct_engine_answers_as_if_it_were_alone():
     alone = {each.request.id: each.tokens for each in engine.generate(requests)}
     beside = {each.request.id: each.tokens for each in NeighbourEngine(engine, Beside(HOT)).generate(requests)}
     assert beside == alone
+
+
+@pytest.mark.parametrize(("protocol", "sampling"), [(Protocol.GREEDY, GREEDY), (Protocol.CHAIN, HOT)])
+def test_neighbours_that_are_cancelled_leave_in_the_middle_and_change_no_token(protocol, sampling):
+    engine = arm(protocol, rows=3)
+    requests = asked(engine, 9, sampling)
+    cancelled = NeighbourEngine(engine, Beside(contrasting(sampling), leaves_after=2))
+    alone = {each.request.id: each.tokens for each in engine.generate(requests)}
+    beside = {each.request.id: each for each in cancelled.generate(requests)}
+    assert {name: each.tokens for name, each in beside.items()} == alone
+    neighbours = {each.id: each for each in cancelled.company.among(requests) if each.leaves_after}
+    prompts = {each.id: each.prompt for each in requests}
+    assert all(each.prompt != prompts[name.removesuffix(SUFFIX)] for name, each in neighbours.items())
+    gone = [each for each in engine.generate(list(neighbours.values())) if each.finish_reason is FinishReason.ERROR]
+    assert gone
+    assert {decode(each.trace).header.facts["error"]["kind"] for each in gone} == {"withdrawn"}
+    assert any(decode(each.trace).header.facts.get("withdrawals") for each in beside.values())
+    assert cancelled.effective_config().beside["cancelled_after"] == 2
 
 
 def test_the_effective_configuration_tells_of_it():

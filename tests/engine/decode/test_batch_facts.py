@@ -5,26 +5,34 @@ from dataclasses import replace
 import pytest
 
 from engine.core.types import SamplingParams
-from engine.decode.batch_facts import UnlikeRounds
+from engine.decode.batch_facts import Company
 from tests.engine.build import Setup, generate, requests, traces
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=24, seed=5)
 
 
 def test_stretches_are_merged_and_cut_at_the_admission():
-    unlike = UnlikeRounds()
+    company = Company()
     for number, kinds in enumerate([[0, 1], [0, 1, 0], [0, 0], [0], [1, 0], [1, 0]]):
-        unlike.note(number, kinds)
-    assert unlike.since(0) == [[0, 1], [4, 5]]
-    assert unlike.since(1) == [[1, 1], [4, 5]]
-    assert unlike.since(2) == [[4, 5]]
-    assert unlike.since(6) == []
+        company.note(number, kinds)
+    assert company.facts(0)["unlike"] == [[0, 1], [4, 5]]
+    assert company.facts(1)["unlike"] == [[1, 1], [4, 5]]
+    assert company.facts(2)["unlike"] == [[4, 5]]
+    assert company.facts(6)["unlike"] == []
+
+
+def test_withdrawals_are_those_since_the_admission_and_a_request_without_a_step_leaves_nothing():
+    company = Company()
+    company.withdraw(0, 2)
+    company.withdraw(3, 3)
+    company.withdraw(3, 5)
+    assert [company.facts(first).get("withdrawals") for first in (0, 3, 6)] == [[2, 5], [5], None]
 
 
 def test_seeds_and_lengths_are_no_difference():
-    unlike = UnlikeRounds()
-    assert unlike.kind(SAMPLED) == unlike.kind(replace(SAMPLED, seed=6, max_new_tokens=3))
-    assert unlike.kind(SAMPLED) != unlike.kind(replace(SAMPLED, top_k=3))
+    company = Company()
+    assert company.kind(SAMPLED) == company.kind(replace(SAMPLED, seed=6, max_new_tokens=3))
+    assert company.kind(SAMPLED) != company.kind(replace(SAMPLED, top_k=3))
 
 
 @pytest.mark.parametrize("odd", [(), (0,), (2, 5), tuple(range(9))])

@@ -141,10 +141,10 @@ def test_steps_after_a_neighbour_was_withdrawn_are_counted():
     effective = Effective.from_json({"proposer": "draft_model", "proposer_shape": "chain", "gamma": 4, "rows": 2})
     answered = tuple(map(record, made.values()))
     arm = ArmRecord("a", ArmKind.CANDIDATE, Level.L4, effective, answered, failed=(gone,))
-    # of the other requests, only the second was active; the third joined in that round
-    assert made["r1"].steps > 2 == gone.trace.header.facts["left"]
-    assert count(arm, {}).occurred["cancelled_neighbour"] == 1
-    assert count(replace(arm, failed=()), {}).occurred["cancelled_neighbour"] == 0
+    # of the other requests, the second was active, and the third took the row in that round
+    listed = {name: trace.header.facts.get("withdrawals") for name, trace in made.items()}
+    assert listed == {"r1": [2], "r2": [2], **dict.fromkeys(("r3", "r4", "r5"))}
+    assert count(arm, {}).occurred["cancelled_neighbour"] == 2
 
 
 def test_long_and_shared_prompts_and_deep_trees_are_counted_as_by_hand():

@@ -43,7 +43,7 @@ def test_what_is_without_a_floor_is_what_the_settings_do_not_promise():
     by_settings = {*CORE, *ONCE, "row_reused", "mixed_lengths", "mixed_parameters", "tree_branch"}
     by_parameters = {"penalty_in_draft", "ban_in_draft", "min_tokens_in_draft", "stop_string_in_draft"}
     by_parameters |= {"grammar", "filter"}
-    # by the memory of a foreign engine, and by the clients of a server: no suite withdraws requests
+    # by the memory of a foreign engine, and by neighbours that are cancelled
     by_parameters |= {"preempted", "cancelled_neighbour"}
     recognised = {name for name, each in CATALOGUE.items() if each.recognise is not None}
     assert recognised == by_settings | by_parameters | {*UNPROMISED, *ALWAYS}
