@@ -18,7 +18,8 @@ CHANGING = (
     "allowed_token_ids bad_words_ids min_tokens_to_keep vllm_xargs custom_params logits_processors thinking_budget "
     "reasoning_effort verbosity guided_regex chat_template add_generation_prompt continue_final_message documents "
     "add_special_tokens truncate_prompt_tokens mm_processor_kwargs use_beam_search length_penalty adapter lora_request "
-    "grammar_lazy sampler_seq post_sampling_probs n_keep n_discard".split()
+    "grammar_lazy sampler_seq post_sampling_probs n_keep n_discard no_repeat_ngram_size epsilon_cutoff eta_cutoff "
+    "dry_allowed_length guided_json structural_tag ignore_eos system".split()
 )
 """Keys of servers that change the law or the prompt, or may."""
 
