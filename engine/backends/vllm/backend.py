@@ -101,6 +101,10 @@ def is_lossless(facts: Mapping[str, Any]) -> bool:
     return bool(facts["worker"]["rejection_sample_method"] != "synthetic")
 
 
+PLUG_INS: Final = "installed logits processors"
+"""Their key among the settings: who installs one requests it."""
+
+
 def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, Any], target: LocalTarget) -> Effective:
     """The effective configuration."""
     worker, settings = facts["worker"], facts["settings"]
@@ -109,6 +113,9 @@ def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, An
     read = {name: worker[name] for name in READ if worker[name] is not None}
     # the draft has settings with the target's names, which are not the requested ones
     runs = {**speculative, **settings["engine"], **read}
+    plugged = {PLUG_INS: facts["plug_ins"]} if facts["plug_ins"] else {}
+    runs[PLUG_INS] = [name for name in facts["plug_ins"] if name in worker["processors"]]
+    requested = {**setting.requested, **plugged}
     document = {
         "backend": "vllm",
         "target": dict(target.facts("target").manifest["facts"]),
@@ -125,8 +132,8 @@ def effective_of(plan: EngineSpec, setting: VllmSettings, facts: Mapping[str, An
         "repair": setting.job["repair"],
         "installed": facts["installed"],
         **adapter_facts(setting.terms.adapters),
-        "requested": dict(setting.requested),
-        "effective": {name: runs[name] for name in setting.requested if name in runs},
+        "requested": requested,
+        "effective": {name: runs[name] for name in requested if name in runs},
         "evidence": {"level": level_of(plan.level, facts, setting), "problems": problems},
     }
     return stated(LoopOwner.FOREIGN, document)

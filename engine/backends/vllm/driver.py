@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from engine.backends.installed import installed, versions
+from engine.backends.installed import installed, plug_ins, versions
 from engine.backends.process.driver import EngineDriver, microseconds, one_line, run_driver
 from engine.backends.vllm import compat as guard
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
@@ -126,6 +126,8 @@ CPU_CACHE: Final = 2**30
 """Default size of the key-value cache on a CPU, in bytes."""
 GRAMMARS: Final = ("llguidance", "xgrammar")
 """Packages of the grammar libraries."""
+PROCESSORS_GROUP: Final = "vllm.logits_processors"
+"""Entry points of installed logits processors, which vLLM runs in every engine without a draft."""
 
 
 class VllmDriver(EngineDriver):
@@ -157,6 +159,7 @@ class VllmDriver(EngineDriver):
             "settings": settings,
             "installed": installed(vllm.__file__),
             "grammars": versions(GRAMMARS),
+            "plug_ins": plug_ins(PROCESSORS_GROUP),
         }
 
     def _generate(self, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,15 @@ def facts_of(runner: Any) -> dict[str, Any]:
         "rejection_sample_method": None if verifier is None else verification(verifier, newer),
         "draft_sample_method": None if drafter is None else drafting(drafter, newer),
         "device": str(getattr(runner, "device", None)),
+        "processors": [_name(one) for one in processors(runner)],
     }
+
+
+def processors(runner: Any) -> list[Any]:
+    """The logits processors in effect that vLLM does not ship."""
+    batch = getattr(runner, "input_batch", None)
+    every = getattr(getattr(batch, "logitsprocs", None), "all", ())
+    return [one for one in every if not type(one).__module__.startswith("vllm.")]
 
 
 def verification(verifier: Any, newer: bool) -> str:
