@@ -12,6 +12,7 @@ Requests into a running engine, with adapter and priority, and the prefixes that
 """
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from engine.backends.vllm import compat as guard
 from engine.backends.vllm.public_api import counters, outputs_of, settings_of
 
 GPU_ONLY = "needs a GPU, here there is"
+BOUND: Final = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 def require_device(job: Mapping[str, Any], platform: Any) -> None:
@@ -38,8 +40,12 @@ def require_device(job: Mapping[str, Any], platform: Any) -> None:
         raise ValueError(f"model runner v2 {GPU_ONLY} {device}; write model_runner: v1, or leave it out")
     if arguments.get("async_scheduling"):
         raise ValueError(f"async_scheduling {GPU_ONLY} {device}; write async_scheduling: false, or leave it out")
-    if arguments.get("tensor_parallel_size", 1) > 1:
-        raise ValueError(f"tensor_parallel_size above 1 {GPU_ONLY} {device}; leave it out")
+    ranks, cores = arguments.get("tensor_parallel_size", 1), sorted(os.sched_getaffinity(0))
+    if ranks > len(cores):
+        raise ValueError(f"tensor_parallel_size {ranks} needs as many cores, here are {len(cores)}; lower it")
+    if ranks > 1:
+        # vLLM asks for a NUMA node for each rank, or for the cores of each
+        os.environ.setdefault(BOUND, "|".join(str(core) for core in cores[:ranks]))
 
 
 def answers_of(request: Mapping[str, Any]) -> Sequence[str]:
@@ -90,6 +96,8 @@ def prepare_prefixes(llm: Any, wanted: str, requests: Sequence[Mapping[str, Any]
 GIB: Final = 2**30
 PROCESSES: Final = int(1.6 * GIB)
 """An engine's three processes without weights and cache, by the proportional set size of vLLM 0.32 on Linux."""
+RANK: Final = int(0.6 * GIB)
+"""Each further rank's process."""
 WEIGHTS: Final = ("*.safetensors", "*.bin")
 
 
@@ -97,7 +105,8 @@ def needed(arguments: Mapping[str, Any]) -> int:
     """Bytes that an engine with these arguments takes at least."""
     draft = (arguments.get("speculative_config") or {}).get("model")
     folders = [Path(arguments["model"]), *([Path(draft)] if draft else [])]
-    return PROCESSES + int(arguments["kv_cache_memory_bytes"]) + sum(map(_weights, folders))
+    more = RANK * (int(arguments.get("tensor_parallel_size", 1)) - 1)
+    return PROCESSES + more + int(arguments["kv_cache_memory_bytes"]) + sum(map(_weights, folders))
 
 
 def _weights(folder: Path) -> int:

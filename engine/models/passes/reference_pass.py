@@ -43,6 +43,8 @@ class TransformersReference:
     """A model of transformers with its own forward and the target's weights as rounded to the target's dtype."""
 
     def __init__(self, network: Any, facts: Mapping[str, Any]) -> None:
+        # the grouped products of transformers know no float64
+        network.set_experts_implementation("eager")
         wide = sum(parameter.numel() for parameter in network.parameters()) <= MOST_WIDE
         self._network = network.to(torch.float64 if wide else torch.float32).eval()
         self._context: int = network.config.get_text_config().max_position_embeddings

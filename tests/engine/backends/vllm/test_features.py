@@ -1,6 +1,7 @@
 """Settings of requests, without vLLM: who gets which value, what vLLM is sent, and what the record says of it."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,14 +220,25 @@ class Cpu:
         ({"model_runner": "v2", "arguments": {}}, "model runner v2 needs a GPU, here there is cpu"),
         ({"model_runner": "auto", "arguments": {"async_scheduling": True}}, "async_scheduling needs a GPU"),
         (
-            {"model_runner": "auto", "arguments": {"tensor_parallel_size": 2}},
-            "tensor_parallel_size above 1 needs a GPU",
+            {"model_runner": "auto", "arguments": {"tensor_parallel_size": 999}},
+            "tensor_parallel_size 999 needs as many cores, here are",
         ),
     ],
 )
 def test_what_needs_a_gpu_is_refused_in_words(job, words):
     with pytest.raises(ValueError, match=words):
         require_device(job, Cpu)
+
+
+def test_each_rank_on_a_cpu_has_a_core_of_its_own(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {4, 7, 5})
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "2|3")
+    job = {"model_runner": "auto", "arguments": {"tensor_parallel_size": 2}}
+    require_device(job, Cpu)
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "2|3"
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND")
+    require_device(job, Cpu)
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "4|5"
 
 
 def test_what_runs_on_a_cpu_is_not_refused():

@@ -1,0 +1,84 @@
+"""Targets and layouts beside the bundled ones: two ranks of tensor parallelism, and a mixture of experts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from engine.backends.engine_spec import ModelSource
+from engine.backends.local_target import LocalTarget
+
+from .packaged import TIMEOUT
+from .setting import ROOT
+
+pytestmark = pytest.mark.vllm
+LOOKUP = {"kind": "ngram", "gamma": 4, "options": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}}
+CHECKS = ["greedy_equality", "row_closeness", "replay", "accounting", "text", "reconciliation", "configuration"]
+
+
+def mixture(folder):
+    """A random mixture of four experts with the bundled tokenizer."""
+    config = MixtralConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=512,
+        sliding_window=None,
+        initializer_range=0.2,
+        bos_token_id=1,
+        eos_token_id=0,
+    )
+    torch.manual_seed(3)
+    MixtralForCausalLM(config).save_pretrained(folder)
+    for file in LocalTarget(ModelSource("bundled:target")).folder.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("what", ["two ranks", "mixture of experts"])
+def test_the_same_tokens_and_the_references_rows(tmp_path, what):
+    engine = {"max_model_len": 512, "kv_cache_gib": 0.25, "engines": 1, "repair": "all"}
+    experts = what == "mixture of experts"
+    suite = {
+        "version": 1,
+        "name": "models",
+        "backend": "vllm",
+        "models": {"target": mixture(tmp_path / "mixture") if experts else "bundled:target"},
+        "engine": engine if experts else {**engine, "tensor_parallel_size": 2},
+        "workloads": [{"name": "copy", "prompts": "suites:prompts/copy.jsonl", "limit": 6}],
+        "sampling": {"max_new_tokens": 24},
+        "coverage": {"directed": "off", "least": 0},
+        "arms": [{"name": "ngram", "proposer": LOOKUP, "verifier": "greedy", "checks": CHECKS}],
+    }
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    results = tmp_path / "results.json"
+    audit = [str(Path(sys.executable).with_name("audit")), "run", str(tmp_path / "suite.yaml")]
+    done = subprocess.run(
+        [*audit, "--store", f"sqlite:///{tmp_path / 'audit.db'}", "--results", str(results)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode in (0, 3), done.stderr[-4000:]
+    checks = {check["check"]: check for check in json.loads(results.read_text(encoding="utf-8"))["checks"]}
+    assert {check["verdict"] for check in checks.values()} <= {"certified", "inconclusive"}
+    assert checks["greedy_equality"]["statistic"] == 0
+    assert checks["greedy_equality"]["n"] > 100
+    assert checks["row_closeness"]["n"] > 100
+    assert checks["configuration"]["verdict"] == checks["reconciliation"]["verdict"] == "certified"
+    assert checks["configuration"]["details"]["effective"].get("tensor_parallel_size", 1) == (1 if experts else 2)
