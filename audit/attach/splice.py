@@ -32,11 +32,7 @@ class ObjectSpan:
     members: tuple[Member, ...]
 
     def member(self, key: str) -> Member | None:
-        """The member called `key`.
-
-        Raises:
-            ValueError: the key is not unique.
-        """
+        """The member called `key`. Raises ValueError: the key is not unique."""
         result = [member for member in self.members if member.key == key]
         if len(result) > 1:
             raise ValueError(f"the key {key!r} appears {len(result)} times")

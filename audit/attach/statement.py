@@ -87,11 +87,7 @@ def read_statement(path: Path) -> Statement:
 
 
 def from_json(document: Any, place: str) -> Statement:
-    """A statement from its JSON form.
-
-    Raises:
-        UserError: it is not a statement of this kind.
-    """
+    """A statement from its JSON form. Raises UserError: it is not a statement of this kind."""
     problem = first_problem(document, Draft202012Validator(schemas.load("attachment")))
     if problem is not None:
         raise mistake(place, None, f"not an attachment statement: {problem}")
@@ -131,11 +127,7 @@ def _run_of(line: bytes, path: Path) -> object:
 
 
 def envelopes(path: Path) -> tuple[bytes, ...]:
-    """The envelopes of a bundle.
-
-    Raises:
-        UserError: the file is empty or cannot be read.
-    """
+    """The envelopes of a bundle. Raises UserError: the file is empty or cannot be read."""
     lines = tuple(line for line in read_bytes(path, MAX_STATEMENT_BYTES).splitlines() if line.strip())
     if not lines:
         raise mistake(str(path), None, "it holds no statement")
@@ -143,11 +135,7 @@ def envelopes(path: Path) -> tuple[bytes, ...]:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of a bundle.
-
-    Raises:
-        UserError: it cannot be made.
-    """
+    """Make the folder of a bundle. Raises UserError: it cannot be made."""
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:

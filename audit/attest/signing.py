@@ -27,11 +27,7 @@ def stored(signed: SignedStatement, run: str | None, now: datetime) -> StoredAtt
 def sign_and_store(
     store: Store, statements: Sequence[InToto], keys: Sequence[PrivateKey], run: str | None, now: datetime
 ) -> tuple[SignedStatement, ...]:
-    """Sign statements with each key and record them.
-
-    Raises:
-        UserError: the extra `attest` is not installed.
-    """
+    """Sign statements with each key and record them. Raises UserError: the extra `attest` is not installed."""
     signed = tuple(sign(statement, keys) for statement in statements)
     store.attestations.add([stored(item, run, now) for item in signed])
     return signed

@@ -143,8 +143,4 @@ class Executor(Protocol):
     """True if a worker lives for one part only, so that parts should be few."""
 
     def pool(self, job: Job, workers: int) -> AbstractContextManager[WorkerPool]:
-        """Workers for a job, which end with the context.
-
-        Raises:
-            UserError: workers cannot be started.
-        """
+        """Workers for a job, which end with the context. Raises UserError: workers cannot be started."""

@@ -85,11 +85,7 @@ class SlurmPool:
         return len(self._jobs) < self._most
 
     def submit(self, part: WorkPart) -> None:
-        """Submit a job for a part.
-
-        Raises:
-            EngineError: SLURM refuses it.
-        """
+        """Submit a job for a part. Raises EngineError: SLURM refuses it."""
         shown = io.StringIO()
         try:
             # submitit repeats on stderr what its error says
@@ -127,11 +123,7 @@ class SlurmPool:
             time.sleep(self._pauses.look)
 
     def close(self) -> None:
-        """Cancel all jobs, and wait some time for their ends.
-
-        Raises:
-            EngineError: SLURM did not accept it.
-        """
+        """Cancel all jobs, and wait some time for their ends. Raises EngineError: SLURM did not accept it."""
         if not self._jobs:
             return
         self._queue.cancel(self.jobs)
@@ -178,11 +170,7 @@ class SlurmExecutor:
         self.require()
 
     def require(self) -> None:
-        """Require that jobs can be submitted here.
-
-        Raises:
-            UserError: they cannot.
-        """
+        """Require that jobs can be submitted here. Raises UserError: they cannot."""
         require_commands()
 
     @contextmanager

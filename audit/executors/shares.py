@@ -26,11 +26,7 @@ MOST: Final = 10_000
 
 
 def parse_shard(text: str) -> Shard:
-    """The shard that I/N names.
-
-    Raises:
-        UserError: no such shard.
-    """
+    """The shard that I/N names. Raises UserError: no such shard."""
     matched = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if matched is None:
         raise UserError(f"--shard {text[:40]!r}: write I/N, for example 1/4 to 4/4")

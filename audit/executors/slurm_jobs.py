@@ -51,11 +51,7 @@ ELSEWHERE: Final = "--slurm folder=PATH on a file system that the nodes share"
 
 
 def require_commands() -> None:
-    """Require the commands of SLURM.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Require the commands of SLURM. Raises UserError: one is missing."""
     for name in COMMANDS:
         if shutil.which(name) is None:
             raise UserError(
@@ -71,11 +67,7 @@ class SlurmQueue:
     """SLURM's controller."""
 
     def states(self, jobs: Collection[str]) -> Mapping[str, str]:
-        """States by job, of the jobs that SLURM still knows.
-
-        Raises:
-            NoAnswer: the controller cannot be reached.
-        """
+        """States by job, of the jobs that SLURM still knows. Raises NoAnswer: the controller cannot be reached."""
         command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(jobs)}"]
         done = _done(command)
         if done.returncode == 0:

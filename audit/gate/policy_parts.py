@@ -151,11 +151,7 @@ NO_PARTS: Final = PolicyParts()
 
 
 def read_parts(document: Document) -> PolicyParts:
-    """The parts of a validated policy.
-
-    Raises:
-        UserError: a duration, key or parameter that does not exist.
-    """
+    """The parts of a validated policy. Raises UserError: a duration, key or parameter that does not exist."""
     data: Mapping[str, Any] = document.data
     serves: Mapping[str, Any] = data.get("serves", {})
     keys = _keys(document, data.get("keys", {}))
@@ -232,11 +228,7 @@ def _key(document: Document, place: Place, text: str) -> PublicKey:
 
 
 def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> timedelta:
-    """A duration above 0 in a document.
-
-    Raises:
-        UserError: another text.
-    """
+    """A duration above 0 in a document. Raises UserError: another text."""
     age = parse_duration(text)
     if not age:
         name = place[-1]
@@ -245,11 +237,7 @@ def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> 
 
 
 def served(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Kinds in `--serves`.
-
-    Raises:
-        UserError: a word that no deployment serves.
-    """
+    """Kinds in `--serves`. Raises UserError: a word that no deployment serves."""
     for word in words:
         if word not in SERVABLE:
             raise UserError(f"--serves {quoted(word)}: unknown; write one of {', '.join(SERVABLE)}")

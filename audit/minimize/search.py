@@ -37,11 +37,7 @@ class SearchResult:
 
 
 def search(start: MinimizeStart, trials: Trials) -> SearchResult:
-    """Minimise.
-
-    Raises:
-        CannotDecide: the verdict does not reproduce.
-    """
+    """Minimise. Raises CannotDecide: the verdict does not reproduce."""
     suite, before = _first(start, trials), None
     while before != suite:
         before = suite

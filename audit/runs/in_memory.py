@@ -21,11 +21,7 @@ def candidate_of(arms: Sequence[PreparedArm]) -> PreparedArm:
 
 
 def all_evidence(arms: Sequence[PreparedArm]) -> Evidence:
-    """Run every arm, in order.
-
-    Raises:
-        EngineError: an arm cannot continue.
-    """
+    """Run every arm, in order. Raises EngineError: an arm cannot continue."""
     done: dict[str, ArmRecord] = {}
     for arm in arms:
         done[arm.planned.name] = run_arm(arm, done)
@@ -53,11 +49,7 @@ def made_by(arm: PreparedArm, done: Mapping[str, ArmRecord]) -> Iterator[Generat
 
 
 def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:
-    """The record of an arm whose requests came out so.
-
-    Raises:
-        EngineError: the arm cannot continue.
-    """
+    """The record of an arm whose requests came out so. Raises EngineError: the arm cannot continue."""
     keys = {request.id: key for key, request in arm.requests.items()}
     records = [_record(arm, keys[item.request.id], item) for item in made]
     records.sort(key=lambda item: (item.case_id, item.sample))

@@ -43,11 +43,7 @@ class Rounds:
 
 
 def require_first_round(prepared: PreparedRun, rule: RunStopRule) -> None:
-    """Reject a limit below the size of the first round.
-
-    Raises:
-        UserError: the first round could exceed the limit.
-    """
+    """Reject a limit below the size of the first round. Raises UserError: the first round could exceed the limit."""
     most = _most(prepared.suite, prepared.arms, 0)
     if most > rule.max_tokens:
         raise UserError(

@@ -159,11 +159,7 @@ def _claim(folder: Path, other: Path) -> None:
 
 
 def walk_of(answers: Any) -> chains.Walk:
-    """The transitions of every answer.
-
-    Raises:
-        RuntimeError: the engine did not answer.
-    """
+    """The transitions of every answer. Raises RuntimeError: the engine did not answer."""
     before: list[int] = []
     token: list[int] = []
     for answer in answers:

@@ -23,11 +23,7 @@ def gather(suite: Suite) -> Evidence:
 
 
 def alone(suite: Suite) -> Evidence:
-    """Run the candidate alone, for checks that need nothing else.
-
-    Raises:
-        EngineError: the engine cannot run it.
-    """
+    """Run the candidate alone, for checks that need nothing else. Raises EngineError: the engine cannot run it."""
     return Evidence(run_arm(candidate_of(prepared(suite)), {}))
 
 

@@ -161,11 +161,7 @@ QUICK: Final = Preset(
 
 
 def planned(preset: Preset, chosen: Sequence[str], asked: PresetOverrides, jobs: int) -> SelfTestPlan:
-    """Apply the user's overrides to the preset.
-
-    Raises:
-        UserError: the fault is unknown.
-    """
+    """Apply the user's overrides to the preset. Raises UserError: the fault is unknown."""
     unknown = [name for name in chosen if name not in faults.REGISTRY]
     if unknown:
         raise UserError(f"unknown fault {unknown[0]!r}; {suggestion(unknown[0], list(faults.REGISTRY))}")

@@ -69,11 +69,7 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     async def get(self) -> ChoiceEvent:
-        """The next event.
-
-        Raises:
-            ApiRefusal: a choice failed, so the request has no whole answer.
-        """
+        """The next event. Raises ApiRefusal: a choice failed, so the request has no whole answer."""
         event = await self._events.get()
         if isinstance(event, ChoiceFailure):
             raise event.refusal

@@ -68,11 +68,7 @@ class ServedSource:
     numerics: str | None = None
 
     def wish(self) -> ServeWish:
-        """The arm to serve.
-
-        Raises:
-            UserError: parts do not fit each other, or the suite has no such arm.
-        """
+        """The arm to serve. Raises UserError: parts do not fit each other, or the suite has no such arm."""
         # a file, or the name of a packaged suite; a model is a folder, the name of one, or a GGUF file
         if find_suite(self.model).is_file() and not is_gguf(Path(self.model)):
             if self.draft or self.proposer:

@@ -86,11 +86,7 @@ class RunningBatch:
         self._closed: ApiRefusal | None = None
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Queue the choices of a request.
-
-        Raises:
-            ApiRefusal: the queue is full, or the server takes nothing in.
-        """
+        """Queue the choices of a request. Raises ApiRefusal: the queue is full, or the server takes nothing in."""
         with self._changed:
             if self._closed is not None:
                 raise self._closed

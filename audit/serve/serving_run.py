@@ -91,11 +91,7 @@ class RunRecords:
             self._writer.join()
 
     def require_written(self) -> None:
-        """Check that every answer is on record.
-
-        Raises:
-            CannotDecide: the store failed.
-        """
+        """Check that every answer is on record. Raises CannotDecide: the store failed."""
         if self._failed:
             raise CannotDecide(f"run {self._run}: the store failed, and the answers after that are not on record")
 

@@ -183,11 +183,7 @@ def current(url: str) -> str:
 
 
 def is_file(target: URL) -> bool:
-    """True if an SQLite store's path is a file.
-
-    Raises:
-        UserError: no path can be like that.
-    """
+    """True if an SQLite store's path is a file. Raises UserError: no path can be like that."""
     try:
         return sqlite_path(target).is_file()
     except (OSError, ValueError) as error:

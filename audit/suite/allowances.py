@@ -74,11 +74,7 @@ NOTHING: Final = Allowances()
 
 
 def require_host(text: str) -> str:
-    """The text, if it is HOST or HOST:PORT.
-
-    Raises:
-        UserError: another text, such as a whole address.
-    """
+    """The text, if it is HOST or HOST:PORT. Raises UserError: another text, such as a whole address."""
     if not HOST.fullmatch(text):
         raise UserError(f"--allow-host {quoted(text)}: not a host; write HOST or HOST:PORT, without http:// and path")
     return text

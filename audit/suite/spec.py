@@ -86,7 +86,7 @@ class Case:
     direction: DirectedSampling | None = None
     """The changes that make a directed request; None for the suite's own cases."""
     turns: tuple[str, ...] = ()
-    """What the user says after each answer (`audit.runs.sessions`)."""
+    """The words of the user after each answer (`audit.suite.prompts.following`)."""
 
     def repetitions(self, count: int, earlier: int = 0) -> tuple[int, ...]:
         """The sample numbers after `earlier` repetitions of the suite; no two repetitions share one."""

@@ -129,11 +129,7 @@ def store_option(function: F) -> F:
 
 
 def policy_digest(text: str | None) -> str | None:
-    """The hex digest that `--policy-digest` gives.
-
-    Raises:
-        UserError: another text.
-    """
+    """The hex digest that `--policy-digest` gives. Raises UserError: another text."""
     # imported here: most commands that have options of this file read no document
     from audit.gate.subjects import DIGEST
 

@@ -59,11 +59,7 @@ def mistake(path: str, line: int | None, problem: str) -> UserError:
 
 
 def is_file(path: Path) -> bool:
-    """True if there is a file at the path.
-
-    Raises:
-        UserError: no path can be like that.
-    """
+    """True if there is a file at the path. Raises UserError: no path can be like that."""
     try:
         return path.is_file()
     except OSError as error:
@@ -93,11 +89,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def decode_text(path: str, raw: bytes) -> str:
-    """UTF-8 text, a byte order mark dropped.
-
-    Raises:
-        UserError: the bytes are not UTF-8.
-    """
+    """UTF-8 text, a byte order mark dropped. Raises UserError: the bytes are not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

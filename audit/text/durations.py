@@ -29,11 +29,7 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def age_option(text: str) -> timedelta:
-    """The duration above 0 that `--max-age` gives.
-
-    Raises:
-        UserError: another text.
-    """
+    """The duration above 0 that `--max-age` gives. Raises UserError: another text."""
     age = parse_duration(text)
     if not age:
         raise UserError(f"--max-age {quoted(text)}: {HINT}")

@@ -45,11 +45,7 @@ def echo_document(text: str) -> None:
 
 
 def echo_raw(text: str) -> None:
-    """Print a text as it is, for a program.
-
-    Raises:
-        UserError: stdout is a terminal, which would obey it.
-    """
+    """Print a text as it is, for a program. Raises UserError: stdout is a terminal, which would obey it."""
     if sys.stdout.isatty():
         raise UserError("a terminal would obey text as it is stored; write it to a file: --out FILE")
     # click would take escape sequences out

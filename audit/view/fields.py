@@ -66,11 +66,7 @@ def row(query: Mapping[str, str], name: str) -> int:
 
 
 def run_filter(query: Mapping[str, str]) -> RunFilter:
-    """The filter of the list of runs.
-
-    Raises:
-        UnclearAddress: a value means nothing.
-    """
+    """The filter of the list of runs. Raises UnclearAddress: a value means nothing."""
     return RunFilter(
         suite=text(query, "suite"),
         model=text(query, "model"),

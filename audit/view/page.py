@@ -89,11 +89,7 @@ class ViewState:
             self._browser.rest()
 
     def run(self, reading: OpenForPage, run: str) -> RunForPage:
-        """A run by its whole ULID, for pages that must come at once.
-
-        Raises:
-            UserError: no such run.
-        """
+        """A run by its whole ULID, for pages that must come at once. Raises UserError: no such run."""
         version = reading.browser.version_of(run)
         kept = self._results.get(version, lambda: results(reading.store, run))
         return RunForPage(ReportSource(reading.store, run, kept, brief=True), version)

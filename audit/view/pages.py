@@ -32,22 +32,14 @@ REPEATED: Final = ("suite", "model", "engine", "actor", "end", "verdict", "since
 
 
 def first(state: ViewState, request: Request) -> Response:
-    """The run's first section.
-
-    Raises:
-        UserError: no such run.
-    """
+    """The run's first section. Raises UserError: no such run."""
     with state.reading() as reading:
         run = reading.store.resolve(request.path_params["run"])
     return RedirectResponse(f"/runs/{run}/{registry.sections()[0].name}", 303)
 
 
 def section(state: ViewState, request: Request) -> ViewPage:
-    """One section of a run's report.
-
-    Raises:
-        UserError: no such run or section.
-    """
+    """One section of a run's report. Raises UserError: no such run or section."""
     name = request.path_params["section"]
     chosen = registry.section(name)
     with state.reading() as reading:
@@ -57,11 +49,7 @@ def section(state: ViewState, request: Request) -> ViewPage:
 
 
 def requests(state: ViewState, request: Request) -> ViewPage:
-    """A run's requests, filtered.
-
-    Raises:
-        UserError: no such run or arm.
-    """
+    """A run's requests, filtered. Raises UserError: no such run or arm."""
     query = request.query_params
     wanted, back = fields.request_filter(query), bool(query.get("back"))
     cursor = fields.row(query, "back" if back else "onward")

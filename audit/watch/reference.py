@@ -29,11 +29,7 @@ class WatchedRate:
 
 
 def given(rate: float) -> WatchedRate:
-    """A rate that the user states.
-
-    Raises:
-        UserError: outside 0 to 1.
-    """
+    """A rate that the user states. Raises UserError: outside 0 to 1."""
     if not 0.0 < rate < 1.0:
         raise UserError(f"--reference {rate}: write accepted tokens per drafted token, above 0 and below 1")
     return WatchedRate(rate, "given")

@@ -85,8 +85,4 @@ class Backend(Protocol):
         """The models by name."""
 
     def arm(self, plan: EngineSpec) -> Engine:
-        """A backend for one arm.
-
-        Raises:
-            InvalidRequest: a combination that this backend cannot run.
-        """
+        """A backend for one arm. Raises InvalidRequest: a combination that this backend cannot run."""

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def require_prompt(request: Request, vocabulary: int) -> None:
-    """Refuse a prompt that names a token which the target does not have.
-
-    Raises:
-        InvalidRequest: it does.
-    """
+    """Refuse a prompt that names a token which the target does not have. Raises InvalidRequest: it does."""
     wrong = [token for token in request.prompt if not 0 <= token < vocabulary]
     if wrong:
         raise InvalidRequest(
@@ -152,11 +148,7 @@ class Serving(Protocol):
         """The target's tokenizer."""
 
     def admitted(self, request: Request) -> Request:
-        """The request as the loop takes it.
-
-        Raises:
-            EngineError: it cannot be served.
-        """
+        """The request as the loop takes it. Raises EngineError: it cannot be served."""
 
     def serve(self, arrivals: Arrivals, longest: int, *, record: bool) -> Iterator[Generation]:
         """Yield generations as their records are written, until no request comes any more.

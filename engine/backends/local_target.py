@@ -29,11 +29,7 @@ REFERENCE_PASS: Final = "one forward over prompt and tokens; no cache, no draft,
 
 
 class LocalTarget:
-    """One target's files.
-
-    Raises:
-        ModelError: the files are missing, or hold no model that runs on its own.
-    """
+    """One target's files. Raises ModelError: the files are missing, or hold no model that runs on its own."""
 
     def __init__(self, source: ModelSource) -> None:
         self._source = source
@@ -58,11 +54,7 @@ class LocalTarget:
 
     @property
     def tokens(self) -> PromptTokenizer:
-        """The tokenizer.
-
-        Raises:
-            ModelError: there is none.
-        """
+        """The tokenizer. Raises ModelError: there is none."""
         if self._tokenizer is None:
             raise ModelError(f"{self._source.source}: the target has no tokenizer; add tokenizer.json to its folder")
         return tokens_by(self._tokenizer, self._source.source)

@@ -125,11 +125,7 @@ def stand_ins() -> dict[str, int]:
 
 
 def spelling_of(tokenizer: Any, vocabulary: int) -> TokenSpelling:
-    """The spelling of `vocabulary` tokens.
-
-    Raises:
-        InvalidRequest: the tokenizer's kind is not known.
-    """
+    """The spelling of `vocabulary` tokens. Raises InvalidRequest: the tokenizer's kind is not known."""
     kind = _decoder(tokenizer)
     letters = stand_ins()
     added = tokenizer.added_tokens_decoder

@@ -67,11 +67,7 @@ class GrammarLibrary(Protocol):
     version: str
 
     def compile(self, spec: ConstraintSpec) -> CompiledGrammar:
-        """Compile a grammar.
-
-        Raises:
-            InvalidRequest: the grammar is wrong, or the library does not support it.
-        """
+        """Compile a grammar. Raises InvalidRequest: the grammar is wrong, or the library does not support it."""
 
 
 def choice_in_lark(spec: ConstraintSpec) -> str:

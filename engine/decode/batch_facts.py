@@ -38,10 +38,10 @@ class ActiveRow(Protocol):
 
     @property
     def kind(self) -> int:
-        """See `Company.kind`."""
+        """See `BatchRounds.kind`."""
 
 
-class Company:
+class BatchRounds:
     """The rounds of one run of the loop in which active rows had different sampling parameters, or that began without
     a request which was withdrawn.
 

@@ -34,7 +34,7 @@ from engine.core.types import (
     Timing,
 )
 from engine.decode.arrivals import Arrivals, CommittedStep, ListedRequests, Withdrawal
-from engine.decode.batch_facts import BatchPlace, Company
+from engine.decode.batch_facts import BatchPlace, BatchRounds
 from engine.decode.call_reader import is_read, offer_facts
 from engine.decode.row_state import RowState
 from engine.decode.seams import LoopParts
@@ -143,18 +143,18 @@ class Loop:
 
     def _decode_all(self, arrivals: Arrivals, writer: RecordWriter) -> Iterator[Generation]:
         rows: dict[int, RowState] = {}
-        number, company = 0, Company()
+        number, rounds = 0, BatchRounds()
         while True:
             # 1) admit: a withdrawn request frees its row; a free row takes the next request and reads its prompt but
             #    the last token
             for state in list(rows.values()):
                 if (why := arrivals.withdrawn(state.request)) is not None:
-                    company.withdraw(state.place.round, number)
+                    rounds.withdraw(state.place.round, number)
                     self._withdraw(rows.pop(state.row), why, writer)
             for row in range(self._options.rows):
                 if row not in rows and (request := self._next(arrivals, writer)) is not None:
                     rows[row] = self._admit(BatchPlace(arrivals.call, row, number), request)
-                    rows[row].kind = company.kind(rows[row].request.sampling)
+                    rows[row].kind = rounds.kind(rows[row].request.sampling)
             if not rows:
                 yield from writer.rest()
                 if not arrivals.wait():
@@ -162,7 +162,7 @@ class Loop:
                 continue
             # 2) propose: one proposal per active row
             active = [rows[row] for row in sorted(rows)]
-            company.note(number, (state.kind for state in active))
+            rounds.note(number, (state.kind for state in active))
             contexts = [self._context(state) for state in active]
             began = time.perf_counter()
             proposals = self._proposer.propose(contexts)
@@ -180,12 +180,12 @@ class Loop:
             # 5) release: finished rows become free
             for state in active:
                 if state.reason is not None:
-                    state.note({**company.facts(state.place.round), **self._finished(state)})
+                    state.note({**rounds.facts(state.place.round), **self._finished(state)})
                     self._proposer.finish(rows.pop(state.row).row)
                     generation = state.generation()
                     writer.finish(state.recorder, generation)
                     arrivals.finished(generation)
-                    company.forget(rows.values())
+                    rounds.forget(rows.values())
             number += 1
             yield from writer.ready()
 

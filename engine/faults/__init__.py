@@ -21,11 +21,7 @@ REGISTRY: Final = FAULTS
 
 
 def load(name: str) -> Fault:
-    """The fault behind a registered name.
-
-    Raises:
-        InvalidRequest: unknown fault.
-    """
+    """The fault behind a registered name. Raises InvalidRequest: unknown fault."""
     fault: Fault = resolve(REGISTRY, name, "fault")
     return replace(fault, name=name)
 

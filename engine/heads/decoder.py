@@ -82,11 +82,7 @@ class Decoder:
         self._device = next(iter(tensors.values())).device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
-        """An empty cache.
-
-        Raises:
-            CapacityError: `capacity` exceeds the head's context.
-        """
+        """An empty cache. Raises CapacityError: `capacity` exceeds the head's context."""
         require_capacity(rows, capacity, self.context)
         config, layers = self.config, len(self._entries)
         shape = CacheShape(layers, rows, config.kv_heads, capacity, config.head_dim, device=self._device)
@@ -194,11 +190,7 @@ class MtpModule:
         self._head = numerics.matrix(Affine(tensors.get("head", target.head).to(dtype), None))
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
-        """An empty cache of the module's layer.
-
-        Raises:
-            CapacityError: `capacity` exceeds the module's context.
-        """
+        """An empty cache of the module's layer. Raises CapacityError: `capacity` exceeds the module's context."""
         return self._decoder.new_cache(rows, capacity)
 
     def forward(self, cache: TensorSlotCache, placement: Placement, states: Tensor) -> Tensor:

@@ -137,11 +137,7 @@ class HfModel:
         return 0
 
     def new_cache(self, rows: int, capacity: int) -> HfSlotCache:
-        """An empty cache.
-
-        Raises:
-            CapacityError: `capacity` exceeds the model's context.
-        """
+        """An empty cache. Raises CapacityError: `capacity` exceeds the model's context."""
         require_capacity(rows, capacity, self.context)
         return HfSlotCache(self.layers, rows, capacity)
 

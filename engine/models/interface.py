@@ -131,11 +131,7 @@ class TargetModel(Protocol):
         """The model's identity: source, architecture, dtype, loader, digests of its files."""
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
-        """An empty cache.
-
-        Raises:
-            CapacityError: `capacity` exceeds the model's context.
-        """
+        """An empty cache. Raises CapacityError: `capacity` exceeds the model's context."""
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Write the placed tokens into the cache and return the wanted outputs.

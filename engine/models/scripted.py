@@ -60,11 +60,7 @@ class ScriptedModel:
         return 0 if self.partial is None else LAYERS
 
     def new_cache(self, rows: int, capacity: int) -> SlotCache:
-        """An empty cache.
-
-        Raises:
-            CapacityError: `capacity` exceeds the context.
-        """
+        """An empty cache. Raises CapacityError: `capacity` exceeds the context."""
         if capacity > self.context:
             raise CapacityError(f"capacity {capacity} exceeds the scripted context of {self.context}")
         return ScriptedCache(rows, capacity)

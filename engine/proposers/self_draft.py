@@ -60,11 +60,7 @@ class SelfDraftProposer(StatelessProposer):
 
 
 def require_divisible(kind: str, parts: ProposerParts) -> TargetSide:
-    """The target, if it can run in part.
-
-    Raises:
-        InvalidRequest: the target is missing, or cannot run in part.
-    """
+    """The target, if it can run in part. Raises InvalidRequest: the target is missing, or cannot run in part."""
     if parts.target is None:
         raise InvalidRequest(f"proposer {kind} needs the target and its cache")
     if not parts.target.model.divisible:

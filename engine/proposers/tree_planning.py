@@ -154,11 +154,7 @@ class _Table:
 
 
 def chain_shape(size: int) -> TreeShape:
-    """`size` nodes, one below the other.
-
-    Raises:
-        InvalidRequest: a negative size.
-    """
+    """`size` nodes, one below the other. Raises InvalidRequest: a negative size."""
     return k_ary_shape(1, size)
 
 

@@ -44,11 +44,7 @@ def _shortened(name: str, columns: Mapping[str, Column]) -> Column | None:
 
 
 def restored(names: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The whole columns of shortened ones.
-
-    Raises:
-        ValueError: the counts do not fit the columns.
-    """
+    """The whole columns of shortened ones. Raises ValueError: the counts do not fit the columns."""
     whole = {}
     accepted = columns["role"] == Role.ACCEPTED
     for name in names:

@@ -71,11 +71,7 @@ class FilterSpec:
         return rules
 
     def given(self, *known: str) -> Mapping[str, Any]:
-        """The rules of a filter that knows these.
-
-        Raises:
-            InvalidRequest: another one.
-        """
+        """The rules of a filter that knows these. Raises InvalidRequest: another one."""
         rules = self.document
         unknown = sorted(set(rules) - set(known))
         if unknown:
@@ -89,11 +85,7 @@ class FilterSpec:
 
 
 def filter_spec(kind: str, action: str, side: str, rules: Mapping[str, Any]) -> FilterSpec:
-    """The specification with the rules in canonical form.
-
-    Raises:
-        InvalidRequest: see `FilterSpec`.
-    """
+    """The specification with the rules in canonical form. Raises InvalidRequest: see `FilterSpec`."""
     written = json.dumps(rules, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return FilterSpec(kind, Action(action), Side(side), written)
 

@@ -79,11 +79,7 @@ class _Times:
 
 
 def probe_shape(width: int, depth: int) -> TreeShape:
-    """The complete tree in which acceptance is counted.
-
-    Raises:
-        InvalidRequest: no width or no depth.
-    """
+    """The complete tree in which acceptance is counted. Raises InvalidRequest: no width or no depth."""
     if min(width, depth) < 1:
         raise InvalidRequest(f"a probe has at least 1 child per node and 1 level, not {width} and {depth}")
     return k_ary_shape(width, sum(width ** (level + 1) for level in range(depth)))

@@ -172,11 +172,7 @@ class SyntheticVerifier:
         self.facts = _lossy(Protocol.SYNTHETIC, DraftRule.INDEPENDENT, options, trees=False)
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
-        """Test the drafted tokens one after the other.
-
-        Raises:
-            InvalidRequest: the proposal branches.
-        """
+        """Test the drafted tokens one after the other. Raises InvalidRequest: the proposal branches."""
         _require_chain(proposal, "synthetic")
         return _walk(proposal, rows, randomness, lambda node, u: u < self._length - 1.0 - node, lambda _: None)
 

@@ -38,11 +38,7 @@ class TreeVerifier:
     facts = VerifierFacts(Protocol.TREE, lossless=True, draft_rule=DraftRule.INDEPENDENT, trees=True)
 
     def verify(self, proposal: Proposal, rows: TargetRows, randomness: Randomness) -> StepOutcome:
-        """Walk down from the root while a child is accepted.
-
-        Raises:
-            InvalidRequest: the proposal's q is unknown.
-        """
+        """Walk down from the root while a child is accepted. Raises InvalidRequest: the proposal's q is unknown."""
         require_q(proposal, Protocol.TREE, chain=False)
         emitted: list[Emitted] = []
         examined: list[Examined] = []

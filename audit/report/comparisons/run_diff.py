@@ -112,11 +112,7 @@ class JudgedRun:
 
 
 def run_diff(store: Store, a: str, b: str) -> RunDiff:
-    """Compare two runs of a store.
-
-    Raises:
-        CannotDecide: a trace is missing or cannot be decoded.
-    """
+    """Compare two runs of a store. Raises CannotDecide: a trace is missing or cannot be decoded."""
     first, second = store.load_run(a), store.load_run(b)
     compared = settings_diff(JudgedRun(first, store.checks(a)), JudgedRun(second, store.checks(b)))
     acceptance: list[AcceptanceChange] = []

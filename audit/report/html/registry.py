@@ -78,11 +78,7 @@ def sections() -> tuple[ReportSection, ...]:
 
 
 def section(name: str) -> ReportSection:
-    """The section of a name.
-
-    Raises:
-        UserError: the report has no such section.
-    """
+    """The section of a name. Raises UserError: the report has no such section."""
     match = next((one for one in sections() if one.name == name), None)
     if match is None:
         raise UserError(f"no section {name!r}; the report has: {', '.join(one.name for one in sections())}")

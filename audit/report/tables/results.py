@@ -71,11 +71,7 @@ def _signed(rows: Sequence[StoredAttestation]) -> Iterator[SignedEntry]:
 
 
 def write_results(result: Results, path: Path) -> None:
-    """Write the document atomically.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Write the document atomically. Raises UserError: the file cannot be written."""
     text = json.dumps(jsonable(result), indent=2, allow_nan=False) + "\n"
     _make_folder(path)
     write_staged({path: text.encode()})

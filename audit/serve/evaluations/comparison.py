@@ -198,11 +198,7 @@ class PairedAnswers:
 
 
 def paired_answers(store: Store, off: EvaluatedArm, on: EvaluatedArm) -> PairedAnswers:
-    """Pair and judge the answers of two runs.
-
-    Raises:
-        CannotDecide: no answer was generated.
-    """
+    """Pair and judge the answers of two runs. Raises CannotDecide: no answer was generated."""
     plain, drafted = (_keyed(store.load_arm(item.run, item.arm)) for item in (off, on))
     if not len(drafted.requests):
         raise CannotDecide("the evaluation generated no answers to compare")

@@ -57,11 +57,7 @@ class SpecauditAPI(ModelAPI):  # type: ignore[misc]  # the environment of the ty
         config: GenerateConfig | None = None,
         **options: Any,
     ) -> None:
-        """Open the model with the options of `audit serve`.
-
-        Raises:
-            UserError: a wrong option.
-        """
+        """Open the model with the options of `audit serve`. Raises UserError: a wrong option."""
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         self.recorded = recorded_model({"model": model_name, **options})
 

@@ -32,11 +32,7 @@ class HarnessTasks:
 
 
 def evaluated(options: Mapping[str, Any], tasks: HarnessTasks, which: EvaluationPass) -> ScoredRun:
-    """Evaluate, and close the run.
-
-    Raises:
-        UserError: a wrong option, or the harness knows no such task.
-    """
+    """Evaluate, and close the run. Raises UserError: a wrong option, or the harness knows no such task."""
     manager = _manager(tasks)
     model = SpecauditLM(**{**options, "speculation": which.speculation, "seed": which.seed(options["seed"])})
     try:

@@ -242,11 +242,7 @@ SWITCH: Final = "speculation"
 
 
 def recorded_model(given: Mapping[str, Any]) -> RecordedModel:
-    """Open the model that the options describe.
-
-    Raises:
-        UserError: an unknown option, or a value that is none.
-    """
+    """Open the model that the options describe. Raises UserError: an unknown option, or a value that is none."""
     known = (*TEXTS, *NUMBERS, SWITCH)
     unknown = [name for name in given if name not in known]
     if unknown:

@@ -121,11 +121,7 @@ def _write_new(path: Path, content: str, mode: int) -> None:
 
 
 def read_private(path: Path) -> PrivateKey:
-    """A private key.
-
-    Raises:
-        UserError: unreadable, readable by others, or not a private key.
-    """
+    """A private key. Raises UserError: unreadable, readable by others, or not a private key."""
     content = _read(path)
     if not content.startswith(PRIVATE):
         raise UserError(f"{path}: not a private key of audit keys init")
@@ -139,11 +135,7 @@ def read_private(path: Path) -> PrivateKey:
 
 
 def read_public(path: Path) -> PublicKey:
-    """A public key.
-
-    Raises:
-        UserError: unreadable or not a public key.
-    """
+    """A public key. Raises UserError: unreadable or not a public key."""
     content = _read(path)
     if content.startswith(PRIVATE):
         raise UserError(f"{path}: a private key; name the public one ({path}.pub)")

@@ -32,11 +32,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND ((l.classid::bigint << 32) | l.o
 
 
 def held(engine: Engine, run: str) -> AbstractContextManager[None]:
-    """Hold the lock of a run.
-
-    Raises:
-        UserError: another process holds it, or the lock's file cannot be made.
-    """
+    """Hold the lock of a run. Raises UserError: another process holds it, or the lock's file cannot be made."""
     if is_sqlite(engine.url):
         path = sqlite_path(engine.url)
         return _file_held(path.with_name(f"{path.name}-run-{run}"), run)

@@ -17,11 +17,7 @@ def new_ulid() -> str:
 
 
 def encode_ulid(milliseconds: int, randomness: int) -> str:
-    """The 26 characters of a time and 80 random bits.
-
-    Raises:
-        ValueError: a part does not fit its bits.
-    """
+    """The 26 characters of a time and 80 random bits. Raises ValueError: a part does not fit its bits."""
     if not (0 <= milliseconds < 2**48 and 0 <= randomness < 2**80):
         raise ValueError("a ULID has 48 bits of time and 80 random bits")
     number = milliseconds << 80 | randomness

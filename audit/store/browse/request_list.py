@@ -238,11 +238,7 @@ def request_key(arm: str, name: str) -> RequestKey | None:
 
 
 def places(session: Session, ulid: str) -> RequestPlaces:
-    """Values to filter a run's requests by.
-
-    Raises:
-        UserError: no such run.
-    """
+    """Values to filter a run's requests by. Raises UserError: no such run."""
     run = find_run(session, ulid)
     checks = {check for checks in findings_of(session, run).values() for check in checks}
     domains = session.scalars(select(RequestRow.domain).where(RequestRow.run_id == run.id).distinct())

@@ -251,11 +251,7 @@ def _manifest_of(value: Any) -> Manifest:
 
 
 def parse_line(path: Path, place: str, line: bytes) -> Any:
-    """A value from canonical JSON.
-
-    Raises:
-        BundleError: not JSON, or not canonical: NaN, keys twice, other spaces.
-    """
+    """A value from canonical JSON. Raises BundleError: not JSON, or not canonical: NaN, keys twice, other spaces."""
     try:
         value = json.loads(line.decode("ascii"))
         if to_json(value).encode("ascii") != line:
@@ -268,11 +264,7 @@ def parse_line(path: Path, place: str, line: bytes) -> Any:
 
 @contextmanager
 def reading(path: Path) -> Iterator[Reader]:
-    """An open bundle.
-
-    Raises:
-        BundleError: not a zip file, or not one of a bundle.
-    """
+    """An open bundle. Raises BundleError: not a zip file, or not one of a bundle."""
     if not path.is_file():
         raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}; name a bundle, FILE.zip")
     try:

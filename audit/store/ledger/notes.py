@@ -79,11 +79,7 @@ def signed(head: TreeHead, key: PrivateKey) -> str:
 
 
 def opened(note: str, key: PublicKey, place: str) -> TreeHead:
-    """The tree head of a note that the key signed.
-
-    Raises:
-        UserError: not a checkpoint, or not signed by the key.
-    """
+    """The tree head of a note that the key signed. Raises UserError: not a checkpoint, or not signed by the key."""
     body, separator, signatures = note.partition("\n\n")
     lines = _lines(body, place, complete=bool(separator))
     message = (body + "\n").encode()
@@ -101,11 +97,7 @@ class ClaimedHead:
 
 
 def claimed(note: str, place: str) -> ClaimedHead:
-    """The head in a note, whoever signed it.
-
-    Raises:
-        UserError: not a checkpoint.
-    """
+    """The head in a note, whoever signed it. Raises UserError: not a checkpoint."""
     body, separator, _ = note.partition("\n\n")
     lines = _lines(body, place, complete=bool(separator))
     return ClaimedHead(_head(lines, place), lines[0])

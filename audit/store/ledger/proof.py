@@ -159,11 +159,7 @@ def verify(document: Any, key: PublicKey | None, place: str) -> ProvenRun:
 
 
 def note_of(document: Any, place: str) -> str:
-    """The checkpoint's note in a proof.
-
-    Raises:
-        UserError: not a proof.
-    """
+    """The checkpoint's note in a proof. Raises UserError: not a proof."""
     note = document.get("checkpoint") if isinstance(document, dict) else None
     if not isinstance(note, str):
         raise UserError(f"{place}: not a proof of audit db prove")

@@ -300,11 +300,7 @@ def now() -> datetime:
 
 
 def find_run(session: Session, ulid: str) -> RunRow:
-    """The run with exactly that ULID.
-
-    Raises:
-        UserError: the store has no such run.
-    """
+    """The run with exactly that ULID. Raises UserError: the store has no such run."""
     run = session.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
     if run is None:
         raise UserError(f"no run {ulid} in this store; see: audit list")
@@ -312,11 +308,7 @@ def find_run(session: Session, ulid: str) -> RunRow:
 
 
 def find_arm(session: Session, run: RunRow, name: str) -> ArmRow:
-    """A run's arm by name.
-
-    Raises:
-        UserError: the run has no such arm.
-    """
+    """A run's arm by name. Raises UserError: the run has no such arm."""
     arm = session.scalars(select(ArmRow).where(ArmRow.run_id == run.id, ArmRow.name == name)).one_or_none()
     if arm is None:
         known = ", ".join(session.scalars(select(ArmRow.name).where(ArmRow.run_id == run.id).order_by(ArmRow.id)))

@@ -63,11 +63,7 @@ SYNTHETIC: Final = "synth"
 
 
 def settings_of(plan: EngineSpec) -> ProcessSettings:
-    """The arm's settings.
-
-    Raises:
-        InvalidRequest: a setting that the engine lacks; the message states the fix.
-    """
+    """The arm's settings. Raises InvalidRequest: a setting that the engine lacks; the message states the fix."""
     for name in plan.options:
         if name.startswith(SYNTHETIC):
             raise InvalidRequest(
@@ -116,11 +112,7 @@ def rule_of(asked: Protocol) -> Protocol:
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence.
-
-    Raises:
-        InvalidRequest: settings that llama.cpp lacks.
-    """
+    """One arm's evidence. Raises InvalidRequest: settings that llama.cpp lacks."""
     plan = settings.plan
     taken = settings_of(plan)
     counts = frozenset((Part.COUNTS,)) if plan.proposer is not None else frozenset[Part]()

@@ -46,11 +46,7 @@ LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence.
-
-    Raises:
-        InvalidRequest: settings that mlx_lm lacks.
-    """
+    """One arm's evidence. Raises InvalidRequest: settings that mlx_lm lacks."""
     plan = settings.plan
     settings_of(plan)
     shown = LEVELS[plan.level]

@@ -102,11 +102,7 @@ def _spell(vocabulary: int) -> TokenSpelling:
 
 
 def open_models(models: Mapping[str, ModelSource]) -> ScriptedBackend:
-    """Scripts for `scripted:SEED` sources.
-
-    Raises:
-        ModelError: a source of another form.
-    """
+    """Scripts for `scripted:SEED` sources. Raises ModelError: a source of another form."""
     return ScriptedBackend({name: _seed(model.source) for name, model in models.items()})
 
 

@@ -68,11 +68,7 @@ def record_level(proposer: str | None, asked: RecordLevel) -> RecordLevel:
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence.
-
-    Raises:
-        InvalidRequest: settings that onnxruntime-genai lacks.
-    """
+    """One arm's evidence. Raises InvalidRequest: settings that onnxruntime-genai lacks."""
     plan = settings.plan
     settings_of(plan)
     shown = LEVELS[record_level(plan.proposer, plan.level)]

@@ -95,11 +95,7 @@ class Endpoint:
             lane.close()
 
     def get(self, url: str, seconds: float) -> str:
-        """A page's text.
-
-        Raises:
-            AttemptError: the request failed.
-        """
+        """A page's text. Raises AttemptError: the request failed."""
         with self._sent("GET", url, None, seconds) as response:
             return self.secret.clean(response.text)
 
@@ -111,11 +107,7 @@ class Endpoint:
             return None
 
     def get_json(self, url: str, seconds: float) -> Any:
-        """A page's JSON document.
-
-        Raises:
-            AttemptError: the request failed.
-        """
+        """A page's JSON document. Raises AttemptError: the request failed."""
         return self._parsed(self.get(url, seconds))
 
     def aside_json(self, url: str) -> Any:
@@ -135,11 +127,7 @@ class Endpoint:
         return version_of(self.about())
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Received:
-        """The whole answer to a request.
-
-        Raises:
-            AttemptError: the request failed.
-        """
+        """The whole answer to a request. Raises AttemptError: the request failed."""
         with self._sent("POST", self._settings.address(path), body, self._settings.timeout_s) as response:
             return Received(self._parsed(response.text), self._route(response))
 

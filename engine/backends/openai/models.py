@@ -90,11 +90,7 @@ def _require_served(plan: EngineSpec) -> None:
 
 
 def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFacts:
-    """The endpoint's own facts.
-
-    Raises:
-        EngineError: it does not answer, or lacks the model.
-    """
+    """The endpoint's own facts. Raises EngineError: it does not answer, or lacks the model."""
     url = f"{settings.url}/models"
     try:
         document = endpoint.get_json(url, settings.connect_s + settings.silence_s)

@@ -43,11 +43,7 @@ class RateLimiter:
         self._next = 0.0
 
     def turn(self) -> None:
-        """Wait until it is this request's turn.
-
-        Raises:
-            ArmStopped: the arm is over.
-        """
+        """Wait until it is this request's turn. Raises ArmStopped: the arm is over."""
         with self._lock:
             now = self._clock()
             mine = max(now, self._next)
@@ -60,11 +56,7 @@ class RateLimiter:
             self._next = max(self._next, self._clock() + seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, unless the arm is over.
-
-        Raises:
-            ArmStopped: it is.
-        """
+        """Wait, unless the arm is over. Raises ArmStopped: it is."""
         if self._stop.is_set() or (seconds > 0 and self._wait(seconds)):
             raise ArmStopped("the run was stopped")
 

@@ -188,11 +188,7 @@ class Collector:
                 into[index].append(_text(function[key], key))
 
     def answer(self) -> Completion:
-        """The answer.
-
-        Raises:
-            AttemptError: the answer has no end.
-        """
+        """The answer. Raises AttemptError: the answer has no end."""
         if self.finish is None:
             raise malformed("the answer has no finish reason" if self.parts else "the answer is empty")
         calls = (ToolCall("".join(self.names[at]), "".join(self.arguments[at])) for at in sorted(self.names))
@@ -215,11 +211,7 @@ class Collector:
 
 
 def read(document: Any) -> Completion:
-    """The answer in one document.
-
-    Raises:
-        AttemptError: the document is not an answer.
-    """
+    """The answer in one document. Raises AttemptError: the document is not an answer."""
     collector = Collector()
     collector.add(document)
     return collector.answer()

@@ -205,11 +205,7 @@ class OpenAISettings:
 
 
 def settings_of(given: Mapping[str, Any]) -> OpenAISettings:
-    """The settings of one arm.
-
-    Raises:
-        InvalidRequest: an invalid value; the message names its key.
-    """
+    """The settings of one arm. Raises InvalidRequest: an invalid value; the message names its key."""
     if "url" not in given:
         raise InvalidRequest(
             "engine: url is missing; write the address of the server, such as http://127.0.0.1:8000/v1"
@@ -303,11 +299,7 @@ def rule_of(plan_rule: Protocol, *, plain: bool) -> Protocol:
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence, by the endpoint's settings.
-
-    Raises:
-        InvalidRequest: an invalid setting.
-    """
+    """One arm's evidence, by the endpoint's settings. Raises InvalidRequest: an invalid setting."""
     plan, own = settings.plan, settings_of(settings.plan.engine)
     local = not settings.target.source.startswith(SERVED)
     parts = set(LEVELS[plan.level].parts)

@@ -41,11 +41,7 @@ WORDS: Final = common.EngineWords(
 
 
 def settings_of(plan: EngineSpec) -> common.ProcessSettings:
-    """The arm's settings.
-
-    Raises:
-        InvalidRequest: a setting that the engine lacks; the message states the fix.
-    """
+    """The arm's settings. Raises InvalidRequest: a setting that the engine lacks; the message states the fix."""
     settings = common.process_settings(plan, WORDS)
     if counted(settings) and plan.rows > 1:
         raise InvalidRequest("engine.counters: the engine counts one request at a time only; set batch_size: 1")
@@ -72,11 +68,7 @@ def level_of(*, counters: bool) -> int:
 
 
 def arm_evidence(settings: ArmSettings) -> ArmEvidence:
-    """One arm's evidence.
-
-    Raises:
-        InvalidRequest: settings that OpenVINO GenAI lacks.
-    """
+    """One arm's evidence. Raises InvalidRequest: settings that OpenVINO GenAI lacks."""
     plan = settings.plan
     counters = counted(settings_of(plan))
     parts = common.SCORED[plan.level].parts

@@ -39,11 +39,7 @@ class EngineWanted(Generic[M]):
 
 
 class ProcessBackend(Generic[M]):
-    """The models of one suite.
-
-    Raises:
-        ModelError: a model that cannot be found.
-    """
+    """The models of one suite. Raises ModelError: a model that cannot be found."""
 
     kind: EngineKind[M]
     home: WorkFolder | None = None

@@ -70,11 +70,7 @@ class EngineDied(Exception):
 
 
 class EngineProcess:
-    """One running engine.
-
-    Raises:
-        ModelError: it could not be started; the engine's own words are in the message.
-    """
+    """One running engine. Raises ModelError: it could not be started; the engine's own words are in the message."""
 
     def __init__(self, program: EngineProgram, launch: Launch) -> None:
         self._program, self._launch = program, launch
@@ -136,11 +132,7 @@ class EngineProcess:
         return f"{program.name} could not start: {words}"
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Send a message.
-
-        Raises:
-            EngineDied: nobody reads it.
-        """
+        """Send a message. Raises EngineDied: nobody reads it."""
         assert self._child.stdin is not None
         try:
             write(self._child.stdin, Frame(message))

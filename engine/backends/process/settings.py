@@ -76,11 +76,7 @@ def require_known(engine: str, schema: str, given: Mapping[str, Any]) -> None:
 
 
 def process_settings(plan: EngineSpec, words: EngineWords) -> ProcessSettings:
-    """The arm's settings.
-
-    Raises:
-        InvalidRequest: a setting that the engine lacks; the message states the fix.
-    """
+    """The arm's settings. Raises InvalidRequest: a setting that the engine lacks; the message states the fix."""
     given = dict(plan.engine)
     require_known(words.name, words.schema, given)
     if plan.fault is not None:

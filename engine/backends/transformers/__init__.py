@@ -12,11 +12,7 @@ from engine.backends.transformers.settings import DECLARED
 
 
 def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """Load every model of a suite.
-
-    Raises:
-        ModelError: a model that cannot be loaded; a target without a tokenizer.
-    """
+    """Load every model of a suite. Raises ModelError: a model that cannot be loaded; a target without a tokenizer."""
     # imported late: the declared evidence is read without torch
     from engine.backends.transformers.models import TransformersBackend
 

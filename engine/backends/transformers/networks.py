@@ -29,11 +29,7 @@ class AssistantNetwork:
 
 
 def open_network(source: ModelSource) -> LoadedModel:
-    """A whole model, by transformers' own loading.
-
-    Raises:
-        ModelError: it cannot be loaded whole.
-    """
+    """A whole model, by transformers' own loading. Raises ModelError: it cannot be loaded whole."""
     loaded = load_model(
         source.source,
         dtype=source.dtype,
@@ -59,11 +55,7 @@ def is_drafter(source: ModelSource) -> bool:
 
 
 def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
-    """A DFlash drafter.
-
-    Raises:
-        ModelError: the installed transformers cannot load it.
-    """
+    """A DFlash drafter. Raises ModelError: the installed transformers cannot load it."""
     opened = open_source(source.source, source.revision, source.base)
     dtype = DTYPES[source.dtype]
     try:

@@ -38,11 +38,7 @@ class AdapterTargets:
         self._merged: dict[str, LocalTarget] = {}
 
     def opened(self, sources: Mapping[str, str]) -> dict[str, Adapter]:
-        """The adapters that a suite names.
-
-        Raises:
-            ModelError: one that cannot be read.
-        """
+        """The adapters that a suite names. Raises ModelError: one that cannot be read."""
         from engine.models.files.adapters import open_adapter
 
         for name, source in sources.items():
@@ -53,11 +49,7 @@ class AdapterTargets:
         return {name: self._adapters[name] for name in sources}
 
     def target(self, adapter: Adapter | None) -> LocalTarget:
-        """The target as the adapter changes it.
-
-        Raises:
-            ModelError: the adapter is not of this target.
-        """
+        """The target as the adapter changes it. Raises ModelError: the adapter is not of this target."""
         if adapter is None:
             return self._target
         if adapter.name not in self._merged:

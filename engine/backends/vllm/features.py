@@ -64,11 +64,7 @@ def _one(value: Any, place: int) -> Any:
 
 
 def terms_of(plan: EngineSpec, adapters: Mapping[str, Adapter]) -> RequestTerms:
-    """The terms of a plan.
-
-    Raises:
-        InvalidRequest: a setting that the engine's settings contradict.
-    """
+    """The terms of a plan. Raises InvalidRequest: a setting that the engine's settings contradict."""
     settings = dict(plan.engine.get(KEY, {}))
     known = ", ".join(adapters) or "none"
     asked = settings.get("adapter", [])

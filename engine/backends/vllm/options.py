@@ -114,11 +114,7 @@ class VllmSettings:
 
 
 def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSION) -> VllmSettings:
-    """The engine for a plan.
-
-    Raises:
-        InvalidRequest: an unknown setting, or one that contradicts the plan.
-    """
+    """The engine for a plan. Raises InvalidRequest: an unknown setting, or one that contradicts the plan."""
     given = dict(plan.engine)
     require_known("vLLM", "engine-vllm", given)
     dtype = given.get("dtype", places.dtype)

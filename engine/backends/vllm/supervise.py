@@ -109,11 +109,7 @@ class EnginePool:
         return self._facts[setting.key]
 
     def engine(self, setting: VllmSettings) -> VllmProcess:
-        """A running engine.
-
-        Raises:
-            EngineError: it cannot be started.
-        """
+        """A running engine. Raises EngineError: it cannot be started."""
         if setting.key not in self._running:
             while len(self._running) >= setting.engines:
                 self._running.popitem()[1].close()

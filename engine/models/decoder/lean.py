@@ -137,11 +137,7 @@ class LeanModel:
         return self.weights.embedding.device
 
     def new_cache(self, rows: int, capacity: int) -> TensorSlotCache:
-        """An empty cache.
-
-        Raises:
-            CapacityError: `capacity` exceeds the model's context.
-        """
+        """An empty cache. Raises CapacityError: `capacity` exceeds the model's context."""
         require_capacity(rows, capacity, self.context)
         config = self.config
         shape = CacheShape(config.layers, rows, config.kv_heads, capacity, config.head_dim, device=self.device)

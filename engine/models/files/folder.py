@@ -154,11 +154,7 @@ def _read(path: Path, where: str) -> bytes:
 
 
 def parse_json(raw: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in some bytes.
-
-    Raises:
-        ModelError: they hold none.
-    """
+    """The JSON object in some bytes. Raises ModelError: they hold none."""
     try:
         document = json.loads(raw.decode("utf-8"))
     except RecursionError as error:
@@ -225,11 +221,7 @@ def tokenizer_digest(files: tuple[ModelFile, ...]) -> str:
 
 
 def digest_of_tokenizer(path: Path, label: str) -> str:
-    """`tokenizer_digest` of a folder, without reading its weights.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """`tokenizer_digest` of a folder, without reading its weights. Raises ModelError: a file cannot be read."""
     names = _names(path, TOKENIZER_PATTERNS, label)
     return tokenizer_digest(tuple(digest_file(path, name, label) for name in names))
 
@@ -291,11 +283,7 @@ def _read_file(folder: ModelFolder, name: str) -> dict[str, Tensor]:
 
 
 def bundled_folder(source: str) -> Path:
-    """The folder of `bundled:NAME`.
-
-    Raises:
-        ModelError: there is no such model.
-    """
+    """The folder of `bundled:NAME`. Raises ModelError: there is no such model."""
     name, home = source.partition(":")[2], Path(str(files("engine"))) / "bundled"
     known = sorted(path.parent.name for path in home.glob("*/config.json"))
     if name not in known:

@@ -57,11 +57,7 @@ BYTES: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
-    """Write the tokenizer that a file's fields state.
-
-    Raises:
-        ModelError: it is of a kind that is not read.
-    """
+    """Write the tokenizer that a file's fields state. Raises ModelError: it is of a kind that is not read."""
     from transformers import PreTrainedTokenizerFast
 
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}

@@ -44,11 +44,7 @@ SPLITS: Final[Mapping[str, str]] = {WORDS % "{1,3}": "llama-bpe", WORDS % "": "q
 
 
 def named_tensors(weights: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors by llama.cpp's names.
-
-    Raises:
-        KeyError: a tensor that no model of these families has.
-    """
+    """The tensors by llama.cpp's names. Raises KeyError: a tensor that no model of these families has."""
     heads = _turned_heads(config)
     for name, tensor in weights.items():
         if name in WHOLE:

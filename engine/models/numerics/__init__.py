@@ -27,10 +27,6 @@ FOREIGN: Final = ("fast", AUTO, DRAFTING)
 
 
 def load(name: str) -> Numerics:
-    """The mode behind a registered name.
-
-    Raises:
-        InvalidRequest: unknown mode; the message lists the known ones.
-    """
+    """The mode behind a registered name. Raises InvalidRequest: unknown mode; the message lists the known ones."""
     mode: Numerics = resolve(REGISTRY, name, "numerics mode")()
     return mode

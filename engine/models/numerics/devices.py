@@ -17,11 +17,7 @@ CPU: Final = torch.device("cpu")
 
 
 def usable_device(name: str, where: str) -> torch.device:
-    """The device called `name`.
-
-    Raises:
-        ModelError: torch does not know it, or this machine lacks it.
-    """
+    """The device called `name`. Raises ModelError: torch does not know it, or this machine lacks it."""
     try:
         device = torch.device(name)
         # devices without numbers, such as meta, fail here at the latest

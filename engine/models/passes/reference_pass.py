@@ -59,11 +59,7 @@ class TransformersReference:
 
     @torch.no_grad()
     def rows(self, tokens: Sequence[int], first: int) -> Rows:
-        """[len(tokens) - first, V] float32.
-
-        Raises:
-            CapacityError: more tokens than the model supports.
-        """
+        """[len(tokens) - first, V] float32. Raises CapacityError: more tokens than the model supports."""
         if len(tokens) > self._context:
             raise CapacityError(f"{len(tokens)} tokens exceed the target's context of {self._context}")
         count = len(tokens) - first

@@ -68,11 +68,7 @@ class ModelWithNumerics:
 
 
 def require_known(requested: str, where: str) -> None:
-    """Refuse an unknown mode.
-
-    Raises:
-        InvalidRequest: the message names the known modes.
-    """
+    """Refuse an unknown mode. Raises InvalidRequest: the message names the known modes."""
     if requested not in (*REQUESTS, DRAFTING):
         raise InvalidRequest(f"{where}: numerics {requested!r} is not one of {', '.join(REQUESTS)}")
 

@@ -39,11 +39,7 @@ RowsOn = Callable[[Sequence[int], int], Iterable[GivenRow]]
 def record_given(
     request: types.Request, tokens: Sequence[int], header: TraceHeader, text: Decode, rows_on: RowsOn
 ) -> types.Generation:
-    """The generation that would have emitted `tokens`, with the rows on them.
-
-    Raises:
-        InvalidRequest: no tokens.
-    """
+    """The generation that would have emitted `tokens`, with the rows on them. Raises InvalidRequest: no tokens."""
     if not tokens:
         raise InvalidRequest(f"request {request.id}: there are no tokens to read")
     history, start = [*request.prompt, *tokens], len(request.prompt)

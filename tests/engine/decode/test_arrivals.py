@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from engine.core.types import FinishReason, Protocol, SamplingParams
-from engine.decode.batch_facts import BatchPlace, Company
+from engine.decode.batch_facts import BatchPlace, BatchRounds
 from engine.record.trace import decode
 from tests.engine.build import Setup, generate, make_loop, requests, traces
 from tests.support.schedules import Schedule
@@ -70,14 +70,14 @@ def test_a_run_without_an_end_keeps_only_what_active_rows_need():
         place: BatchPlace
         kind: int
 
-    company = Company()
+    rounds = BatchRounds()
     for number in range(1000):
-        kind = company.kind(replace(SAMPLED, top_k=1 + number))
-        other = company.kind(replace(SAMPLED, min_p=0.5 * (number % 2)))
-        company.note(number, [kind, other] if number % 3 else [kind])
+        kind = rounds.kind(replace(SAMPLED, top_k=1 + number))
+        other = rounds.kind(replace(SAMPLED, min_p=0.5 * (number % 2)))
+        rounds.note(number, [kind, other] if number % 3 else [kind])
         rows = [Row(BatchPlace("c", 0, number), kind), Row(BatchPlace("c", 1, number), other)]
-        company.forget(rows)
-        assert company.facts(number)["unlike"] == ([[number, number]] if number % 3 else [])
-        assert company.kind(replace(SAMPLED, top_k=1 + number)) == kind
-    assert len(company._kinds) <= 2
-    assert len(company._ranges) <= 1
+        rounds.forget(rows)
+        assert rounds.facts(number)["unlike"] == ([[number, number]] if number % 3 else [])
+        assert rounds.kind(replace(SAMPLED, top_k=1 + number)) == kind
+    assert len(rounds._kinds) <= 2
+    assert len(rounds._ranges) <= 1

@@ -5,34 +5,34 @@ from dataclasses import replace
 import pytest
 
 from engine.core.types import SamplingParams
-from engine.decode.batch_facts import Company
+from engine.decode.batch_facts import BatchRounds
 from tests.engine.build import Setup, generate, requests, traces
 
 SAMPLED = SamplingParams(temperature=0.9, max_new_tokens=24, seed=5)
 
 
 def test_stretches_are_merged_and_cut_at_the_admission():
-    company = Company()
+    rounds = BatchRounds()
     for number, kinds in enumerate([[0, 1], [0, 1, 0], [0, 0], [0], [1, 0], [1, 0]]):
-        company.note(number, kinds)
-    assert company.facts(0)["unlike"] == [[0, 1], [4, 5]]
-    assert company.facts(1)["unlike"] == [[1, 1], [4, 5]]
-    assert company.facts(2)["unlike"] == [[4, 5]]
-    assert company.facts(6)["unlike"] == []
+        rounds.note(number, kinds)
+    assert rounds.facts(0)["unlike"] == [[0, 1], [4, 5]]
+    assert rounds.facts(1)["unlike"] == [[1, 1], [4, 5]]
+    assert rounds.facts(2)["unlike"] == [[4, 5]]
+    assert rounds.facts(6)["unlike"] == []
 
 
 def test_withdrawals_are_those_since_the_admission_and_a_request_without_a_step_leaves_nothing():
-    company = Company()
-    company.withdraw(0, 2)
-    company.withdraw(3, 3)
-    company.withdraw(3, 5)
-    assert [company.facts(first).get("withdrawals") for first in (0, 3, 6)] == [[2, 5], [5], None]
+    rounds = BatchRounds()
+    rounds.withdraw(0, 2)
+    rounds.withdraw(3, 3)
+    rounds.withdraw(3, 5)
+    assert [rounds.facts(first).get("withdrawals") for first in (0, 3, 6)] == [[2, 5], [5], None]
 
 
 def test_seeds_and_lengths_are_no_difference():
-    company = Company()
-    assert company.kind(SAMPLED) == company.kind(replace(SAMPLED, seed=6, max_new_tokens=3))
-    assert company.kind(SAMPLED) != company.kind(replace(SAMPLED, top_k=3))
+    rounds = BatchRounds()
+    assert rounds.kind(SAMPLED) == rounds.kind(replace(SAMPLED, seed=6, max_new_tokens=3))
+    assert rounds.kind(SAMPLED) != rounds.kind(replace(SAMPLED, top_k=3))
 
 
 @pytest.mark.parametrize("odd", [(), (0,), (2, 5), tuple(range(9))])

@@ -35,11 +35,7 @@ class NativeReader:
     scores: int = 0
 
     def part(self, document: Any) -> Any:
-        """The new of a part.
-
-        Raises:
-            AttemptError: a field has a wrong type.
-        """
+        """The new of a part. Raises AttemptError: a field has a wrong type."""
         if not isinstance(document, Mapping) or "meta_info" not in document:
             return document
         meta, text, ids = document["meta_info"], document.get("text") or "", document.get("output_ids")

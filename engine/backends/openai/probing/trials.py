@@ -64,11 +64,7 @@ class Prober:
     model: str
 
     def ask(self, api: Api, tokens: int = SHORT, **keys: Any) -> Completion:
-        """The answer to one request.
-
-        Raises:
-            AttemptError: none came.
-        """
+        """The answer to one request. Raises AttemptError: none came."""
         return read(self.endpoint.ask(ROUTES[api], self._body(api, tokens, keys)).document)
 
     def ask_streamed(self, api: Api, **keys: Any) -> Completion:

@@ -233,11 +233,7 @@ def _copied(logits: Any, steps: WorkerLog) -> Any:
 
 
 def batch_v1(runner: Any, metadata: Any, output: Any) -> step.StepBatch:
-    """The requests of the step.
-
-    Raises:
-        RowsMisplaced: the rows of a request are not contiguous.
-    """
+    """The requests of the step. Raises RowsMisplaced: the rows of a request are not contiguous."""
     count = runner.input_batch.num_reqs
     counts = tuple(metadata.num_draft_tokens) if metadata is not None else (0,) * count
     if metadata is not None:

@@ -207,11 +207,7 @@ class Words:
 
 
 def words(kinds: Mapping[str, str], values: Mapping[str, Any]) -> Words:
-    """The values in the order of `kinds`.
-
-    Raises:
-        KeyError: a value is missing.
-    """
+    """The values in the order of `kinds`. Raises KeyError: a value is missing."""
     room = np.zeros(len(kinds), np.int64)
     floats = room.view(np.float64)
     for place, (name, kind) in enumerate(kinds.items()):

@@ -36,11 +36,7 @@ class OrderedNumerics:
     most_tree_nodes: int | None = None
 
     def matrix(self, affine: interface.Affine) -> interface.Matrix:
-        """The product through panels.
-
-        Raises:
-            ModelError: there is none for this dtype, device or processor.
-        """
+        """The product through panels. Raises ModelError: there is none for this dtype, device or processor."""
         return required(panels(affine), affine, "numerics ordered", "use numerics: auto")
 
     def norm(self, weight: Tensor | None, eps: float, width: int) -> interface.Norm:
@@ -125,11 +121,7 @@ class OrderedNumerics:
 
 
 def required(made: interface.Matrix | None, affine: interface.Affine, mode: str, advice: str) -> interface.Matrix:
-    """The product, which must exist.
-
-    Raises:
-        ModelError: it does not.
-    """
+    """The product, which must exist. Raises ModelError: it does not."""
     if made is None:
         dtype = str(affine.weight.dtype).removeprefix("torch.")
         raise ModelError(f"{mode}: no product for {dtype} on this {affine.weight.device.type}; {advice}")

@@ -80,11 +80,7 @@ class OrderedNorm:
 
 
 def function(name: str) -> Callable[..., None]:
-    """One of the functions of `rows_code`.
-
-    Raises:
-        ModelError: the processor has no fused vector multiply-adds.
-    """
+    """One of the functions of `rows_code`. Raises ModelError: the processor has no fused vector multiply-adds."""
     code = rows_code()
     if code is None:
         raise ModelError("numerics ordered: this processor has no fused vector multiply-adds; use numerics: auto")
