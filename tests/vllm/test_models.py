@@ -42,8 +42,9 @@ def mixture(folder):
     )
     torch.manual_seed(3)
     MixtralForCausalLM(config).save_pretrained(folder)
-    for file in LocalTarget(ModelSource("bundled:target")).folder.glob("tokenizer*"):
-        shutil.copy(file, folder)
+    source = LocalTarget(ModelSource("bundled:target")).folder
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(source / name, folder)
     return str(folder)
 
 
