@@ -114,6 +114,20 @@ def test_a_stopped_run_goes_on_with_the_same_turns(store, file, after):
 
 
 @pytest.mark.medium
+def test_a_fault_of_a_later_turn_shrinks_to_its_own_prompt(file, tmp_path):
+    path, place = file(arms=[{**SUITE["arms"][0], "fault": "target_rows_shifted"}]), str(tmp_path / "audit.db")
+    assert invoke("run", str(path), "--store", place).exit_code == 1
+    with Store.open(place, create=False) as store:
+        arm = store.load_arm(store.resolve("latest"), "greedy")
+    later = next(item for item in arm.requests if is_later_turn(item.case_id))
+    out = tmp_path / "small"
+    done = invoke("minimize", "latest", f"greedy/{later.key}", "--out", str(out), "--store", place)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    again = invoke("run", str(next(out.glob("*.yaml"))), "--store", place)
+    assert again.exit_code == 1
+
+
+@pytest.mark.medium
 def test_a_plan_counts_the_turns_of_a_run(store, file, tmp_path):
     path = file()
     _outcome, arms = finished(store, path)
