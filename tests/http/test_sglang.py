@@ -102,6 +102,7 @@ def test_log_probabilities_after_the_temperature_are_of_another_law(sglang):
     assert "level" not in one.facts
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("source", ["bundled:target", "served:bundled"])
 def test_the_end_token_is_an_end_and_an_asked_one_a_stop(sglang, ours, source):
     ids = ours.encode(CHATS[0])

@@ -203,7 +203,7 @@ BROKEN = {
         "verifier: chain",
         "verifier: chain\n    gama: 3",
         25,
-        "accepted: beside, checks, coverage, engine, fault, filters, name",
+        "accepted: beside, cancel_beside, checks, coverage, engine, fault, filters, name",
     ),
     "unknown sampling key": Broken("{temperature: 0.8}", "{temprature: 0.8}", 25, "did you mean temperature?"),
     "seed in sampling": Broken("{temperature: 0.8}", "{seed: 1}", 25, "share their random numbers; remove it"),

@@ -14,7 +14,7 @@ from tests.audit.checks.simulator import Setup, arm, world
 RIGHT = {
     "row": 0,
     "round": 3,
-    "left": 9,
+    "withdrawals": [3, 4],
     "level": 4,
     "call": "a",
     "decoded": "",
