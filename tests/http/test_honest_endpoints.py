@@ -1,8 +1,8 @@
 """No false faults and no false blocks: clean endpoints of random settings, their suites without a `checks:` key.
 
 `--honest N` sets the number of runs, of two arms each; every fifth is large enough for the gate. `python -m pytest
-tests/http/test_honest_endpoints.py -m slow -s --honest 500` tries 1,000 arms and 100 bundles; `--honest-from` goes on where
-an earlier one stopped. A third of the time goes to the disk: `--basetemp /dev/shm/honest`.
+tests/http/test_honest_endpoints.py -m slow -s --honest 500` tries 1,000 arms and 100 bundles; `--honest-from` goes on
+where an earlier one stopped. A third of the time goes to the disk: `--basetemp /dev/shm/honest`.
 """
 
 import json
