@@ -84,7 +84,8 @@ def pair_arms(candidate: ArmRecord, baseline: ArmRecord) -> Pairing:
     """Pair requests by case and repetition; a later turn may lack a partner, since another answer has other turns."""
     left, right = candidate.by_key(), baseline.by_key()
     pairs = tuple(Pair(left[key], right[key]) for key in left if key in right)
-    alone = (key for key in left.keys() ^ right.keys() if not is_later_turn((left | right)[key].case_id))
+    every = left | right
+    alone = (key for key in left.keys() ^ right.keys() if not is_later_turn(every[key].case_id))
     return Pairing(pairs, tuple(sorted(alone)))
 
 
