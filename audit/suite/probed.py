@@ -14,7 +14,10 @@ from engine.backends.openai.probing import EndpointProbe
 from engine.backends.openai.settings import Api
 
 SEED: Final = 20261124
-DOMAINS: Final[Mapping[Api, tuple[str, ...]]] = {Api.CHAT: ("chat", "json"), Api.COMPLETIONS: ("code", "copy")}
+DOMAINS: Final[Mapping[Api, tuple[str, ...]]] = {
+    Api.CHAT: ("chat", "json"),
+    **dict.fromkeys((Api.COMPLETIONS, Api.GENERATE), ("code", "copy")),
+}
 """Packaged prompts that a route takes."""
 ONE: Final = """\
 # Written by `audit probe`. One address serves the baselines and the candidate, so the suite runs twice:

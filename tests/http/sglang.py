@@ -44,11 +44,11 @@ def openai_body(body):
     sampling = dict(body["sampling_params"])
     assert set(sampling) <= KNOWN, set(sampling) - KNOWN
     # SP, verify: 0 is refused
-    assert sampling["top_k"] == -1 or sampling["top_k"] >= 1
+    assert sampling.get("top_k", -1) == -1 or sampling["top_k"] >= 1
     assert isinstance(sampling.get("json_schema", ""), str)
     schema = sampling.pop("json_schema", None)
     told = {NAMES.get(name, name): value for name, value in sampling.items()}
-    told["top_k"] = max(told["top_k"], 0)
+    told["top_k"] = max(told.get("top_k", 0), 0)
     if schema is not None:
         told["response_format"] = {"type": "json_schema", "json_schema": {"schema": json.loads(schema)}}
     return {**told, "model": MODEL, "prompt": body.get("input_ids", body.get("text")), "stream": body.get("stream")}

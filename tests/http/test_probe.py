@@ -9,6 +9,7 @@ import yaml
 
 from tests.audit.invoke import invoke
 from tests.http.script import Misdeed, Script
+from tests.http.sglang import NativeHandler
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("http")]
 KEY = "sk-probe-0123456789"
@@ -45,15 +46,16 @@ def test_what_is_only_taken_is_ignored(serve):
     assert (document["level"], document["tokens"], document["speculates"]) == (0, "characters", None)
 
 
-def test_the_written_suite_runs_and_passes(serve, tmp_path):
+@pytest.mark.parametrize("own", [{}, {"handler": NativeHandler}], ids=["chat", "generate"])
+def test_the_written_suite_runs_and_passes(serve, tmp_path, own):
     suite, store = tmp_path / "probed.yaml", tmp_path / "audit.db"
-    with serve() as plain, serve(gamma=3) as server:
-        done = invoke(
-            "probe", server.url, "--suite", str(suite), "--plain-url", plain.url, "--target", "bundled:target"
-        )
+    with serve(**own) as plain, serve(gamma=3, **own) as server:
+        options = ["--suite", str(suite), "--plain-url", plain.url, "--target", "bundled:target"]
+        done = invoke("probe", server.url, *options, *(["--own-route"] if own else []))
         assert done.exit_code == 0, done.stderr
         smaller(suite)
         ran = invoke("run", str(suite), "--store", str(store), "--results", str(tmp_path / "results.json"))
+    assert yaml.safe_load(suite.read_text())["engine"]["api"] == ("generate" if own else "chat")
     results = json.loads((tmp_path / "results.json").read_text())
     verdicts = {(check["arm"], check["check"]): check["verdict"] for check in results["checks"]}
     assert ran.exit_code in (0, 3), ran.output
@@ -91,7 +93,7 @@ def test_a_server_that_breaks_is_one_line_and_leaves_no_suite(serve, tmp_path, m
     with serve(fail=Script(always=misdeed)) as server:
         done = invoke("probe", server.url, "--suite", str(suite))
     assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
-    assert "neither route answers" in done.stderr
+    assert "no route answers" in done.stderr
     assert not suite.exists()
 
 
@@ -117,6 +119,22 @@ def test_the_contract_of_a_sound_server_holds(serve):
     assert {"one name", "own lists", "fields in stream", "token ids", "drafts per answer", "min_p"} <= set(found)
     assert "does not hold" not in shown.stdout
     assert "surface_parity holds a token against its own list" in shown.stdout
+
+
+OWN_FAULTS = {
+    "logprobs": {"scores": False},
+    "token ids": {"fail": Script(always=Misdeed(swap=('"output_ids"', '"ids"'), times=-1))},
+}
+
+
+@pytest.mark.parametrize("fault", [None, *OWN_FAULTS])
+def test_the_contract_of_sglangs_own_route(serve, fault):
+    with serve(gamma=3, handler=NativeHandler, **OWN_FAULTS.get(fault, {})) as server:
+        done, found = contract(server, "--own-route")
+    assert {name for name, result in found.items() if result == "does not hold"} == ({fault} if fault else set())
+    assert {"generate", "token ids", "prompt as ids", "top_k", "min_p", "one name", "drafts per answer"} <= set(found)
+    assert "chat" not in found
+    assert done.exit_code == (1 if fault else 0), done.output
 
 
 UNSCORED = Misdeed(swap=('"delta": {"role"', '"logprobs": null, "delta": {"role"'), times=-1)

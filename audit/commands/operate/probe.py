@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,7 @@ EXPECTED = ("expectation", "result", "seen", "rests on it")
 @click.argument("url")
 @click.option("--model", metavar="NAME", help="The served model. Default: the only one.")
 @click.option("--api-key-env", metavar="NAME", help="Variable of the environment that holds the API key.")
+@click.option("--own-route", is_flag=True, help="Probe SGLang's own route, /generate, and not OpenAI's.")
 @click.option("--suite", "out", type=PATH, metavar="FILE", help="Write a suite to this new file.")
 @click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
 @click.option("--target", metavar="SOURCE", help="For the suite: the target's folder, .gguf file or hf:ORG/NAME.")
@@ -37,6 +38,7 @@ def command(
     url: str,
     model: str | None,
     api_key_env: str | None,
+    own_route: bool,
     out: Path | None,
     plain_url: str | None,
     target: str | None,
@@ -60,7 +62,8 @@ def command(
         raise UserError("--plain-url and --target belong to a suite; add --suite FILE")
     if out is not None:
         require_new(out)
-    probe = _probed(url, model, api_key_env)
+    native = {"server": "sglang", "api": "generate"} if own_route else {}
+    probe = _probed({"url": url, "model": model, "api_key_env": api_key_env, "tries": 1, **native})
     expected = probe.contract() if contract else ()
     if as_json:
         echo_json(probe.to_json() | ({"contract": list(map(_row, expected))} if contract else {}))
@@ -71,7 +74,7 @@ def command(
         echo(*_facts(probe))
         echo_rows(COLUMNS, [(feature.name, feature.outcome.value, feature.detail) for feature in probe.features])
     if probe.api is None:
-        raise CannotDecide(f"{probe.url}: neither route answers, so no suite fits")
+        raise CannotDecide(f"{probe.url}: no route answers, so no suite fits")
     if out is not None:
         _write(out, probe, SuiteWishes(plain_url, target, api_key_env))
     failed = [item for item in expected if not item.holds]
@@ -83,12 +86,11 @@ def _row(item: Expectation) -> dict[str, str]:
     return {"expectation": item.name, "result": holds, "seen": item.seen.detail, "rests on it": item.rests}
 
 
-def _probed(url: str, model: str | None, api_key_env: str | None) -> EndpointProbe:
+def _probed(given: Mapping[str, Any]) -> EndpointProbe:
     from engine.backends.openai.probing import probe
     from engine.backends.openai.settings import settings_of
     from engine.core.errors import EngineError
 
-    given = {"url": url, "model": model, "api_key_env": api_key_env, "tries": 1}
     try:
         return probe(settings_of({key: value for key, value in given.items() if value is not None}))
     except EngineError as error:

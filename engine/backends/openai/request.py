@@ -44,7 +44,7 @@ def body_of(
     if settings.api is Api.GENERATE:
         asked = {"text": prompt.text} if ids is None else {"input_ids": list(ids)}
         parameters = {"sampling_params": {**sampling, **form, **seed}}
-        return {**asked, **parameters, **_native_logprobs(settings), **settings.body, **more}
+        return {**asked, **parameters, **native_logprobs(settings), **settings.body, **more}
     asked = (
         _chat(settings, prompt)
         if settings.api is Api.CHAT
@@ -129,7 +129,7 @@ def _logprobs(settings: OpenAISettings) -> dict[str, Any]:
     return {"logprobs": settings.logprobs}
 
 
-def _native_logprobs(settings: OpenAISettings) -> dict[str, Any]:
+def native_logprobs(settings: OpenAISettings) -> dict[str, Any]:
     """Keys of SGLang's own route; log-probabilities begin behind the prompt."""
     scores = {"return_logprob": True, "top_logprobs_num": settings.logprobs, "logprob_start_len": -1}
     asked = {**scores, "return_text_in_logprobs": True} if settings.logprobs else {}

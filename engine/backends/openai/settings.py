@@ -190,6 +190,11 @@ class OpenAISettings:
         return NATIVE if self.api is Api.GENERATE else DIALECTS[self.server]
 
     @property
+    def routes(self) -> tuple[Api, ...]:
+        """The routes that a probe tries, in this order."""
+        return (self.api,) if self.api is Api.GENERATE else SPOKEN
+
+    @property
     def root(self) -> str:
         """The server's address without the version of the API."""
         return self.url.removesuffix("/v1")

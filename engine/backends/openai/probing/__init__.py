@@ -12,7 +12,7 @@ from engine.backends.openai.models import probe_endpoint
 from engine.backends.openai.probing.contract import Expectation, contract
 from engine.backends.openai.probing.identity import ServerIdentity, identify, read_pages
 from engine.backends.openai.probing.trials import ProbedFeature, Prober, TrialOutcome, tried
-from engine.backends.openai.settings import SPOKEN, Api, OpenAISettings
+from engine.backends.openai.settings import Api, OpenAISettings
 from engine.backends.openai.tokens import TokenOrigin
 
 __all__ = ["EndpointProbe", "ProbedFeature", "ServerIdentity", "TrialOutcome", "probe"]
@@ -78,10 +78,11 @@ def probe(settings: OpenAISettings) -> EndpointProbe:
     with Endpoint(settings) as endpoint:
         served = probe_endpoint(settings, endpoint)
         fingerprint = Prober(settings, endpoint, served.model).fingerprint()
-        identity = identify(read_pages(settings, endpoint, served, fingerprint))
+        own = settings.server if settings.api is Api.GENERATE else None
+        identity = identify(read_pages(settings, endpoint, served, fingerprint), own)
         features = tried(Prober(replace(settings, server=identity.kind), endpoint, served.model))
     yes = {feature.name for feature in features if feature.outcome is TrialOutcome.YES}
-    route = next((api for api in SPOKEN if api.value in yes), None)
+    route = next((api for api in settings.routes if api.value in yes), None)
     return EndpointProbe(
         url=settings.url,
         model=served.model,

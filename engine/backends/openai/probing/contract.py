@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.backends.openai.probing.trials import ONE_TOKEN, ProbedFeature, TrialOutcome
-from engine.backends.openai.settings import COUNTING, DIALECTS
+from engine.backends.openai.settings import COUNTING, DIALECTS, NATIVE, Api
 
 EVERYWHERE: Final[Mapping[str, str]] = {
     "chat": "suites send chats",
@@ -35,10 +35,18 @@ class Expectation:
         return None if self.seen.outcome is TrialOutcome.UNCLEAR else self.seen.outcome is TrialOutcome.YES
 
 
+OWN_ROUTE: Final[Mapping[str, str]] = {
+    Api.GENERATE.value: "api: generate",
+    **{name: rests for name, rests in EVERYWHERE.items() if name != Api.CHAT},
+}
+"""The same of SGLang's own route."""
+
+
 def contract(kind: str, *, speculates: bool | None, features: Sequence[ProbedFeature]) -> tuple[Expectation, ...]:
-    """The expectations of a kind of server; one without a trial decided nothing."""
-    dialect, seen = DIALECTS[kind], {feature.name: feature for feature in features}
-    expected = dict(EVERYWHERE)
+    """The expectations of a kind of server, or of SGLang's own route; one without a trial decided nothing."""
+    seen = {feature.name: feature for feature in features}
+    own = Api.GENERATE in seen
+    dialect, expected = (NATIVE, dict(OWN_ROUTE)) if own else (DIALECTS[kind], dict(EVERYWHERE))
     expected |= {name: EVERYWHERE["top_p"] for name in ONE_TOKEN if name in dialect.extras}
     if dialect.token_ids:
         expected |= {"token ids": "tokens on record are the server's own", "prompt as ids": "prompts of tokens"}

@@ -62,9 +62,9 @@ def read_pages(settings: OpenAISettings, endpoint: Endpoint, facts: EndpointFact
     return ServerPages(facts, metrics, json if isinstance(json, Mapping) else {}, fingerprint)
 
 
-def identify(pages: ServerPages) -> ServerIdentity:
-    """The kind of server, by its strongest mark; `openai` if it has none."""
-    marks = list(_marks(pages))
+def identify(pages: ServerPages, named: str | None = None) -> ServerIdentity:
+    """The kind of server: the one that has the asked route, or by its strongest mark; `openai` if it has none."""
+    marks = [(named, "the user asked for its route"), *_marks(pages)] if named else _marks(pages)
     kind = marks[0][0] if marks else "openai"
     why = tuple(reason for name, reason in marks if name == kind)
     version = pages.facts.version or _build(pages)

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.errors import AttemptError
+from engine.backends.openai.forms.native import reader_of
+from engine.backends.openai.request import native_logprobs
 from engine.backends.openai.response import Collector, Completion, read
-from engine.backends.openai.settings import ROUTES, SPOKEN, Api, OpenAISettings
+from engine.backends.openai.settings import NATIVE, ROUTES, Api, OpenAISettings
 from engine.backends.openai.surface import fields_of
 
 TEXT: Final = "Count from one to ten:"
@@ -65,30 +67,44 @@ class Prober:
 
     def ask(self, api: Api, tokens: int = SHORT, **keys: Any) -> Completion:
         """The answer to one request. Raises AttemptError: none came."""
-        return read(self.endpoint.ask(ROUTES[api], self._body(api, tokens, keys)).document)
+        return read(reader_of(self.settings)(self.endpoint.ask(ROUTES[api], self._body(api, tokens, keys)).document))
 
     def ask_streamed(self, api: Api, **keys: Any) -> Completion:
         """The answer to the same request in parts; raises as `ask`."""
-        collector = Collector()
+        collector, reader = Collector(), reader_of(self.settings)
         for part in self.endpoint.stream(ROUTES[api], {**self._body(api, SHORT, keys), "stream": True}):
-            collector.add(part.document)
+            collector.add(reader(part.document))
         return collector.answer()
 
     def fingerprint(self) -> str:
         """The fingerprint in an answer; empty if there is none."""
-        for api in SPOKEN:
-            body = {**self._body(api, 1, {}), "max_tokens": 1}
-            body.pop("max_completion_tokens", None)
+        for api in self.settings.routes:
             try:
-                return str(read(self.endpoint.ask(ROUTES[api], body).document).meta.get("system_fingerprint") or "")
+                # every kind of server knows this name of the length
+                answer = self.ask(api, 1, max_completion_tokens=None, max_tokens=1)
             except AttemptError:
                 continue
+            return str(answer.meta.get("system_fingerprint") or "")
         return ""
 
     def _body(self, api: Api, tokens: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+        if api is Api.GENERATE:
+            return self._native(tokens, keys)
         prompt = {"messages": [{"role": "user", "content": TEXT}]} if api is Api.CHAT else {"prompt": TEXT}
         length = self.settings.dialect.max_tokens if api is Api.CHAT else "max_tokens"
-        return {"model": self.model, **prompt, "temperature": 0, length: tokens, **self.settings.body, **keys}
+        told = {"model": self.model, **prompt, "temperature": 0, length: tokens, **self.settings.body, **keys}
+        return {key: value for key, value in told.items() if value is not None}
+
+    def _native(self, tokens: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """The request in SGLang's own words; token ids and counts come unasked."""
+        asked = {"input_ids": keys["prompt"]} if "prompt" in keys else {"text": TEXT}
+        kept = {key: keys[key] for key in ("temperature", *ONE_TOKEN) if key in keys}
+        seed = {NATIVE.seed: keys["seed"]} if "seed" in keys else {}
+        form = keys.get("response_format")
+        schema = {} if form is None else {"json_schema": json.dumps(form["json_schema"]["schema"])}
+        sampling = {"temperature": 0, NATIVE.max_tokens: tokens, **kept, **seed, **schema}
+        scores = native_logprobs(self.settings) if "logprobs" in keys else {}
+        return {**asked, "sampling_params": sampling, **scores, **self.settings.body}
 
 
 Trial = Callable[[Prober, Api], ProbedFeature]
@@ -96,8 +112,9 @@ Trial = Callable[[Prober, Api], ProbedFeature]
 
 def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
     """Every trial, on the first route that answers; only the routes if none does."""
-    routes = [_guarded(api.value, partial(_route, prober, api)) for api in SPOKEN]
-    api = next((api for api, result in zip(SPOKEN, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
+    named = prober.settings.routes
+    routes = [_guarded(api.value, partial(_route, prober, api)) for api in named]
+    api = next((api for api, result in zip(named, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
     if api is None:
         return tuple(routes)
     outcome = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]
@@ -127,7 +144,8 @@ def _stream(prober: Prober, api: Api) -> ProbedFeature:
 def _one_name(prober: Prober, api: Api) -> ProbedFeature:
     answers = [prober.ask(api), prober.ask(api, LONG), prober.ask_streamed(api)]
     names = {(answer.meta.get("model"), answer.meta.get("system_fingerprint")) for answer in answers}
-    model = answers[0].meta.get("model")
+    # SGLang's own route names the version of the weights alone
+    model = prober.model if api is Api.GENERATE else answers[0].meta.get("model")
     if len(names) > 1 or model != prober.model:
         shown = "several names" if len(names) > 1 else f"answers are by {str(model)[:60]!r}"
         return ProbedFeature("one name", TrialOutcome.NO, shown)
@@ -184,8 +202,8 @@ def _token_ids(prober: Prober, api: Api) -> ProbedFeature:
     return ProbedFeature("token ids", TrialOutcome.IGNORED if ids is None else TrialOutcome.YES)
 
 
-def _prompt_ids(prober: Prober, _api: Api) -> ProbedFeature:
-    prober.ask(Api.COMPLETIONS, prompt=[1, 2, 3])
+def _prompt_ids(prober: Prober, api: Api) -> ProbedFeature:
+    prober.ask(Api.COMPLETIONS if api is Api.CHAT else api, prompt=[1, 2, 3])
     return ProbedFeature("prompt as ids", TrialOutcome.YES)
 
 
