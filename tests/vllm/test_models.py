@@ -1,4 +1,4 @@
-"""Targets and layouts beside the bundled ones: two ranks of tensor parallelism, and a mixture of experts."""
+"""Targets and layouts beside the bundled ones: two ranks, a mixture of experts, and weights in eight bits."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from engine.backends.engine_spec import ModelSource
@@ -48,16 +49,50 @@ def mixture(folder):
     return str(folder)
 
 
-@pytest.mark.parametrize("what", ["two ranks", "mixture of experts"])
+def eight_bits(folder):
+    """The bundled target as compressed-tensors stores W8A8: a scale per row of a matrix, inputs rounded per token."""
+    source = LocalTarget(ModelSource("bundled:target")).folder
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "card.json"))
+    tensors = {}
+    for name, weight in load_file(source / "model.safetensors").items():
+        tensors[name] = weight
+        if name.endswith("proj.weight"):
+            scale = weight.float().abs().amax(1, keepdim=True) / 127
+            tensors[name] = torch.round(weight.float() / scale).to(torch.int8)
+            tensors[f"{name}_scale"] = scale
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    kind = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**kind, "strategy": "channel", "dynamic": False},
+        "input_activations": {**kind, "strategy": "token", "dynamic": True},
+    }
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+TARGETS = {"mixture of experts": mixture, "eight bits": eight_bits}
+
+
+@pytest.mark.parametrize("what", ["two ranks", *TARGETS])
 def test_the_same_tokens_and_the_references_rows(tmp_path, what):
     engine = {"max_model_len": 512, "kv_cache_gib": 0.25, "engines": 1, "repair": "all"}
-    experts = what == "mixture of experts"
+    ranks = 2 if what == "two ranks" else 1
+    source = TARGETS[what](tmp_path / "target") if what in TARGETS else "bundled:target"
     suite = {
         "version": 1,
         "name": "models",
         "backend": "vllm",
-        "models": {"target": mixture(tmp_path / "mixture") if experts else "bundled:target"},
-        "engine": engine if experts else {**engine, "tensor_parallel_size": 2},
+        "models": {"target": {"source": source, "dtype": "bfloat16" if what == "eight bits" else "float32"}},
+        "engine": engine if ranks == 1 else {**engine, "tensor_parallel_size": ranks},
         "workloads": [{"name": "copy", "prompts": "suites:prompts/copy.jsonl", "limit": 6}],
         "sampling": {"max_new_tokens": 24},
         "coverage": {"directed": "off", "least": 0},
@@ -82,4 +117,4 @@ def test_the_same_tokens_and_the_references_rows(tmp_path, what):
     assert checks["greedy_equality"]["n"] > 100
     assert checks["row_closeness"]["n"] > 100
     assert checks["configuration"]["verdict"] == checks["reconciliation"]["verdict"] == "certified"
-    assert checks["configuration"]["details"]["effective"].get("tensor_parallel_size", 1) == (1 if experts else 2)
+    assert checks["configuration"]["details"]["effective"].get("tensor_parallel_size", 1) == ranks

@@ -1,4 +1,4 @@
-"""An installed logits processor that vLLM runs without a draft and drops with one: the arm says so by name."""
+"""Settings that vLLM keeps without a draft and drops with one: the arm says so by name."""
 
 import json
 import os
@@ -49,6 +49,25 @@ SUITE = {
 }
 
 
+def configuration(folder, suite, *sites):
+    """The check `configuration` of a run; packages of `sites` are installed."""
+    (folder / "suite.yaml").write_text(json.dumps(suite))
+    results = folder / "results.json"
+    audit = [str(Path(sys.executable).with_name("audit")), "run", str(folder / "suite.yaml")]
+    done = subprocess.run(
+        [*audit, "--store", f"sqlite:///{folder / 'audit.db'}", "--results", str(results)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sites)))},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
+    (check,) = (item for item in json.loads(results.read_text())["checks"] if item["check"] == "configuration")
+    return check
+
+
 @pytest.mark.parametrize("plugged", [True, False])
 def test_a_processor_that_speculation_drops_is_a_setting_that_is_not_in_effect(tmp_path, plugged):
     site = tmp_path / "site"
@@ -58,20 +77,16 @@ def test_a_processor_that_speculation_drops_is_a_setting_that_is_not_in_effect(t
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
     points = "[vllm.logits_processors]\nplugged = plugged:Plugged\n" if plugged else ""
     (information / "entry_points.txt").write_text(points)
-    (tmp_path / "suite.yaml").write_text(json.dumps(SUITE))
-    results = tmp_path / "results.json"
-    audit = [str(Path(sys.executable).with_name("audit")), "run", str(tmp_path / "suite.yaml")]
-    done = subprocess.run(
-        [*audit, "--store", f"sqlite:///{tmp_path / 'audit.db'}", "--results", str(results)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode in (0, 1, 3), done.stderr[-4000:]
-    (check,) = (item for item in json.loads(results.read_text())["checks"] if item["check"] == "configuration")
+    check = configuration(tmp_path, SUITE, site)
     assert check["verdict"] == ("fault" if plugged else "certified"), check["summary"]
     told = "installed logits processors: requested ['plugged.Plugged'], effective []"
     assert (check["summary"] == told) is plugged
+
+
+def test_lists_of_chosen_tokens_are_lost_with_a_draft(tmp_path):
+    """vllm#42592 and its pull request 44727."""
+    request = {"logprob_token_ids": [[5, 9]]}
+    check = configuration(tmp_path, {**SUITE, "engine": {**SUITE["engine"], "request": request}})
+    assert check["verdict"] == "fault", check["summary"]
+    assert "logprob_token_ids: requested [5, 9], effective []" in check["summary"]
+    assert "baseline" not in check["summary"]

@@ -11,6 +11,7 @@ Weights count with the size of their files: the module does not know that a dtyp
 Requests into a running engine, with adapter and priority, and the prefixes that it keeps. Runs in the driver.
 """
 
+import json
 import math
 import os
 import time
@@ -40,12 +41,26 @@ def require_device(job: Mapping[str, Any], platform: Any) -> None:
         raise ValueError(f"model runner v2 {GPU_ONLY} {device}; write model_runner: v1, or leave it out")
     if arguments.get("async_scheduling"):
         raise ValueError(f"async_scheduling {GPU_ONLY} {device}; write async_scheduling: false, or leave it out")
+    rounded = _document(Path(arguments.get("model", "")) / "config.json").get("quantization_config")
+    if rounded and arguments.get("dtype") == "float32":
+        kind = rounded.get("quant_method", "an unnamed way")
+        raise ValueError(
+            f"models.target: vLLM has no float32 on {device} for weights rounded by {kind}; write dtype: bfloat16"
+        )
     ranks, cores = arguments.get("tensor_parallel_size", 1), sorted(os.sched_getaffinity(0))
     if ranks > len(cores):
         raise ValueError(f"tensor_parallel_size {ranks} needs as many cores, here are {len(cores)}; lower it")
     if ranks > 1:
         # vLLM asks for a NUMA node for each rank, or for the cores of each
         os.environ.setdefault(BOUND, "|".join(str(core) for core in cores[:ranks]))
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """A file of JSON, empty without one: vLLM says what it lacks."""
+    if not path.is_file():
+        return {}
+    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def answers_of(request: Mapping[str, Any]) -> Sequence[str]:

@@ -26,7 +26,9 @@ KEY: Final = "request"
 """Of the settings of an engine."""
 COLD: Final = "cold"
 WARM: Final = "warm"
-OF_SAMPLING: Final = ("prompt_logprobs", "include_stop_str_in_output", "n")
+LISTED: Final = "logprob_token_ids"
+"""The tokens whose log-probabilities an answer lists, in place of the likeliest ones."""
+OF_SAMPLING: Final = ("prompt_logprobs", "include_stop_str_in_output", "n", LISTED)
 """Settings that vLLM has among its sampling parameters."""
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be started with."""
@@ -134,6 +136,9 @@ def message_of(asked: Asked, terms: RequestTerms, sampling: Mapping[str, Any]) -
     params = dict(sampling) | {name: own[name] for name in OF_SAMPLING if name in own}
     if own.get("unseeded"):
         params.pop("seed", None)
+    if LISTED in own:
+        # vLLM takes one of the two
+        params["logprobs"] = None
     message: dict[str, Any] = {"id": asked.name, "prompt": list(request.prompt), "sampling": params}
     if asked.samples > 1:
         message["answers"] = [f"{index}_{asked.name}" for index in range(asked.samples)]
@@ -171,6 +176,8 @@ def request_facts(terms: RequestTerms, request: Request, seen: Witnessed) -> dic
     if asked.get("prefix") == COLD:
         # the driver fails unless vLLM forgot all prefixes; within a call, requests may still read those of others
         known["prefix"] = COLD
+    if LISTED in asked and "listed" in seen.answer:
+        known[LISTED] = [token for token in asked[LISTED] if token in seen.answer["listed"]]
     # requests of the target alone, among others with an adapter
     asked |= {"adapter": None} if "adapter" in terms.settings and "adapter" not in asked else {}
     facts: dict[str, Any] = {"requested": asked, "effective": {name: known[name] for name in asked if name in known}}

@@ -24,7 +24,7 @@ def outputs_of(output: Any) -> list[dict[str, Any]]:
 
 
 def _output_of(output: Any, said: Any, sample: str) -> dict[str, Any]:
-    """One answer. `logprobs` None if none were requested; `steps` is None without speculation."""
+    """One answer. `logprobs` None if it has none, `listed` tokens of every list; `steps` None without speculation."""
     tokens = [int(other) for other in said.token_ids]
     metrics = said.spec_decode_metrics
     return {
@@ -34,6 +34,7 @@ def _output_of(output: Any, said: Any, sample: str) -> dict[str, Any]:
         "finish_reason": said.finish_reason,
         "stop_reason": said.stop_reason,
         "logprobs": None if said.logprobs is None else _own_logprobs(said.logprobs, tokens),
+        "listed": sorted(set.intersection(*map(set, said.logprobs))) if said.logprobs else [],
         "steps": None
         if metrics is None
         else {"accepted": list(metrics.per_step_accepted), "drafted": list(metrics.per_step_drafted)},

@@ -58,6 +58,8 @@ def test_requests_are_sent_with_their_own_settings():
     message = sent(given, request(1))
     assert message["sampling"] == {"temperature": 1.0, "prompt_logprobs": 0, "include_stop_str_in_output": True}
     assert message["priority"] == 3
+    listing = sent(terms(logprob_token_ids=[[5, 9]]), request(1))
+    assert (listing["sampling"]["logprobs"], listing["sampling"]["logprob_token_ids"]) == (None, [5, 9])
     assert (message["adapter"]["name"], message["adapter"]["folder"]) == ("two", "/scratch/two")
     plain = sent(terms(), request(1))
     assert plain == {"id": "1.0", "prompt": [1, 1], "sampling": {"temperature": 1.0, "seed": 7}}
@@ -158,6 +160,9 @@ def test_what_the_scheduler_and_the_answer_say_is_what_was_in_effect():
     assert account(terms(prefix="warm"), {"cached_tokens": 0})["effective"] == {"prefix": "cold"}
     whole = {"prompt_logprobs": {"own": [None, -1.0], "ranks": 2}}
     assert account(terms(prompt_logprobs=2), whole)["effective"] == {"prompt_logprobs": 2}
+    for listed, found in (([3, 5, 9], [9, 5]), ([5], [5]), ([], [])):
+        said = account(terms(logprob_token_ids=[[9, 5]]), {"listed": listed})
+        assert (said["requested"], said["effective"]) == ({"logprob_token_ids": [9, 5]}, {"logprob_token_ids": found})
     part = {"prompt_logprobs": {"own": [None], "ranks": 2}}
     assert account(terms(prompt_logprobs=2), part)["effective"] == {"prompt_logprobs": "only a part of the prompt"}
 
@@ -227,6 +232,17 @@ class Cpu:
 )
 def test_what_needs_a_gpu_is_refused_in_words(job, words):
     with pytest.raises(ValueError, match=words):
+        require_device(job, Cpu)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rounded_weights_in_float32_are_refused_before_an_engine_starts(tmp_path, dtype):
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "compressed-tensors"}}')
+    job = {"model_runner": "auto", "arguments": {"model": str(tmp_path), "dtype": dtype}}
+    if dtype == "bfloat16":
+        require_device(job, Cpu)
+        return
+    with pytest.raises(ValueError, match="weights rounded by compressed-tensors; write dtype: bfloat16"):
         require_device(job, Cpu)
 
 
