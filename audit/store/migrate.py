@@ -154,11 +154,14 @@ def upgrade(url: str) -> None:
 
 
 def _make_place(target: URL) -> None:
-    """Make the folder of an SQLite file, and refuse what is no file: SQLite would wait for a pipe's writer."""
+    """Make an SQLite file and its folder, and refuse what is no file: SQLite would wait for a pipe's writer."""
     path = sqlite_path(target)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kind = path.stat().st_mode if path.exists() else stat.S_IFREG
+        if not path.exists():
+            # a record holds prompts and answers, which are the owner's; SQLite gives its logs the same mode
+            path.touch(0o600)
+        kind = path.stat().st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{shown(target)}: cannot be made ({reason}); choose another place") from error
@@ -214,10 +217,10 @@ def _revision(connection: Connection) -> str:
         return EMPTY
     if "alembic_version" not in tables or not ("run" in tables or tables == {"alembic_version"}):
         return FOREIGN
-    row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
-    if row is not None and "log_entry" not in tables:
-        return f"{row[0]} without a log"
-    return BASE if row is None else str(row[0])
+    found = [str(row[0]) for row in connection.execute(text("SELECT version_num FROM alembic_version"))]
+    if found and "log_entry" not in tables:
+        return f"{found[0]} without a log"
+    return " and ".join(found) or BASE
 
 
 def opened(engine: Engine, url: URL) -> Engine:

@@ -6,8 +6,6 @@ a replay. Redirects are not followed.
 
 import hmac
 import json
-import os
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any, Final
 import httpx2
 
 from audit.errors import UserError
+from audit.text.documents import require_private
 from engine.backends.openai.network import Lane
 from engine.backends.openai.settings import origin_of
 from engine.core.errors import InvalidRequest
@@ -82,11 +81,9 @@ def webhook_of(url: str, key_file: Path) -> AlarmWebhook:
         raise UserError(str(error).removeprefix("engine: ")) from error
     try:
         key = key_file.read_bytes().strip()
-        mode = key_file.stat().st_mode
+        require_private(key_file, "key")
     except OSError as error:
         raise UserError(f"{key_file}: cannot be read: {error.strerror}") from error
-    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UserError(f"{key_file}: other users can read this key; run: chmod 600 {key_file}")
     if len(key) < SHORTEST:
         raise UserError(f"{key_file}: a key has at least {SHORTEST} bytes; make one: openssl rand -hex 32")
     return AlarmWebhook(url, key)

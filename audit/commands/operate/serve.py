@@ -11,6 +11,7 @@ import click
 from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
 from audit.terminal.options import PATH, store_option
+from audit.text.documents import require_private
 from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 
@@ -132,6 +133,7 @@ def _token(file: Path | None, *, no_token: bool) -> str | None:
         return secrets.token_urlsafe(32)
     try:
         token = file.read_text("utf-8").strip()
+        require_private(file, "token")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--token-file {file}: cannot be read ({error}); write the token into it") from error
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:

@@ -101,7 +101,8 @@ def _review(request: Mapping[str, Any], uid: str) -> Review:
     if operation == "DELETE":
         return Review(uid, "object", _text(request.get("name")), {}, settled="a deletion starts no pod")
     subject = request.get("object")
-    if operation not in {"CREATE", "UPDATE"} or not isinstance(subject, Mapping):
+    # a tuple, because an operation need not be text
+    if operation not in ("CREATE", "UPDATE") or not isinstance(subject, Mapping):
         raise MalformedReview("the request creates or updates no object", uid)
     kind = subject.get("kind")
     if not isinstance(kind, str) or kind not in TEMPLATES:

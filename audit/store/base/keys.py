@@ -11,12 +11,12 @@ import binascii
 import hashlib
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from audit.errors import UserError
+from audit.text.documents import require_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -125,8 +125,7 @@ def read_private(path: Path) -> PrivateKey:
     content = _read(path)
     if not content.startswith(PRIVATE):
         raise UserError(f"{path}: not a private key of audit keys init")
-    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UserError(f"{path}: other users can read this private key; run: chmod 600 {path}")
+    require_private(path, "private key")
     parts = content.removeprefix(PRIVATE).split("+", 2)
     key = _bytes(parts)
     if key is None or PrivateKey(parts[0], key).public.id.hex() != parts[1]:

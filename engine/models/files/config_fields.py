@@ -47,6 +47,8 @@ COUNTS: Final = FieldKind(
 LAYERS: Final = FieldKind(f"a whole number from 0 to {MOST_LAYERS}", lambda value: _whole(value, 0, MOST_LAYERS))
 NUMBER: Final = FieldKind("a finite number", _number)
 POSITIVE: Final = FieldKind("a finite number above 0", lambda value: _number(value) and value > 0)
+# rotations of more than a few radians per position would be summed for hours
+ONE_UP: Final = FieldKind("a finite number from 1 on", lambda value: _number(value) and value >= 1)
 UNSIGNED: Final = FieldKind("a finite number from 0 on", lambda value: _number(value) and value >= 0)
 FLAG: Final = FieldKind("true or false", lambda value: isinstance(value, bool))
 TEXT: Final = FieldKind("text", lambda value: isinstance(value, str))
@@ -74,7 +76,7 @@ FIELDS: Final[Mapping[str, FieldKind]] = MappingProxyType(
         LAYERS,
     )
     | {"logit_scale": NUMBER, "rms_norm_eps": UNSIGNED}
-    | dict.fromkeys(("rope_theta",), POSITIVE)
+    | {"rope_theta": ONE_UP}
     | dict.fromkeys(
         (
             "attention_bias mlp_bias tie_word_embeddings bias medusa_fc_bias scale_input tie_weights "
@@ -94,8 +96,8 @@ FIELDS: Final[Mapping[str, FieldKind]] = MappingProxyType(
     | {"proposal_methods": MAPPINGS, "verifier_accept_k": NUMBER, "accept_tolerance": NUMBER}
 )
 ROPE: Final[Mapping[str, FieldKind]] = MappingProxyType(
-    dict.fromkeys("factor rope_theta low_freq_factor high_freq_factor".split(), POSITIVE)
-    | dict.fromkeys(("partial_rotary_factor",), POSITIVE)
+    dict.fromkeys(("factor", "rope_theta"), ONE_UP)
+    | dict.fromkeys("low_freq_factor high_freq_factor partial_rotary_factor".split(), POSITIVE)
     | {"original_max_position_embeddings": COUNT, "rope_type": TEXT, "type": TEXT}
 )
 INNER: Final = ("text_config", "transformer_layer_config", "eagle_config", "speculators_config")

@@ -44,6 +44,7 @@ def serving(folder: Path, model: str, *options: str) -> Iterator[RunningServer]:
     """A server over a model, with a store in the folder."""
     store, token = folder / "served.db", folder / "token"
     token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
     arguments = ("serve", model, *options, "--port", "0", "--token-file", str(token), "--store", str(store))
     environment = os.environ | {"COLUMNS": "10000"}
     process = subprocess.Popen(

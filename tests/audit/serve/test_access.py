@@ -77,10 +77,15 @@ def test_what_cannot_serve_is_one_line(tmp_path):
 
     short = tmp_path / "token"
     short.write_text("abc")
+    short.chmod(0o600)
+    open_to_all = tmp_path / "open"
+    open_to_all.write_text("a-token-of-many-characters")
+    open_to_all.chmod(0o640)
     cases = [
         (("scripted:1", "--host", "0.0.0.0"), "for this machine"),
         (("scripted:1", "--token-file", str(short)), "openssl rand"),
         (("scripted:1", "--token-file", str(short), "--no-token"), "exclude each other"),
+        (("scripted:1", "--token-file", str(open_to_all)), "other users can read this token; run: chmod 600"),
         (("scripted:1", "--context", "99999999"), "name at most that"),
         (("scripted:1", "--arm", "greedy"), "is no suite"),
         (("quickstart",), "name one with --arm"),

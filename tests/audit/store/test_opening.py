@@ -125,6 +125,27 @@ def test_a_store_of_another_revision_is_refused_by_everything(tmp_path, revision
     assert migrate.current(url) == revision
 
 
+@pytest.mark.medium
+def test_a_store_with_two_revisions_is_refused_in_one_line(tmp_path):
+    url = made_store(tmp_path)
+    with connected(url) as connection, connection.begin():
+        connection.execute(text("INSERT INTO alembic_version VALUES ('9999')"))
+    for attempt in (lambda: Store.open(url, create=True), lambda: migrate.upgrade(url)):
+        with pytest.raises(UserError, match=f"has revision {REVISION} and 9999, .* name a new store"):
+            attempt()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_a_new_store_is_its_owners_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        with Store.open(str(tmp_path / "new.db"), create=True):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600}, modes
+
+
 def test_the_first_tables_of_a_development_version_are_no_store_of_this_revision(tmp_path):
     """They had the number of the revision that makes all tables today."""
     path = tmp_path / "old.db"

@@ -141,7 +141,13 @@ def test_an_odd_configuration_is_one_line_with_transformers(folder):
         ({"num_hidden_layers": 2**40}, "num_hidden_layers must be a whole number from 0 to 10000, not 1099511627776"),
         ({"rope_parameters": 7}, "rope_parameters must be a mapping, not 7"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 0}}, "rope_parameters.factor must be a finite number"),
-        ({"rope_theta": "x"}, "rope_theta must be a finite number above 0, not 'x'"),
+        ({"rope_theta": "x"}, "rope_theta must be a finite number from 1 on, not 'x'"),
+        # sums of such rotations would not end
+        ({"rope_theta": 1e-70}, "rope_theta must be a finite number from 1 on, not 1e-70"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 1e-70}},
+            "rope_scaling.factor must be a finite number from 1",
+        ),
         ({"layer_types": True}, "layer_types must be a list of texts, not True"),
         ({"architectures": 1}, "architectures must be a list of texts, not 1"),
         ({"sliding_window": [4]}, r"sliding_window must be a whole number from 0 to \d+, not \[4\]"),

@@ -121,6 +121,8 @@ def test_malformed_bodies_are_refused_with_a_reason():
         "v1beta1": review(pod(NAMED)).replace(b"k8s.io/v1", b"k8s.io/v1beta1"),
         "no uid": review(pod(NAMED), uid=""),
         "no object": review(None),
+        "no operation": review(pod(NAMED)).replace(b'"operation"', b'"another"'),
+        "an operation of another type": review(pod(NAMED)).replace(b'"CREATE"', b'["CREATE"]'),
         "no pod": review({"kind": "Service", "metadata": {}}),
         "no template": review({"kind": "Deployment", "spec": {}}),
         "annotation": review(pod({"specaudit.dev/target": 1})),
