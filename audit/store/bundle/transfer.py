@@ -19,11 +19,9 @@ from audit.store.bundle.tables import Row, RunRows, encoded, natural_key, parent
 from audit.store.ledger import log
 from audit.store.ledger.entries import STATE
 from audit.store.sums import sums
-from audit.store.tables.runs import REVISION, RunEventRow, RunRow
+from audit.store.tables.runs import IMPORTED, REVISION, RunEventRow, RunRow
 from audit.store.writing.integrity import broken_places
 
-IMPORTED: Final = "imported from bundle sha256:"
-"""Beginning of the detail of the event that an import adds."""
 PIECE: Final = 100
 
 

@@ -5,7 +5,7 @@ Functions take an open session.
 
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from audit.errors import UserError
@@ -16,6 +16,7 @@ from audit.store.base.ulid import ALPHABET
 from audit.store.reading.outcomes import verdicts_of
 from audit.store.sums import accounts
 from audit.store.tables.runs import (
+    IMPORTED,
     ArmRow,
     ArtifactRow,
     EnvironmentRow,
@@ -34,17 +35,14 @@ SUGGESTED: Final = 3
 
 
 def resolve(session: Session, name: str) -> str:
-    """A run's ULID from `latest` or a unique prefix.
+    """A run's ULID from `latest`, which is the newest that this store did not import, or a unique prefix.
 
     Raises:
         UserError: no run or several runs match; the message lists suggestions.
     """
-    newest = select(RunRow.ulid).order_by(RunRow.id.desc())
+    newest = select(RunRow.ulid).order_by(RunRow.started_at.desc(), RunRow.id.desc())
     if name == "latest":
-        result = session.scalars(newest.limit(1)).one_or_none()
-        if result is None:
-            raise UserError("the store has no runs yet; make one: audit run SUITE")
-        return result
+        return _latest(session, newest)
     prefix = name.upper()
     fits: list[str] = []
     if prefix and set(prefix) <= set(ALPHABET):
@@ -54,6 +52,18 @@ def resolve(session: Session, name: str) -> str:
     if fits:
         raise UserError(f"run {name!r} is ambiguous; it may be {_listed(fits)}")
     raise UserError(_no_run(name, list(session.scalars(newest.limit(SUGGESTED)))))
+
+
+def _latest(session: Session, newest: Select[tuple[str]]) -> str:
+    # whoever hands over an old bundle must not decide what is newest
+    brought = select(RunEventRow.run_id).where(RunEventRow.detail.startswith(IMPORTED))
+    own = list(session.scalars(newest.where(RunRow.id.not_in(brought)).limit(1)))
+    if own:
+        return own[0]
+    imported = list(session.scalars(newest.limit(SUGGESTED + 1)))
+    if imported:
+        raise UserError(f"all runs of the store were imported, and latest is none of those; name {_listed(imported)}")
+    raise UserError("the store has no runs yet; make one: audit run SUITE")
 
 
 def _listed(names: list[str]) -> str:

@@ -153,6 +153,10 @@ class RunArtifactRow(Base):
     artifact_id: Mapped[int] = mapped_column(ForeignKey("artifact.id"))
 
 
+IMPORTED: Final = "imported from bundle sha256:"
+"""Beginning of the detail of the event that an import adds."""
+
+
 class RunEventRow(Base):
     """A run's change of state; the run's status is that of its last event."""
 

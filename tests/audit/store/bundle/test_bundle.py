@@ -89,6 +89,31 @@ def test_an_imported_run_is_whole_shown_judged_and_not_imported_twice(bundle, an
 
 
 @pytest.mark.medium
+def test_the_latest_run_is_never_an_imported_one(bundle, any_url):
+    assert invoke("import", str(bundle), "--store", any_url).exit_code == 0
+    run = json.loads(parts_of(bundle)["manifest.json"])["run"]
+    for command in (("show", "latest"), ("gate", "latest", "--policy", "standard", "--no-subject")):
+        alone = invoke(*command, "--store", any_url)
+        assert alone.exit_code != 0
+        assert f"all runs of the store were imported, and latest is none of those; name {run}" in alone.output
+    with Store.open(any_url, create=False) as store:
+        own = fill_finished(store)
+    with Store.open(any_url, create=False) as store:
+        assert store.resolve("latest") == own != run
+
+
+@pytest.mark.medium
+def test_an_old_run_that_comes_later_is_not_the_latest(bundle, tmp_path):
+    other = made_store(tmp_path / "other")
+    with Store.open(other, create=False) as store:
+        own = fill_finished(store)
+    assert invoke("import", str(bundle), "--store", other).exit_code == 0
+    with Store.open(other, create=False) as store:
+        assert store.resolve("latest") == own
+        assert len(store.list_runs(9)) == 3
+
+
+@pytest.mark.medium
 def test_a_run_with_another_content_is_refused(url, bundle):
     with Store.open(url, create=False) as store:
         store.add_check(store.resolve("latest"), "spec", "late", "late", start().arms[0].level, RESULT)
