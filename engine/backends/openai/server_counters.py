@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? +([^ ]+)(?: +-?[0-9]+)?")
-LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",? *')
+LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)" *,? *')
 DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
 DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
@@ -189,7 +189,13 @@ def _samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
 
 
 def _labels(text: str) -> dict[str, str]:
-    return {name: _unescaped(value)[:LONGEST_NAME] for name, value in LABEL.findall(text)}
+    """The labels up to the first that is none: a search for the next would take the square of a long line."""
+    found, rest = dict[str, str](), text.lstrip()
+    at = 0
+    while (match := LABEL.match(rest, at)) is not None:
+        found[match[1]] = _unescaped(match[2])[:LONGEST_NAME]
+        at = match.end()
+    return found
 
 
 def _unescaped(text: str) -> str:

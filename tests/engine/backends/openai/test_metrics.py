@@ -31,6 +31,14 @@ def test_counters_are_summed_and_positions_kept_apart():
     }
 
 
+def test_labels_that_are_none_cost_no_more_than_their_length():
+    """A search for the next label took the square of each line: minutes for this page."""
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    spaced = f'{name}{{ engine="0" , position="2", odd="a}} \\" b" }} 5\n'
+    hostile = "".join(f'{name}{{position="1",{"a" * 9_000}}} {count}\n' for count in range(300))
+    assert counters(spaced + hostile) == {f"{name}[2]": 5.0, f"{name}[1]": sum(range(300))}
+
+
 def test_growth_of_counters_and_gauges_as_they_are():
     before = {"vllm:spec_decode_num_draft_tokens_total": 10.0, "sglang:spec_accept_length": 9.0}
     found = change(before, counters(PAGE))
