@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from audit.store import migrate
 from audit.store.base.connection import open_engine, open_readonly, parse_url
 from audit.store.base.keys import PublicKey
-from audit.store.base.values import IntegrityViolation
+from audit.store.base.values import IntegrityViolation, RunStatus
 from audit.store.bundle.archive import LOG, Manifest, Reader, parse_line, part_name, reading, refusal
 from audit.store.bundle.inclusion import BundleInclusion, compared
 from audit.store.bundle.tables import RUN, Row, decoded, travelling
@@ -162,7 +162,8 @@ def _row(reader: Reader, name: str, number: int, table: Table, line: bytes) -> R
         raise refusal(reader.path, place, error) from error
     if row.get("id", number) != number:
         raise refusal(reader.path, place, f"its id is not {number}")
-    if table.name == RUN and (number > 1 or row["ulid"] != reader.manifest.run or not row["record_root"]):
+    ended = row.get("record_root") and row.get("status") != RunStatus.RUNNING
+    if table.name == RUN and (number > 1 or row["ulid"] != reader.manifest.run or not ended):
         raise refusal(reader.path, place, "not the one finished run of the manifest")
     if "payload" in row and _unpacked_bytes(row["payload"]) > TRACE_BYTES:
         raise refusal(reader.path, place, f"a trace that unpacks to more than {TRACE_BYTES >> 30} GiB")

@@ -18,6 +18,7 @@ from sqlalchemy import Column, MetaData, Select, String, Table, TypeDecorator, U
 from sqlalchemy.orm import Session
 
 from audit.store.base.canonical import storable, to_json
+from audit.store.tables.foreign_values import MAPPINGS, WORDS
 from audit.store.tables.runs import Base
 
 LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
@@ -108,7 +109,14 @@ def decoded(table: Table, row: Any) -> Row:
     columns = {column.name: column for column in table.columns}
     for name in sorted(columns.keys() ^ row.keys()):
         raise ValueError(f"column {name[:60]!r} is {'missing' if name in columns else 'unknown'}")
-    return {name: _decoded(column, row[name]) for name, column in columns.items()}
+    values = {name: _decoded(column, row[name]) for name, column in columns.items()}
+    for name, value in values.items():
+        # whatever reads the store later takes these for granted
+        if value is not None and value not in WORDS.get((table.name, name), (value,)):
+            raise ValueError(f"column {name!r}: {value[:20]!r} is no word of this version")
+        if (table.name, name) in MAPPINGS and not isinstance(value, dict):
+            raise ValueError(f"column {name!r}: no JSON object")
+    return values
 
 
 def _decoded(column: Column[Any], value: Any) -> Any:

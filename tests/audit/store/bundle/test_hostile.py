@@ -12,6 +12,7 @@ import zstandard
 
 from audit.store import verified_bundle
 from audit.store.bundle import archive
+from audit.store.tables.foreign_values import MAPPINGS, WORDS
 from tests.audit.invoke import invoke
 from tests.audit.store.build import made_store
 from tests.audit.store.bundle.build import edited, exported, parts_of, restated, zipped
@@ -140,6 +141,12 @@ VALUES = {
     "another arm": ("request", {"arm_id": 99}, "FOREIGN KEY"),
     "another id": ("request", {"id": 7}, "its id is not 1"),
     "no base 64": ("token_trace", {"payload": "%"}, "not base 64"),
+    **{
+        f"an unknown {column} of {table}": (table, {column: "L9"}, "'L9' is no word of this version")
+        for table, column in WORDS
+    },
+    **{f"{column} of {table} as a list": (table, {column: []}, "no JSON object") for table, column in sorted(MAPPINGS)},
+    "a run that goes on": ("run", {"status": "running"}, "not the one finished run"),
     "a local time": ("run", {"started_at": "2026-01-01T00:00:00"}, "not a moment in UTC"),
 }
 
