@@ -54,7 +54,7 @@ def resolve(session: Session, name: str) -> str:
     raise UserError(_no_run(name, list(session.scalars(newest.limit(SUGGESTED)))))
 
 
-def _latest(session: Session, newest: Select[tuple[str]]) -> str:
+def _latest(session: Session, newest: Select[str]) -> str:
     # whoever hands over an old bundle must not decide what is newest
     brought = select(RunEventRow.run_id).where(RunEventRow.detail.startswith(IMPORTED))
     own = list(session.scalars(newest.where(RunRow.id.not_in(brought)).limit(1)))

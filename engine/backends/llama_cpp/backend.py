@@ -14,7 +14,7 @@ from engine.backends.interface import Engine
 from engine.backends.llama_cpp import settings as own
 from engine.backends.llama_cpp.convert import CONVERTER, MODEL
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
-from engine.backends.openai.response import lead_of
+from engine.backends.openai.forms.token_lists import lead_of
 from engine.backends.process.arm import AnswerTerms, ConvertedEngine, ReadAnswer, decoded_facts, end_of, single_steps
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted

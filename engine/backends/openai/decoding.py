@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engine.backends.openai.response import NAMED, Completion, Piece
+from engine.backends.openai.forms.token_lists import NAMED, Piece
+from engine.backends.openai.response import Completion
 from engine.backends.openai.settings import OpenAISettings
 from engine.backends.openai.tokens import AnswerTokens, Codec, TokenOrigin
 from engine.backends.second_decoding import NO_DECODING, SecondDecoding, undecoded

@@ -6,7 +6,6 @@ makes the answer malformed; an absent field reduces its content.
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -14,36 +13,12 @@ from typing import Any, Final
 from engine.backends.openai.documents import brief
 from engine.backends.openai.errors import AttemptError, FailureKind, malformed
 from engine.backends.openai.forms.draft_counts import draft_counts, iterations
+from engine.backends.openai.forms.token_lists import ListedToken, Piece, Rival, pieces_of
 from engine.backends.openai.secret import Secret
 
-NAMED: Final = re.compile(r"token_id:([0-9]{1,9})")
-"""The form in which some servers give a token's id instead of its text."""
-SAME: Final = 1e-4
-"""Difference between two statements of one log-probability, as servers round what they print."""
 NO_NUMBER: Final = -9999.0
 """Written by servers for a log-probability that they do not have."""
 META: Final = ("id", "model", "system_fingerprint", "provider", "service_tier", "created")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One generated token with its log-probability.
-
-    lead: its reported rivals' largest log-probability minus the second largest; NaN if fewer than two are reported.
-    raw: its bytes, if the server gives them: one token may hold a part of a character.
-    rivals: number of entries in its list of likely tokens.
-    behind: the largest log-probability of the list minus its own; NaN without a list.
-    flaw: how the token and its list contradict each other; empty if they do not.
-    """
-
-    text: str
-    logprob: float
-    lead: float = math.nan
-    id: int | None = None
-    raw: bytes | None = None
-    rivals: int = field(default=0, compare=False)
-    behind: float = field(default=math.nan, compare=False)
-    flaw: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +77,7 @@ class Collector:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    listed: list[ListedToken] = field(default_factory=list)
     names: dict[int, list[str]] = field(default_factory=dict)
     arguments: dict[int, list[str]] = field(default_factory=dict)
     token_ids: list[int] | None = None
@@ -152,7 +127,7 @@ class Collector:
             self.ended = choice
         if choice.get("logprobs"):
             self.scored = True
-            self.pieces.extend(_pieces(_mapping(choice["logprobs"], "logprobs")))
+            self.listed.extend(_listed(_mapping(choice["logprobs"], "logprobs")))
         said = choice.get("message", choice.get("delta"))
         count = len(self.content)
         message = _mapping(said if said is not None else {"content": choice.get("text")}, "the message")
@@ -202,7 +177,7 @@ class Collector:
             known_stop=self.known_stop,
             token_ids=None if self.token_ids is None else tuple(self.token_ids),
             prompt_ids=self.prompt_ids,
-            pieces=tuple(self.pieces) if self.scored else None,
+            pieces=pieces_of(self.listed) if self.scored else None,
             usage=dict(self.usage),
             meta=dict(self.meta),
             speculation=self.speculation or iterations(self.ended, self.usage),
@@ -217,10 +192,10 @@ def read(document: Any) -> Completion:
     return collector.answer()
 
 
-def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
+def _listed(logprobs: Mapping[str, Any]) -> list[ListedToken]:
     """Tokens with log-probabilities: chat's list of entries, or the parallel lists of the older route."""
     if logprobs.get("content") is not None:
-        return [_piece(_mapping(item, "logprobs")) for item in _list(logprobs["content"], "logprobs")]
+        return [_entry(_mapping(item, "logprobs")) for item in _list(logprobs["content"], "logprobs")]
     if "tokens" not in logprobs:
         return []
     texts, values = _list(logprobs["tokens"], "tokens"), _list(logprobs.get("token_logprobs"), "token_logprobs")
@@ -230,62 +205,18 @@ def _pieces(logprobs: Mapping[str, Any]) -> list[Piece]:
     result = []
     for text, value, top in zip(texts, values, tops, strict=True):
         rivals = [Rival(str(key), _number(item)) for key, item in _mapping(top or {}, "top_logprobs").items()]
-        result.append(_named(_text(text, "tokens"), _own(value), rivals, None))
+        result.append(ListedToken(_text(text, "tokens"), _own(value), rivals, keyed=True))
     return result
 
 
-def _piece(entry: Mapping[str, Any]) -> Piece:
+def _entry(entry: Mapping[str, Any]) -> ListedToken:
     tops = _list(entry.get("top_logprobs") or (), "top_logprobs")
     listed = [_mapping(top, "top_logprobs") for top in tops]
     rivals = [Rival(str(top.get("token")), _number(top.get("logprob"))) for top in listed]
-    own = entry.get("id")
-    piece = _named(_text(entry.get("token"), "token"), _own(entry.get("logprob")), rivals, own if _whole(own) else None)
-    return replace(piece, raw=_bytes(entry.get("bytes")))
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """One entry of a token's list of likely tokens."""
-
-    text: str
-    logprob: float
-
-
-def _named(text: str, logprob: float, rivals: Sequence[Rival], own: int | None) -> Piece:
-    named, values = NAMED.fullmatch(text), [rival.logprob for rival in rivals]
-    return Piece(
-        text,
-        logprob,
-        lead_of(values),
-        int(named[1]) if named else own,
-        rivals=len(rivals),
-        behind=max(values, default=math.nan) - logprob,
-        flaw=_flaw(text, logprob, rivals),
+    text, own = _text(entry.get("token"), "token"), entry.get("id")
+    return ListedToken(
+        text, _own(entry.get("logprob")), rivals, own if _whole(own) else None, raw=_bytes(entry.get("bytes"))
     )
-
-
-def _flaw(text: str, logprob: float, rivals: Sequence[Rival]) -> str:
-    """How a token contradicts its own list: a log-probability is at most 0, and a list holds its likeliest tokens.
-
-    Several tokens may have one text, such as parts of a character or a word with and without the blank before it, so an
-    entry of this text may be another token's; a token outside the list is then none of the likeliest.
-    """
-    if logprob > SAME:
-        return f"log-probability {logprob:.6g} of {text[:40]!r} is above 0"
-    own = [rival.logprob for rival in rivals if rival.text == text]
-    listed = any(abs(value - logprob) <= SAME for value in own)
-    least = min((rival.logprob for rival in rivals if not math.isnan(rival.logprob)), default=math.nan)
-    if listed or not logprob > least + SAME:
-        return ""
-    if own:
-        return f"{text[:40]!r} has log-probability {logprob:.6g}, in its own list {own[0]:.6g}"
-    return f"{text[:40]!r} is likelier than a token of its own list, which does not hold it"
-
-
-def lead_of(rivals: Sequence[float]) -> float:
-    """The largest log-probability of a place minus the second largest; NaN if fewer than two are given."""
-    first, *rest = sorted(rivals, reverse=True) or [math.nan]
-    return first - rest[0] if rest else math.nan
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ def fields_of(answer: Completion, rivals: int) -> list[str]:
         "token_ids": answer.token_ids is not None,
         "prompt_token_ids": answer.prompt_ids is not None,
         "logprobs": scored and not any(math.isnan(piece.logprob) for piece in pieces),
-        "top_logprobs": scored and all(piece.rivals >= rivals for piece in pieces),
+        "top_logprobs": scored and all(piece.rivals >= rivals or piece.parts for piece in pieces),
         "ids in logprobs": scored and all(piece.id is not None for piece in pieces),
         "bytes in logprobs": scored and all(piece.raw is not None for piece in pieces),
         **{f"usage.{key[:100]}": True for key, value in answer.usage.items() if isinstance(value, int)},

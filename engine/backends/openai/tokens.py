@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 from engine.backends.interface import Prompt
 from engine.backends.local_target import LocalTarget
-from engine.backends.openai.response import Completion, Piece
+from engine.backends.openai.forms.token_lists import Piece
+from engine.backends.openai.response import Completion
 from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request
 

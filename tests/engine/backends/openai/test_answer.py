@@ -8,8 +8,10 @@ import pytest
 from engine.backends.openai.errors import AttemptError, FailureKind, of_status, said
 from engine.backends.openai.forms.draft_counts import predicted
 from engine.backends.openai.forms.native import NativeReader
-from engine.backends.openai.response import Collector, Piece, ToolCall, read
+from engine.backends.openai.forms.token_lists import Piece
+from engine.backends.openai.response import Collector, Completion, ToolCall, read
 from engine.backends.openai.secret import Secret
+from engine.backends.openai.surface import fields_of
 
 CHAT = {
     "id": "a",
@@ -106,6 +108,32 @@ def test_a_token_is_held_against_its_own_list(logprob, listed, flaw):
         (piece,) = read({"choices": [{"text": "x", "finish_reason": "length", "logprobs": logprobs}]}).pieces
         assert (piece.flaw, piece.rivals) == (flaw, len(listed))
         assert not listed or piece.behind == max(listed.values()) - logprob
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_tokens_of_one_text_share_a_key_of_the_older_route(parts):
+    """A list of one entry per text lost the likelier of two of one text, the token itself or a neighbour."""
+    part = "\ufffd"
+    texts = ["x", "w", "w", part, "v"]
+    values = [-0.5, -0.4, -0.7, -0.7, -2.0]
+    tops = [{"x": -0.5, "y": -1}, {"w": -1.5}, {"w": -0.9, "y": -1.0}, {part: -0.9, "y": -1.0}, {"a": -0.1, "b": -1}]
+    entry = [
+        {"tokens": [text], "token_logprobs": [value], "top_logprobs": [top]}
+        for text, value, top in zip(texts, values, tops, strict=True)
+    ]
+    whole = {"tokens": texts, "token_logprobs": values, "top_logprobs": tops}
+    chunks = [{"choices": [{"text": "x", "logprobs": each}]} for each in (entry if parts else [whole])]
+    pieces = collected([*chunks, {"choices": [{"text": "", "finish_reason": "length"}]}])[0].pieces
+    assert [piece.flaw for piece in pieces] == ["", "", "'w' has log-probability -0.7, in its own list -0.9", "", ""]
+    assert [round(piece.lead, 6) for piece in pieces[::2]] == [0.5, 0.1, 0.9]
+    assert all(math.isnan(piece.lead) for piece in pieces[1::2])
+    # a short list of words is what surface_parity looks for
+    long = [name for name, few in (("all", pieces), ("part", pieces[3:4])) if "top_logprobs" in fields(few, 3)]
+    assert (long, "top_logprobs" in fields(pieces[:1], 2)) == (["part"], True)
+
+
+def fields(pieces, rivals):
+    return fields_of(Completion("text", "length", pieces=tuple(pieces)), rivals)
 
 
 def test_tool_calls_come_in_parts_and_leave_their_ids_behind():

@@ -7,7 +7,8 @@ import pytest
 from engine.backends.engine_spec import ModelSource
 from engine.backends.interface import Prompt
 from engine.backends.local_target import LocalTarget
-from engine.backends.openai.response import Completion, Piece
+from engine.backends.openai.forms.token_lists import Piece
+from engine.backends.openai.response import Completion
 from engine.backends.openai.tokens import CODE_POINTS, CharacterCodec, LocalCodec, TokenOrigin, finish_of, tokens_of
 from engine.core.types import FinishReason, Request, SamplingParams
 

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from engine.backends.openai.decoding import BLANKS, NAMELESS, TextSource, decoded_facts, rules_of
-from engine.backends.openai.response import Completion, Piece, StreamChunk, ToolCall
+from engine.backends.openai.forms.token_lists import Piece
+from engine.backends.openai.response import Completion, StreamChunk, ToolCall
 from engine.backends.openai.settings import settings_of
 from engine.backends.openai.tokens import CharacterCodec, TokenOrigin, tokens_of
 from engine.backends.second_decoding import SecondDecoding

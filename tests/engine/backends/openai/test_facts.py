@@ -7,8 +7,9 @@ import pytest
 
 from engine.backends.interface import Prompt
 from engine.backends.openai.facts import reconciled, request_facts, switched
+from engine.backends.openai.forms.token_lists import Piece
 from engine.backends.openai.request import choice_of
-from engine.backends.openai.response import Completion, Piece, ToolCall
+from engine.backends.openai.response import Completion, ToolCall
 from engine.backends.openai.retry import RequestResult
 from engine.backends.openai.settings import settings_of
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin

@@ -11,7 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from engine.backends.openai.errors import said
-from engine.backends.openai.response import Completion, Piece, ToolCall, without_key
+from engine.backends.openai.forms.token_lists import Piece
+from engine.backends.openai.response import Completion, ToolCall, without_key
 from engine.backends.openai.secret import Secret, secret_of
 
 KEY = 'sk-Live_01/23+45=<&>"ab'
