@@ -18,7 +18,8 @@ from .broken import GAMMA, MODEL, PLACE, VERIFYING
 
 pytestmark = pytest.mark.vllm
 MODELS = {"target": "bundled:target", "draft": "bundled:medium_draft"}
-ENGINE = {"max_model_len": 640, "kv_cache_gib": 0.25, "timeout_s": 240, "engines": 3}
+# the engines keep prefixes, and one fault's would be another's
+ENGINE = {"max_model_len": 640, "kv_cache_gib": 0.25, "timeout_s": 240, "engines": 3, "enable_prefix_caching": False}
 DRAFTED = {"kind": "draft_model", "model": "draft", "gamma": GAMMA, "options": {"draft_sample_method": "probabilistic"}}
 SETTINGS = ("temperature_1", "no_top_p")
 MANY = 80
@@ -104,7 +105,8 @@ def test_none_does_beside_a_clean_greedy_arm(ended, fault):
 def test_a_clean_stock_engine_is_at_fault_for_the_parameters_of_drafted_rows(ended, spread_is_defective):
     if not spread_is_defective:
         pytest.skip("this build of vLLM spreads parameters over drafted rows")
-    done = ended("", repair=False)
+    # which rows are wrong depends on what the memory held before
+    done = ended("", repair=False, prompts=MANY)
     assert done.code == 1
     assert "honoured" in done.by("fault"), done.told
 
