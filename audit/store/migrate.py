@@ -217,10 +217,10 @@ def _revision(connection: Connection) -> str:
         return EMPTY
     if "alembic_version" not in tables or not ("run" in tables or tables == {"alembic_version"}):
         return FOREIGN
-    found = [str(row[0]) for row in connection.execute(text("SELECT version_num FROM alembic_version"))]
-    if found and "log_entry" not in tables:
-        return f"{found[0]} without a log"
-    return " and ".join(found) or BASE
+    revisions = [str(row[0]) for row in connection.execute(text("SELECT version_num FROM alembic_version"))]
+    if revisions and "log_entry" not in tables:
+        return f"{revisions[0]} without a log"
+    return " and ".join(revisions) or BASE
 
 
 def opened(engine: Engine, url: URL) -> Engine:

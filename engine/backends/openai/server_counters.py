@@ -190,12 +190,11 @@ def _samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
 
 def _labels(text: str) -> dict[str, str]:
     """The labels up to the first that is none: a search for the next would take the square of a long line."""
-    found, rest = dict[str, str](), text.lstrip()
-    at = 0
+    labels, rest, at = dict[str, str](), text.lstrip(), 0
     while (match := LABEL.match(rest, at)) is not None:
-        found[match[1]] = _unescaped(match[2])[:LONGEST_NAME]
+        labels[match[1]] = _unescaped(match[2])[:LONGEST_NAME]
         at = match.end()
-    return found
+    return labels
 
 
 def _unescaped(text: str) -> str:

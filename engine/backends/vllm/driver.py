@@ -59,8 +59,8 @@ def _document(path: Path) -> Mapping[str, Any]:
     """A file of JSON, empty without one: vLLM says what it lacks."""
     if not path.is_file():
         return {}
-    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 def answers_of(request: Mapping[str, Any]) -> Sequence[str]:
