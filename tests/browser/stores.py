@@ -107,7 +107,7 @@ def _run(suite: str, store: Path) -> None:
 
 def _shown(store: Path, arm: str | None = None) -> ShownRun:
     with Store.open(str(store), create=False, read_only=True) as opened:
-        run = opened.load_run(opened.resolve("latest"))
+        run = opened.load_run(opened.list_runs(1)[0].ulid)
         names = [arm] if arm else [one.name for one in run.candidates]
         key = min(key for key in opened.finished(run.ulid) if key.arm in names)
     return ShownRun(str(store), run.ulid, key.name)
