@@ -105,10 +105,11 @@ def test_none_does_beside_a_clean_greedy_arm(ended, fault):
 def test_a_clean_stock_engine_is_at_fault_for_the_parameters_of_drafted_rows(ended, spread_is_defective):
     if not spread_is_defective:
         pytest.skip("this build of vLLM spreads parameters over drafted rows")
-    # which rows are wrong depends on what the memory held before
-    done = ended("", repair=False, prompts=MANY)
+    done = ended("", repair=False)
     assert done.code == 1
-    assert "honoured" in done.by("fault"), done.told
+    # how many rows are wrong depends on what the memory held before: honoured needs more than a few
+    assert "honoured" in done.by("fault") | done.by("inconclusive"), done.told
+    assert "drafted rows are not those of the request's parameters" in done.checks["rejection"]["honoured"]["summary"]
 
 
 @pytest.mark.parametrize("fault", [*VERIFYING, *MODEL])
