@@ -105,11 +105,10 @@ def test_none_does_beside_a_clean_greedy_arm(ended, fault):
 def test_a_clean_stock_engine_is_at_fault_for_the_parameters_of_drafted_rows(ended, spread_is_defective):
     if not spread_is_defective:
         pytest.skip("this build of vLLM spreads parameters over drafted rows")
-    done = ended("", repair=False)
+    # the share of wrong rows depends on what the memory held before, and a few of them are no fault yet
+    done = ended("", repair=False, prompts=MANY)
     assert done.code == 1
-    # how many rows are wrong depends on what the memory held before: honoured needs more than a few
-    assert "honoured" in done.by("fault") | done.by("inconclusive"), done.told
-    assert "drafted rows are not those of the request's parameters" in done.checks["rejection"]["honoured"]["summary"]
+    assert "honoured" in done.by("fault"), done.told
 
 
 @pytest.mark.parametrize("fault", [*VERIFYING, *MODEL])
