@@ -65,8 +65,9 @@ class ListedToken:
     @property
     def most(self) -> int:
         """Entries of a keyed list, without the token's own that a server adds below the likeliest."""
-        least = min((rival.logprob for rival in self.rivals), default=math.nan)
-        return len(self.rivals) - (self.logprob <= least) if self.keyed else 0
+        if not self.keyed:
+            return 0
+        return len(self.rivals) - (self.logprob <= min((item.logprob for item in self.rivals), default=math.nan))
 
     @property
     def parts(self) -> bool:
@@ -91,17 +92,18 @@ def _piece(token: ListedToken, *, lost: bool) -> Piece:
         rivals=len(token.rivals),
         parts=token.parts,
         behind=max(values, default=math.nan) - token.logprob,
-        flaw=_flaw(token.text, token.logprob, token.rivals, lost=lost),
+        flaw=_flaw(token, lost=lost),
     )
 
 
-def _flaw(text: str, logprob: float, rivals: Sequence[Rival], *, lost: bool) -> str:
+def _flaw(token: ListedToken, *, lost: bool) -> str:
     """How a token contradicts its own list: a log-probability is at most 0, and a list holds its likeliest tokens.
 
     Several tokens may have one text, such as parts of a character or a word with and without the blank before it, so an
     entry of this text may be another token's; a token outside the list is then none of the likeliest, and in a list
     that lost an entry a less likely token's stands in its place.
     """
+    text, logprob, rivals = token.text, token.logprob, token.rivals
     if logprob > SAME:
         return f"log-probability {logprob:.6g} of {text[:40]!r} is above 0"
     own = [rival.logprob for rival in rivals if rival.text == text]
