@@ -76,6 +76,7 @@ def test_a_failure_that_lasts_is_on_record_and_the_others_are_answered(serve, ex
     assert kind != "refused" or error["message"] == "status 400: min_p is not supported"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("way", WAYS)
 def test_an_answer_that_drips_is_cut_off_by_the_deadline_and_not_by_silence(serve, way):
     with serve(fail=Script([Misdeed(drip_s=0.1, piece=20)])) as server:

@@ -1,7 +1,9 @@
 """Measures the processor time of each test case, children included, and fails a unit case that costs too much.
 
 Fixtures of wider scope than a function are measured apart and charged to their file, because they serve many cases. A
-unit case above the limit runs a second time and the smaller cost counts: the first may pay for imports and caches.
+unit case above the limit runs a second time and the smaller cost counts: the first may pay for imports and caches. The
+limit is of an idle machine: on one that is busy, or slower, a second of work costs more processor time, and a piece of
+work that is always the same says how much.
 """
 
 from __future__ import annotations
@@ -19,12 +21,28 @@ from _pytest.runner import runtestprotocol
 
 LIMIT = 0.4
 MEND = "mark it @pytest.mark.medium or make it cheaper"
+YARDSTICK_S = 0.0085  # what `yardstick` costs on the idle machine on which the limit was set
 
 
 def processor_time() -> float:
     """Seconds of processor time of this process and of the children it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def yardstick() -> float:
+    """Seconds of processor time of a piece of work that is always the same, the least of three."""
+    costs = []
+    for _ in range(3):
+        began = time.process_time()
+        sum(number * number for number in range(200_000))
+        costs.append(time.process_time() - began)
+    return min(costs)
+
+
+def slowness(yardstick_s: float) -> float:
+    """How many times slower than an idle machine one with this yardstick is, between 1 and 3."""
+    return min(max(yardstick_s / YARDSTICK_S, 1.0), 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ class Costs:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         first = self._run(item, nextitem)
         best = self._again(item, nextitem, first) if self._too_dear(item, first) else first
-        if self._too_dear(item, best):
+        if self._too_dear(item, best) and best.own > self._limit * slowness(yardstick()):
             self._fail(item, first.reports, best.own)
         first.reports[-1].cost, first.reports[-1].shared = best.own, first.shared
         for report in first.reports:
