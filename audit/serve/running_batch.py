@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from audit.serve.events import ChoiceEnd, ChoiceFailure, ChoiceStep, DraftAccount, Inbox, TokenScore
 from audit.serve.limits import ServeLimits
 from audit.serve.meters import ServeMeters
-from audit.serve.refusals import ApiRefusal, failed, full, too_slow, unavailable
+from audit.serve.refusals import ApiRefusal, failed, full, invalid, too_slow, unavailable
 from engine.core.types import Generation, Request
 from engine.decode.arrivals import CommittedStep, Withdrawal
 
@@ -205,6 +205,14 @@ class RunningBatch:
             self._count()
         self._end(ticket, generation.finish_reason.value)
         ticket.inbox.put(ChoiceEnd(ticket.choice, generation, ticket.drafts))
+
+    def failed(self, request: Request, why: Withdrawal) -> None:
+        """Refuse a choice whose grammar gave up."""
+        with self._changed:
+            ticket = self._active.pop(request.id)
+            self._count()
+        self._end(ticket, "error")
+        ticket.inbox.put(ChoiceFailure(ticket.choice, invalid(why.message)))
 
     def _late(self, ticket: Ticket) -> None:
         self._end(ticket, "timeout")

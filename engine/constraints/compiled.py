@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.constraints.interface import CompiledGrammar, GrammarLibrary, TokenSpelling
-from engine.core.errors import InvalidRequest
+from engine.core.errors import InvalidRequest, NoTokenLeft
 from engine.core.registry import GRAMMARS, resolve
 from engine.core.structured import ConstraintSpec
 from engine.core.types import Mask, SamplingParams
@@ -41,6 +41,7 @@ class PrefixConstraint:
     """
 
     def __init__(self, grammar: CompiledGrammar, spelling: TokenSpelling, ends: Sequence[int]) -> None:
+        self._grammar = grammar
         self._matcher = grammar.matcher()
         self._ends = sorted(set(ends))
         self._text = np.array([bool(token) for token in spelling.tokens])
@@ -49,11 +50,20 @@ class PrefixConstraint:
         self._kept: dict[tuple[int, ...], Mask] = {}
 
     def __call__(self, generated: Sequence[int]) -> Mask:
-        """[V] the tokens that may follow `generated`; read-only."""
+        """[V] the tokens that may follow `generated`; read-only.
+
+        Raises:
+            NoTokenLeft: the grammar gave up there. Other prefixes are not touched by that.
+        """
         key = tuple(generated)
         known = self._kept.get(key)
         if known is None:
-            known = self._mask(key)
+            try:
+                known = self._mask(key)
+            except NoTokenLeft:
+                # a matcher that gave up takes nothing back
+                self._matcher, self._path = self._grammar.matcher(), []
+                raise
             known.setflags(write=False)
             if len(self._kept) >= KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -128,7 +138,7 @@ class Grammars:
         """A new constraint at the beginning of an answer; None without a grammar.
 
         Raises:
-            InvalidRequest: the grammar is refused, its library is not installed, or no token ends an answer.
+            InvalidRequest: the grammar is refused, its library is not installed, or no token begins or ends an answer.
         """
         spec = sampling.structured
         if spec is None:
@@ -136,9 +146,13 @@ class Grammars:
         ends = self._ends(sampling)
         if not ends:
             raise InvalidRequest("structured needs an end token, and the model has none; name one in stop_token_ids")
-        grammar = self._compiled.get(spec) or self._library(spec.library).compile(spec)
+        known = self._compiled.get(spec)
+        grammar = known or self._library(spec.library).compile(spec)
+        constraint = PrefixConstraint(grammar, self.spelling, ends)
+        if known is None and not constraint(()).any():
+            raise InvalidRequest(f"structured {spec.kind}: no token begins an answer; change the grammar")
         self._keep(spec, grammar)
-        return PrefixConstraint(grammar, self.spelling, ends)
+        return constraint
 
     def _keep(self, spec: ConstraintSpec, grammar: CompiledGrammar) -> None:
         """Keep a grammar as the one that was used last. A server compiles in another thread than the loop's."""

@@ -17,7 +17,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from engine.constraints.interface import CompiledGrammar, TokenSpelling, choice_in_lark
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import InvalidRequest, ModelError, NoTokenLeft
 from engine.core.structured import ConstraintKind, ConstraintSpec, Tag, TagGrammar, read_tags
 from engine.core.types import Mask
 
@@ -67,11 +67,30 @@ class _Wrapped:
         self.tokens = [token or f"<|{number}|>".encode() for number, token in enumerate(spelling.tokens)] + [b"<|end|>"]
         self.special_token_ids = [*(number for number, token in enumerate(spelling.tokens) if not token), end]
         self.eos_token_id, self.bos_token_id = end, None
-        self._encode = spelling.encode
+        self._spelling = spelling
+        self._known = {text: number for number, text in enumerate(spelling.tokens) if text}
 
     def __call__(self, text: str | bytes) -> list[int]:
+        """The model's own tokens of a text, or the longest ones where its own spell another text, as under NFKC.
+
+        The library believes what it gets. A text that no tokens spell gets the end token, which fits nowhere.
+        """
         # the library asks with bytes first, and falls back to text
-        return self._encode(text if isinstance(text, str) else text.decode("utf-8"))
+        wanted = text.encode() if isinstance(text, str) else text
+        tokens = self._spelling.encode(wanted.decode("utf-8"))
+        if b"".join(self._spelling.tokens[token] for token in tokens) == wanted:
+            return tokens
+        return self._longest(wanted)
+
+    def _longest(self, text: bytes) -> list[int]:
+        tokens, at = [], 0
+        while at < len(text):
+            piece = next((text[at:end] for end in range(len(text), at, -1) if text[at:end] in self._known), b"")
+            if not piece:
+                return [self.eos_token_id]
+            tokens.append(self._known[piece])
+            at += len(piece)
+        return tokens
 
 
 class _Matcher:
@@ -92,7 +111,7 @@ class _Matcher:
         """As the protocol."""
         bits = np.frombuffer(self._inner.compute_bitmask(), np.uint8)
         if self._inner.is_error():
-            raise InvalidRequest(
+            raise NoTokenLeft(
                 f"structured: llguidance gave up ({_line(self._inner.get_error())}); simplify the grammar"
             )
         return np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)

@@ -9,6 +9,10 @@ class InvalidRequest(EngineError):
     """A request, sampling parameter or configuration value that cannot be served."""
 
 
+class NoTokenLeft(InvalidRequest):
+    """A request that cannot go on: its masks leave no token, or its grammar gave up."""
+
+
 class ModelNeeded(InvalidRequest):
     """A proposer lacks the draft model or head that it needs."""
 

@@ -58,6 +58,9 @@ class Arrivals(Protocol):
     def finished(self, generation: Generation) -> None:
         """A request has its answer; its record, which is written in another thread, comes later."""
 
+    def failed(self, request: Request, why: Withdrawal) -> None:
+        """An active request left its row without an answer, because its grammar gave up."""
+
 
 LEFT: Final = Withdrawal("withdrawn", "its client left")
 
@@ -88,4 +91,7 @@ class ListedRequests:
             self._tokens[request.id] += len(step.outcome.emitted)
 
     def finished(self, generation: Generation) -> None:
+        """Nothing."""
+
+    def failed(self, request: Request, why: Withdrawal) -> None:
         """Nothing."""

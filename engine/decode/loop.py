@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from engine.constraints.compiled import Grammars
+from engine.core.errors import NoTokenLeft
 from engine.core.trees import side_by_side
 from engine.core.types import (
     DraftRule,
@@ -36,7 +37,7 @@ from engine.core.types import (
 from engine.decode.arrivals import Arrivals, CommittedStep, ListedRequests, Withdrawal
 from engine.decode.batch_facts import BatchPlace, BatchRounds
 from engine.decode.call_reader import is_read, offer_facts
-from engine.decode.row_state import RowState
+from engine.decode.row_state import DraftMasks, RowState
 from engine.decode.seams import LoopParts
 from engine.models.interface import (
     Forward,
@@ -175,11 +176,19 @@ class Loop:
             timing = Timing(round((drafted - began) * 1e6), round((verified - drafted) * 1e6), len(active))
             # 4) commit: keep the accepted path, cut at an end, record, tell the proposer
             for state, context, proposal in zip(active, contexts, proposals, strict=True):
-                step = self._commit(state, context, proposal, forward, timing, writer)
-                arrivals.committed(state.request, step)
-            # 5) release: finished rows become free
+                try:
+                    step = self._commit(state, context, proposal, forward, timing, writer)
+                except NoTokenLeft as error:
+                    state.failure = Withdrawal("refused", str(error))
+                else:
+                    arrivals.committed(state.request, step)
+            # 5) release: finished rows become free, and those whose grammar gave up
             for state in active:
-                if state.reason is not None:
+                if state.failure is not None:
+                    rounds.withdraw(state.place.round, number + 1)
+                    self._withdraw(rows.pop(state.row), state.failure, writer)
+                    arrivals.failed(state.request, state.failure)
+                elif state.reason is not None:
                     state.note({**rounds.facts(state.place.round), **self._finished(state)})
                     self._proposer.finish(rows.pop(state.row).row)
                     generation = state.generation()
@@ -193,7 +202,7 @@ class Loop:
         randomness = self._parts.numbers(request.sampling.seed, request.stream)
         stops = self._parts.stops(request.sampling, self._target.eos_ids, self._decode)
         recorder = Recorder(self._header(request, place.facts())) if self._options.record else None
-        rules = self._options.stream
+        rules, masks = self._options.stream, self._masks(request)
         state = RowState(
             place,
             request,
@@ -202,7 +211,8 @@ class Loop:
             recorder,
             list(request.prompt),
             stream=None if rules is None else self._parts.streams(rules, stops),
-            masks=self._masks(request),
+            masks=masks,
+            draft_masks=None if masks is None else DraftMasks(masks, self._target.vocabulary),
             fresh_numbers=self._verifier.facts.fresh_numbers,
         )
         if recorder is not None and is_read(request.tools, self._template):

@@ -1,11 +1,15 @@
 """One active request in a row of the batch. Mutable, and private to the loop."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.core.types import FinishReason, Generation, Request
+import numpy as np
+
+from engine.core.errors import NoTokenLeft
+from engine.core.types import FinishReason, Generation, Mask, Request
+from engine.decode.arrivals import Withdrawal
 from engine.decode.batch_facts import BatchPlace
 from engine.decode.call_reader import CallReader
 from engine.proposers.interface import Context, Shape
@@ -15,6 +19,25 @@ from engine.sampling.rng import Randomness
 from engine.sampling.stopping import StopRule, TruncatedOutcome
 from engine.sampling.transforms import MaskOf
 from engine.stream.text_stream import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMasks:
+    """A grammar's masks as a draft gets them; where the grammar gives up, every token is allowed.
+
+    One call drafts for the whole batch, so no request's grammar may end it. The target's own mask ends that request.
+    """
+
+    masks: MaskOf
+    vocabulary: int
+
+    def __call__(self, generated: Sequence[int]) -> Mask:
+        """[V] the tokens that may follow `generated`."""
+        try:
+            mask = self.masks(generated)
+        except NoTokenLeft:
+            return np.ones(self.vocabulary, np.bool_)
+        return mask if mask.any() else np.ones(self.vocabulary, np.bool_)
 
 
 @dataclass(slots=True)
@@ -31,6 +54,9 @@ class RowState:
     """The text as it leaves, in an arm that records it."""
     masks: MaskOf | None = None
     """The masks of the request's grammar."""
+    draft_masks: MaskOf | None = None
+    failure: Withdrawal | None = None
+    """Why the request ends without an answer: its grammar gave up."""
     fresh_numbers: bool = False
     """Each step has random numbers of its own (`engine.verify.interface.VerifierFacts`)."""
     step: int = 0
@@ -65,7 +91,7 @@ class RowState:
         depth = max(0, self.request.sampling.max_new_tokens - len(self.generated) - 1)
         room = max(0, capacity - len(self.history))
         budget = min(gamma, room, depth if shape == "chain" or not depth else gamma)
-        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room, masks=self.masks)
+        return Context(self.row, self.request, self.history, budget, self.numbers, depth, room, masks=self.draft_masks)
 
     def commit(self, cut: TruncatedOutcome) -> None:
         """Append the emitted tokens."""

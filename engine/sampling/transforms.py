@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.errors import InvalidRequest, ModelError
+from engine.core.errors import InvalidRequest, ModelError, NoTokenLeft
 from engine.core.trees import path_tokens
 from engine.core.types import Floats, Mask, SamplingParams, Tree
 
@@ -58,7 +58,8 @@ def transform(
         allowed: [V] the grammar's mask after `history`; required if the parameters have a grammar.
 
     Raises:
-        InvalidRequest: the masks leave no token, or the grammar's mask is missing.
+        NoTokenLeft: the masks leave no token.
+        InvalidRequest: the grammar's mask is missing.
         ModelError: the model gave NaN or infinity.
     """
     scores = logits.astype(np.float64)
@@ -84,7 +85,7 @@ def _required(allowed: Mask | None) -> Mask:
 
 def _require_finite(largest: float) -> None:
     if largest == -math.inf:
-        raise InvalidRequest("every token is masked: relax bad_words, min_tokens, logit_bias or structured")
+        raise NoTokenLeft("every token is masked: relax bad_words, min_tokens, logit_bias or structured")
     if not math.isfinite(largest):
         raise ModelError(f"a logit of the model is not finite ({largest}); try float32 or float64")
 

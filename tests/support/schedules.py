@@ -44,3 +44,6 @@ class Schedule:
 
     def finished(self, generation):
         self.done.append(generation.request.id)
+
+    def failed(self, request, why):
+        self.done.append(why)
