@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from audit.serve import meters
 from audit.serve.completion_task import CompletionTask
+from audit.serve.grammar_trials import GrammarTrials, grammars_of
 from audit.serve.meters import ServeMeters
 from audit.serve.refusals import INVALID, SERVER, ApiRefusal, invalid
 from audit.serve.request_parser import AskedCompletion, read_chat, read_completion
@@ -43,7 +44,10 @@ class OrjsonResponse(JSONResponse):
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Everything that routes need. Requests are read and encoded in one thread of their own, one after another."""
+    """Everything that routes need. Requests are read and encoded in one thread of their own, one after another.
+
+    Grammars are tried in two others, so that a costly one delays nobody without a grammar.
+    """
 
     model: ServedModel
     batch: RunningBatch
@@ -53,6 +57,8 @@ class ApiServer:
     version: str
     report: Callable[[str], None]
     reading: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "read-requests"))
+    trying: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "try-grammars"))
+    trials: GrammarTrials = field(default_factory=GrammarTrials)
 
     async def models(self, _request: Request) -> Response:
         """`GET /v1/models`."""
@@ -96,6 +102,8 @@ class ApiServer:
     async def _answer(self, request: Request, asked: AskedCompletion) -> Response:
         completion = self.new_id(asked.chat)
         loop = asyncio.get_running_loop()
+        if grammars := list(grammars_of(asked)):
+            await loop.run_in_executor(self.trying, self.trials.require, grammars)
         requests = await loop.run_in_executor(self.reading, self.model.requests, completion, asked)
         task = CompletionTask(self.model, self.batch, asked, completion, requests)
         task.start()
@@ -118,6 +126,11 @@ class ApiServer:
             return orjson.loads(content)
         except orjson.JSONDecodeError as error:
             raise invalid(f"the body is no JSON: {error}") from None
+
+    def shutdown(self) -> None:
+        """End the threads."""
+        self.reading.shutdown()
+        self.trying.shutdown()
 
     def require_token(self, request: Request) -> None:
         """Refuse a request without the token."""

@@ -286,7 +286,7 @@ def serve(
         run = stack.enter_context(serving_run(opened, options.name, options.limits, store, report))
         ids = new_ids(run.ulid)
         server = ApiServer(run.model, run.batch, run.meters, options.token, ids, options.version, report)
-        stack.callback(server.reading.shutdown)
+        stack.callback(server.shutdown)
         ready(run.ulid)
         _listen(server, listener, options.limits)
 

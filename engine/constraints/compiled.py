@@ -113,9 +113,9 @@ def check(spec: ConstraintSpec) -> None:
     """Compile a grammar for a vocabulary of bytes, before any model is loaded.
 
     Raises:
-        InvalidRequest: as `GrammarLibrary.compile` and `open_library`.
+        InvalidRequest: as `Grammars.constraint`.
     """
-    open_library(spec.library, BYTES).compile(spec)
+    Grammars(lambda: BYTES, (0,)).constraint(SamplingParams(structured=spec))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,33 @@
+"""Compiles grammars in a process of its own; `audit.serve.grammar_trials` starts this file and nothing imports it."""
+
+import json
+import resource
+import sys
+from typing import Any
+
+
+def refusal(documents: list[dict[str, Any]]) -> str | None:
+    """Why one of the grammars is refused; None if all compile."""
+    # imported after the limits are set
+    from engine.constraints.compiled import check
+    from engine.core.errors import InvalidRequest
+    from engine.core.structured import constraint_of
+
+    try:
+        for document in documents:
+            check(constraint_of(document))
+    except InvalidRequest as error:
+        return str(error)
+    return None
+
+
+def main() -> None:
+    """Read grammars as JSON from stdin, and write the refusal to stdout."""
+    seconds = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print(json.dumps({"refusal": refusal(json.load(sys.stdin)["grammars"])}))
+
+
+if __name__ == "__main__":
+    main()
