@@ -23,7 +23,7 @@ from audit.serve import meters
 from audit.serve.completion_task import CompletionTask
 from audit.serve.grammar_trials import GrammarTrials, grammars_of
 from audit.serve.meters import ServeMeters
-from audit.serve.refusals import INVALID, SERVER, ApiRefusal, invalid
+from audit.serve.refusals import INVALID, SERVER, ApiRefusal, invalid, too_slow
 from audit.serve.request_parser import AskedCompletion, read_chat, read_completion
 from audit.serve.running_batch import RunningBatch
 from audit.serve.served_model import ServedModel
@@ -31,6 +31,8 @@ from audit.serve.served_model import ServedModel
 OWNER: Final = "specaudit"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+UNREAD: Final = frozenset((401, 408, 413, 415, 421))
+"""Refusals before the whole body is there: the rest would be parsed only to be thrown away."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -117,11 +119,12 @@ class ApiServer:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiRefusal(415, "the body must have the content type application/json", param="content-type")
-        content, most = b"", self.model.limits.body
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > most:
-                raise ApiRefusal(413, f"the body has more than {most} bytes", code="body_too_large")
+        limits = self.model.limits
+        try:
+            async with asyncio.timeout(limits.upload):
+                content = await _bounded(request, limits.body)
+        except TimeoutError:
+            raise too_slow(f"the body did not arrive within {limits.upload:g} s") from None
         try:
             return orjson.loads(content)
         except orjson.JSONDecodeError as error:
@@ -139,6 +142,16 @@ class ApiServer:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise ApiRefusal(401, "the bearer token is missing or wrong", code="invalid_api_key")
+
+
+async def _bounded(request: Request, most: int) -> bytes:
+    """The bytes of a body; raises ApiRefusal: it has more than `most`."""
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > most:
+            raise ApiRefusal(413, f"the body has more than {most} bytes", code="body_too_large")
+    return bytes(content)
 
 
 class CompletionStream(StreamingResponse):
@@ -189,6 +202,7 @@ def application(server: ApiServer) -> Starlette:
                 return await endpoint(request)
             except ApiRefusal as refusal:
                 more = {"Retry-After": "1"} if refusal.status == 429 else {}
+                more |= {"Connection": "close"} if refusal.status in UNREAD else {}
                 return OrjsonResponse(refusal.document(), refusal.status, headers=HEADERS | more)
             except Exception as error:
                 server.report(f"{request.url.path}: {type(error).__name__}: {error}")

@@ -17,6 +17,7 @@ class ServeLimits:
     tokens: most tokens of one answer; a request that asks for more is refused.
     context: most tokens of a prompt and its answer together.
     seconds: most time of one request, waiting included.
+    upload: most seconds in which a body arrives.
     drain: seconds that running requests have after SIGTERM.
     choices: most choices of one request, over all its prompts.
     top: most alternatives per token in log-probabilities.
@@ -27,6 +28,7 @@ class ServeLimits:
     body: int = 4 * 2**20
     queue: int = 1024
     seconds: float = 600.0
+    upload: float = 60.0
     drain: float = 30.0
     choices: int = 128
     top: int = 20

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import httpx2
 import pytest
 
@@ -59,6 +62,28 @@ def test_a_body_that_is_no_object_is_refused(script, content):
 def test_a_body_that_is_too_large_is_refused(script):
     answer = post(script, json={"prompt": "a" * (5 * 2**20)})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(("token", "status"), [("", b"401"), (f"Authorization: Bearer {TOKEN}\r\n", b"413")])
+def test_the_rest_of_a_refused_body_is_not_read(script, token, status):
+    """Chunks of a few bytes cost most; ten minutes of them would follow."""
+    host, port = script.root.removeprefix("http://").split(":")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n{token}"
+    with socket.create_connection((host, int(port)), timeout=30) as stream:
+        stream.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        first = b"%x\r\n%b\r\n" % (5 * 2**20, b" " * (5 * 2**20))
+        with contextlib.suppress(OSError):
+            stream.sendall(first)
+            for _ in range(600):
+                stream.sendall(b"1\r\n \r\n" * 1000)
+        # a reader sees the refusal and then the end
+        with contextlib.suppress(ConnectionResetError):
+            answer = b""
+            while piece := stream.recv(2**16):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        assert b"connection: close" in answer.lower()
+    assert post(script).status_code == 200
 
 
 def test_other_routes_and_methods_have_refusals_in_the_same_shape(script):
