@@ -100,6 +100,7 @@ STEPS: Final[Mapping[str, str]] = {
     "record": "audit db check {run} names every place; run the suite again, or restore the store from a copy",
     "run": "audit list shows the runs; audit resume {run} goes on with an interrupted one",
     "max_age": "run the suite again: audit run SUITE",
+    "verdicts": "decide without --trust-verdicts, or use a policy with evidence.stored_verdicts: true",
     "min_tokens": "raise samples, max_new_tokens or the workloads' limits in the suite, and run it again",
     "suites": "run a suite that the policy lists, or have this one approved: add its digest to evidence.suites",
     "arms": "run the whole suite again: audit run SUITE",
@@ -144,7 +145,7 @@ def _of_kind(reason: Reason) -> str:
     if reason.requirement.partition(" ")[0] == "rego":
         return "audit schema gate-facts describes the module's input; a policy lists modules by digest under rego"
     if reason.requirement.startswith("serves "):
-        return "add such an arm to the suite, or name what the deployment serves: --serves"
+        return "add such an arm to the suite, or name what the deployment serves of the policy's list: --serves"
     if reason.requirement == "watched":
         return WATCH[reason.answer]
     if reason.answer is Decision.BLOCK:

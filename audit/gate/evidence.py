@@ -46,8 +46,6 @@ from audit.text.documents import decode_text, parse_json, read_bytes
 from audit.watch.detect import Detectors
 from audit.watch.reference import lower_bound
 
-TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"
-
 
 def read_facts(
     store: Store,
@@ -98,7 +96,7 @@ def _of_stored(
         certified_coverage(checks, coverage),
         _workloads(store, run) if whole else {},
         parameters_of(arms),
-        remarks=(TRUSTED,) if trusted else (),
+        trusted=trusted,
     )
 
 

@@ -157,6 +157,7 @@ class RunFacts:
     workloads: what each candidate arm was asked; missing where nobody read it.
     parameters: by arm and check.
     begun: the moment in the run's id, which the record root covers; None for an id that is not one.
+    trusted: nobody computed the verdicts from the record, because the caller trusts them as they are stored.
     remarks: lines that the decision must state.
     stated: signed waivers and reviews of the run; whether they count is for the policy to say.
     watches: None where nobody read them: the policy asks for none, or the record is a bundle's.
@@ -170,6 +171,7 @@ class RunFacts:
     parameters: Mapping[str, Mapping[str, CheckParameters]] = field(default_factory=dict)
     begun: datetime | None = None
     ending: SignedEnding = UNSIGNED
+    trusted: bool = False
     remarks: tuple[str, ...] = ()
     stated: Stated = NOTHING
     watches: WatchFacts | None = None

@@ -133,6 +133,7 @@ class PolicyParts:
     """Optional parts; the defaults ask for nothing."""
 
     signed: bool = False
+    stored_verdicts: bool = False
     parameters: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
     workload: LeastWorkload = LeastWorkload()
     serves: tuple[str, ...] = ()
@@ -157,6 +158,7 @@ def read_parts(document: Document) -> PolicyParts:
     keys = _keys(document, data.get("keys", {}))
     return PolicyParts(
         signed=data["evidence"].get("signed", False),
+        stored_verdicts=data["evidence"].get("stored_verdicts", False),
         parameters={
             check: {name: Limit(**limit) for name, limit in limits.items()}
             for check, limits in data.get("parameters", {}).items()

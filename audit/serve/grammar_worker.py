@@ -1,6 +1,7 @@
 """Compiles grammars in a process of its own; `audit.serve.grammar_trials` starts this file and nothing imports it."""
 
 import json
+import os
 import resource
 import sys
 from typing import Any
@@ -26,7 +27,8 @@ def main() -> None:
     seconds = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(json.dumps({"refusal": refusal(json.load(sys.stdin)["grammars"])}))
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        json.dump({"refusal": refusal(json.load(sys.stdin)["grammars"])}, answers)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ KEY = click.Path(path_type=Path, dir_okay=False)
     "--serves",
     multiple=True,
     metavar="WORD",
-    help="What the deployment serves, instead of the policy's list: greedy, sampled, structured, tools, filters. "
+    help="What the deployment serves of the policy's list: greedy, sampled, structured, tools, filters; recorded. "
     "Repeatable.",
 )
 @click.option("--checkpoint", type=FILE, help="Signed checkpoint of the store's log, kept outside the store.")
@@ -53,7 +53,11 @@ KEY = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--rego", type=FILE, multiple=True, help="Rego module that must let the deployment through too; repeatable."
 )
-@click.option("--trust-verdicts", is_flag=True, help="Do not compute the verdicts from the record; recorded.")
+@click.option(
+    "--trust-verdicts",
+    is_flag=True,
+    help="Do not compute the verdicts from the record; recorded; a policy must accept it (stored_verdicts).",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="Output format.")
 @click.option(
     "--summary-file", type=click.Path(path_type=Path, dir_okay=False), help="Append the decision to a Markdown file."

@@ -10,6 +10,7 @@
 | a waiver or a review that it rests on is over                      | deny   |
 | the log does not cover it, or no checkpoint of the given key does  | deny   |
 | its run is not finished, or a later result of it is a fault        | deny   |
+| it narrows what is served, and the pod is not annotated so         | deny   |
 | with trusted keys: none of them signed it, for these digests       | deny   |
 | no annotation                                                      | as the server was started |
 
@@ -27,7 +28,7 @@ from audit.attest.decision import ALLOW, FAILED, PASSED, urn
 from audit.attest.statement import DECISION, SHORT, InToto, opened
 from audit.attest.verify import moment_of
 from audit.errors import UserError
-from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, AdmissionAnswer, Review, denied, names
+from audit.gate.admission.reviews import CONFIGURATION, PREFIX, RUN, SERVES, AdmissionAnswer, Review, denied, names
 from audit.gate.subjects import DIGEST
 from audit.store.base.keys import PublicKey
 from audit.store.reading.decision_index import DecidedRun, DecisionReader, KeptStatement, UsedModel
@@ -157,14 +158,15 @@ def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime
     if not review.annotations:
         text = "no annotation names a model or an engine configuration"
         return AdmissionAnswer(True, text) if rules.unannotated else denied(f"{text}; add {PREFIX}target: sha256:...")
-    wrong = [key for key, value in review.annotations.items() if key != RUN and not DIGEST.fullmatch(value)]
+    named, serves = review.annotations.get(RUN), review.annotations.get(SERVES)
+    digests = {key: value for key, value in review.annotations.items() if key not in (RUN, SERVES)}
+    wrong = [key for key, value in digests.items() if not DIGEST.fullmatch(value)]
     if wrong:
         return denied(f"no digest (sha256: and 64 lower-case hex digits): {names(wrong)}")
-    digests = {key: value.removeprefix("sha256:") for key, value in review.annotations.items() if key != RUN}
+    digests = {key: value.removeprefix("sha256:") for key, value in digests.items()}
     models = {role: digest for role, digest in digests.items() if role != CONFIGURATION}
     if not models:
         return denied(f"no annotation names a model; add {PREFIX}target: sha256:...")
-    named = review.annotations.get(RUN)
     # the newest decision counts, whichever run of these models it is about
     newest = next((run for run in find(sorted(set(models.values()))) if _matches(run, models, named)), None)
     if newest is None:
@@ -176,7 +178,7 @@ def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime
     elif not _matches(newest, models, named):
         problems = ["the signed decision is about other models"]
     else:
-        problems = list(_problems(newest, models, digests.get(CONFIGURATION), rules, now))
+        problems = [*_problems(newest, models, digests.get(CONFIGURATION), rules, now), *_unserved(newest, serves)]
     policy, at = newest.policy_sha256[:SHORT], f"{newest.decided_at:%Y-%m-%d %H:%M:%S}"
     made = f"run {newest.run}, policy sha256:{policy}, decided {at} UTC"
     return (
@@ -228,6 +230,13 @@ def _problems(
     missing = [role for role in _named(run) if not _names(run, models, role)]
     if missing:
         yield f"the policy wants these named: {names(missing)}"
+
+
+def _unserved(run: DecidedRun, serves: str | None) -> Iterator[str]:
+    if run.serves is not None and (serves is None or not {word.strip() for word in serves.split(",")} <= run.serves):
+        words = ",".join(sorted(run.serves))
+        mend = f"annotate one that does with {PREFIX}{SERVES}: {words}"
+        yield f"the decision is for pods that serve {words} alone; {mend}"
 
 
 def _named(run: DecidedRun) -> list[str]:

@@ -16,6 +16,8 @@ PREFIX: Final = "specaudit.dev/"
 """Prefix of the annotations that name what a pod runs."""
 RUN: Final = "run"
 """Annotation that names the run itself, by its ULID."""
+SERVES: Final = "serves"
+"""Annotation with what the pod serves, as words of a policy's list with commas between."""
 CONFIGURATION: Final = "configuration"
 """Annotation with the digest of the engine's effective configuration."""
 TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -14,10 +14,15 @@ from audit.store import ArtifactRef, RunStatus
 from audit.store.base.governance import used_drafts
 from audit.text.durations import CLOCK_SKEW
 
+TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"
+
 
 def run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
     """Why the run itself is no evidence under the policy."""
     run = facts.run
+    if facts.trusted:
+        reason = remark if policy.parts.stored_verdicts else undecided
+        yield reason("verdicts", TRUSTED)
     for line in facts.remarks:
         yield remark("verdicts", line)
     if facts.broken:

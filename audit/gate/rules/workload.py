@@ -9,7 +9,7 @@ from typing import Final
 
 from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
-from audit.gate.decision import Reason, blocked, undecided
+from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import ArmWorkload, RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import DeployedScope, LeastWorkload, SampledRange
@@ -25,14 +25,25 @@ SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def workload_reasons(facts: RunFacts, policy: Policy, serves: tuple[str, ...] | None) -> Iterator[Reason]:
-    """Why the run did not exercise what the policy asks for; `serves` replaces the policy's own list."""
+    """Why the run did not exercise what the policy asks for; `serves` narrows the policy's own list."""
     for arm in facts.candidates:
         yield from _speculation(arm)
         for lack in short_of(facts, arm, policy.parts.workload):
             yield undecided("workload", f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
         yield from _floors(arm, policy)
+    yield from _narrowed(policy.parts.serves, serves or ())
     for served in policy.parts.serves if serves is None else serves:
         yield from _served(facts, served, policy.parts.sampled)
+
+
+def _narrowed(listed: tuple[str, ...], serves: tuple[str, ...]) -> Iterator[Reason]:
+    """Why words of a deployment are none of the policy's list, and a remark on what they leave out of it."""
+    if listed and serves:
+        for word in sorted(set(serves) - set(listed)):
+            text = f"the policy lets a deployment serve {', '.join(listed)}; use one that lists it"
+            yield undecided(f"serves {word}", text)
+        if set(serves) < set(listed):
+            yield remark("serves", f"{', '.join(serves)} alone, of the policy's {', '.join(listed)}")
 
 
 def _speculation(arm: StoredArm) -> Iterator[Reason]:

@@ -25,6 +25,8 @@ ENDS: Final = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b"
 )
 """Beginning of a recorded reason that rests on a signed waiver or review with an end; not one that did not count."""
+SERVES: Final = re.compile(r"allow: serves: ([a-z]+(?:, [a-z]+)*) alone, of ")
+"""Beginning of the recorded remark that a decision is for a deployment that serves less than the policy lists."""
 
 
 class RunStatus(StrEnum):
@@ -349,6 +351,12 @@ class StoredDecision:
     def sha256(self) -> str:
         """Digest of all of it, for a signed statement."""
         return sha256_json(asdict(self))
+
+    @property
+    def serves(self) -> frozenset[str] | None:
+        """The words that alone a deployment may serve by the decision, by its reasons; None for the policy's list."""
+        stated = (match[1] for reason in self.reasons if (match := SERVES.match(reason)))
+        return next((frozenset(text.split(", ")) for text in stated), None)
 
     @property
     def until(self) -> datetime | None:

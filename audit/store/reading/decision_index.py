@@ -51,6 +51,7 @@ class DecidedRun:
     configurations: digests of the effective configurations of the candidate arms. drafts: names of the drafts that
     candidate arms used; None if an arm's record does not say. logged: True if the log's entry of the decision has the
     hash of its row. signed: True if a checkpoint signed by the reader's key covers that entry; None without a key.
+    serves: what alone a deployment may serve by it; None for all that the policy lists.
     until: end of the first waiver or review that the decision rests on; None if it rests on none that ends.
     later_fault: the arm and check of a result after the decision that contradicts a claim.
     """
@@ -65,6 +66,7 @@ class DecidedRun:
     policy: Mapping[str, Any]
     actor: str
     decided_at: datetime
+    serves: frozenset[str] | None
     until: datetime | None
     logged: bool
     signed: bool | None
@@ -220,6 +222,7 @@ class DecisionReader:
             policy=row.policy,
             actor=row.actor,
             decided_at=row.created_at,
+            serves=decision.serves,
             until=decision.until,
             logged=entry is not None,
             signed=None if self._key is None else entry is not None and self._signed(session, self._key, entry),

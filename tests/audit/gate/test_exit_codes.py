@@ -16,9 +16,10 @@ from tests.audit.invoke import invoke
 @pytest.fixture
 def asked(tmp_path):
     """Asks about a run with these verdicts: made up, so they are trusted unless the caller says otherwise."""
-    (tmp_path / "policy.yaml").write_text(SMALL_POLICY)
 
-    def ask(*more: str, verdicts=PASSING, run: str = "latest", trusting: bool = True):
+    def ask(*more: str, verdicts=PASSING, run: str = "latest", trusting: bool = True, accepted: bool = True):
+        text = SMALL_POLICY if accepted else SMALL_POLICY.replace(", stored_verdicts: true", "")
+        (tmp_path / "policy.yaml").write_text(text)
         url = stored_run(tmp_path, verdicts)
         policy = ("--policy", str(tmp_path / "policy.yaml"))
         return invoke("gate", run, *policy, "--store", url, *(["--trust-verdicts"] if trusting else []), *more)
@@ -36,6 +37,7 @@ PATHS = {
     "no such run": ((), {"run": "01ZZZZ"}, 3),
     "another policy": ((f"--policy-digest=sha256:{'0' * 64}",), {}, 3),
     "the record does not give the verdicts": ((), {"trusting": False}, 1),
+    "verdicts as they are stored, under a policy that accepts none": ((), {"accepted": False}, 3),
     "no digest": (("--policy-digest=x",), {}, 2),
     "no subject": (("--subject=draft",), {}, 2),
     "no deployment": (("--serves=tea",), {}, 2),

@@ -24,7 +24,7 @@ name: small
 require:
   - {claim: replay, checks: [replay]}
   - {claim: law, checks: [law]}
-evidence: {min_tokens: 5, max_age: 30d, min_level: L3}
+evidence: {min_tokens: 5, max_age: 30d, min_level: L3, stored_verdicts: true}
 """
 
 

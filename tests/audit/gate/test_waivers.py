@@ -45,7 +45,7 @@ version: 1
 name: small
 require:
   - {claim: liveness, checks: [liveness], scope: some_arm}
-evidence: {min_tokens: 5000, max_age: 30d}
+evidence: {min_tokens: 5000, max_age: 30d, stored_verdicts: true}
 waivers:
   keys: {Alice: "%s", Bob: "%s"}
   longest: 14d

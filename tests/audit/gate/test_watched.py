@@ -30,7 +30,7 @@ version: 1
 name: watched
 require:
   - {claim: replay, checks: [replay]}
-evidence: {min_tokens: 5, max_age: 30d}
+evidence: {min_tokens: 5, max_age: 30d, stored_verdicts: true}
 watched: %s
 """
 NOW = datetime.now(UTC) + timedelta(hours=1)

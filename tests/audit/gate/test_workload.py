@@ -9,6 +9,7 @@ from audit.gate.decision import Decision
 from audit.gate.facts import RunFacts, is_sampled
 from audit.gate.policy import Policy, load_policy
 from audit.gate.policy_parts import Floors, LeastWorkload, PolicyParts, SampledRange
+from audit.store import StoredDecision
 from engine.core.types import SamplingParams
 from tests.audit.gate.runs import NOW, asked, facts
 
@@ -79,12 +80,23 @@ def test_what_shows_it():
     assert texts(PolicyParts(serves=("sampled",)), without_p) == []
 
 
-def test_the_command_line_replaces_what_the_policy_says():
+def test_the_command_line_narrows_what_the_policy_says_and_the_decision_states_it():
     base = replace(facts(), workloads={"greedy": asked(0.0), "sampled": asked(1e-6)})
-    parts = PolicyParts(serves=("greedy", "sampled"))
-    assert texts(parts, base, ("greedy",)) == []
-    (reason,) = texts(parts, base, ("tools",))
-    assert reason == "cannot_decide: serves tools: no candidate arm with such requests has tool_call_equality certified"
+    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(serves=("greedy", "sampled")))
+    outcome = decide(base, policy, (), NOW, no_subject=True, serves=("greedy",))
+    assert outcome.answer is Decision.ALLOW
+    stated = StoredDecision("r", "", {}, "allow", tuple(map(str, outcome.reasons)), "ci", NOW)
+    assert "allow: serves: greedy alone, of the policy's greedy, sampled" in stated.reasons
+    assert stated.serves == {"greedy"}
+    whole = decide(facts(), policy, (), NOW, no_subject=True, serves=("sampled", "greedy"))
+    assert not any("serves" in str(reason) for reason in whole.reasons)
+    beyond, lacking = texts(policy.parts, base, ("tools",))
+    assert (
+        beyond
+        == "cannot_decide: serves tools: the policy lets a deployment serve greedy, sampled; use one that lists it"
+    )
+    assert "no candidate arm with such requests has tool_call_equality certified" in lacking
+    assert texts(PolicyParts(), base, ("tools",)) == [lacking]
 
 
 def test_floors_block():

@@ -76,6 +76,24 @@ def test_a_new_decision_is_seen_without_a_restart_and_the_newest_counts(url: str
     assert not answered(webhook(url, other), pod(NAMED)).allowed
 
 
+def test_a_decision_for_less_than_the_policy_lists_admits_pods_that_say_so(url: str):
+    decide(url, reasons=("allow: serves: greedy, tools alone, of the policy's greedy, sampled, tools",))
+    hook = webhook(url)
+    for words, allowed in {
+        None: False,
+        "sampled": False,
+        "greedy,sampled": False,
+        "": False,
+        "tools, greedy": True,
+    }.items():
+        annotations = NAMED if words is None else NAMED | {"specaudit.dev/serves": words}
+        answer = answered(hook, pod(annotations))
+        assert answer.allowed is allowed
+        assert allowed or "annotate one that does with specaudit.dev/serves: greedy,tools" in answer.message
+    decide(url)
+    assert answered(hook, pod(NAMED | {"specaudit.dev/serves": "sampled"})).allowed
+
+
 def test_what_the_annotations_name_must_be_what_the_run_used(url: str):
     decide(url)
     hook = webhook(url)
