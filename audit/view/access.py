@@ -1,7 +1,7 @@
 """Who may read the pages: programs that know the address which `audit view` printed, from this machine.
 
-The address holds a random token. A browser exchanges it for a cookie that scripts cannot read and that no other site
-can make the browser send. The Host header must name this server, so a foreign name that resolves to loopback reads
+The address holds a random token. A browser exchanges it, once, for a cookie that scripts cannot read and that no other
+site can make the browser send. The Host header must name this server, so a foreign name that resolves to loopback reads
 nothing. Cannot see: another user's server on another port of this machine, to which a browser sends the cookie too.
 """
 
@@ -33,6 +33,7 @@ ENTERED: Final = (
     '<meta http-equiv="refresh" content="0;url=/"></head>'
     '<body><p><a href="/">Open the list of runs</a></p></body></html>'
 )
+SPENT: Final = "This address was opened before, and it opens the pages once; start audit view again for another.\n"
 REFUSED: Final = "This page needs the address that audit view printed on the terminal; open that address again.\n"
 
 
@@ -71,6 +72,7 @@ class Guarded:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        self._spent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -97,14 +99,19 @@ class Guarded:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("The pages are read-only.\n", 405, {"Allow": "GET, HEAD"})
         if scope["path"] == ENTRANCE:
-            return self._entered(scope)
-        given = self._cookie(headers)
-        return None if hmac.compare_digest(given, self._access.session.encode()) else PlainTextResponse(REFUSED, 403)
+            return self._entered(scope, headers)
+        return None if self._known(headers) else PlainTextResponse(REFUSED, 403)
 
-    def _entered(self, scope: Scope) -> Response:
+    def _known(self, headers: Headers) -> bool:
+        return hmac.compare_digest(self._cookie(headers), self._access.session.encode())
+
+    def _entered(self, scope: Scope, headers: Headers) -> Response:
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
         if not hmac.compare_digest(tokens[0].encode(), self._access.token.encode()):
             return PlainTextResponse(REFUSED, 403)
+        if self._spent and not self._known(headers):
+            return PlainTextResponse(SPENT, 403)
+        self._spent = True
         answer = HTMLResponse(ENTERED)
         answer.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict")
         return answer

@@ -45,13 +45,19 @@ def test_every_answer_has_the_headers(ask):
     assert "unsafe" not in HEADERS["Content-Security-Policy"]
 
 
-def test_the_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_lack(ask):
+def test_the_token_is_exchanged_once_for_a_cookie_that_scripts_and_other_sites_lack(ask):
+    ask = Asking(ask.store)
     answer = ask.get(f"/open?token={ACCESS.token}", cookie=None)
     assert answer.status_code == 200
     parts = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
     assert {COOKIE.lower(), "httponly", "samesite=strict", "path=/"} <= parts
     assert ACCESS.token not in answer.text
     assert ask.get("/", cookie=answer.headers["set-cookie"].partition(";")[0]).status_code == 200
+    again = ask.get(f"/open?token={ACCESS.token}", cookie=None)
+    assert (again.status_code, "set-cookie" in again.headers) == (403, False)
+    assert "opened before" in again.text
+    # whoever has the cookie may use the address as often as they like
+    assert ask.get(f"/open?token={ACCESS.token}").status_code == 200
     for path in ("/open", "/open?token=", "/open?token=the-toke", "/open?token=%00%ff"):
         refused = ask.get(path, cookie=None)
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False), path
