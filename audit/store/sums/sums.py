@@ -241,9 +241,11 @@ def stored(session: Session, run: RunRow) -> RunSums | None:
 
 
 def damage(session: Session, run: RunRow) -> Iterator[IntegrityViolation]:
-    """A difference between the kept sums of a run and its rows."""
+    """A difference between the kept sums of a run and its rows; a finished run has sums."""
     row = session.get(RunSumsRow, run.id)
-    if row is not None and (row.format != FORMAT or row.sums != _text(run_sums(session, run.ulid))):
+    if row is None:
+        yield from [IntegrityViolation("run", "its kept sums were deleted")] if run.record_root is not None else []
+    elif row.format != FORMAT or row.sums != _text(run_sums(session, run.ulid)):
         yield IntegrityViolation("run", "its kept sums are not those of its requests")
 
 

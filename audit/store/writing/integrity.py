@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import Integer, select, type_coerce
 from sqlalchemy.orm import Session
 
 from audit.store.base import commitments
@@ -101,7 +101,13 @@ def _settings_broken(session: Session, run: RunRow, arm: ArmRow) -> bool:
     place = session.get_one(EnvironmentRow, run.environment_id)
     stored, expected = session.get(ArmSpeculationRow, arm.id), speculation_of(arm, place.packages)
     names = ArmSpeculationRow.__table__.columns.keys()
-    return stored is None or any(getattr(stored, name) != getattr(expected, name) for name in names)
+    # as a number: SQLite keeps any number as a truth value, and the mapped type reads each but 0 as true
+    truth = session.scalar(
+        select(type_coerce(ArmSpeculationRow.speculation, Integer)).where(ArmSpeculationRow.arm_id == arm.id)
+    )
+    if stored is None or truth != expected.speculation:
+        return True
+    return any(getattr(stored, name) != getattr(expected, name) for name in names)
 
 
 def record_hash(context: str, request: Mapping[str, Any], steps: Mapping[str, str | None]) -> str:

@@ -13,6 +13,7 @@ from audit.store.health import DELETED, EDITED, UNLOGGED
 from audit.store.ledger.coverage import DERIVED, ELSEWHERE
 from audit.store.ledger.log_scan import MISFIT
 from audit.store.tables.runs import Base
+from tests.audit.gate.test_engines import scripted
 from tests.audit.store.build import connected, fill_every_table
 from tests.audit.store.owner import Tampered, tamper
 
@@ -29,8 +30,8 @@ def damage(url):
 
 
 def first(url, kind="log entry"):
-    """The first line about the log."""
-    return next(line for line in damage(url) if kind in line or UNLOGGED in line or "log" in line)
+    """The first line about the log or about kept sums."""
+    return next(line for line in damage(url) if kind in line or UNLOGGED in line or "log" in line or "sums" in line)
 
 
 @pytest.mark.medium
@@ -42,6 +43,7 @@ def first(url, kind="log entry"):
         ("UPDATE coverage SET examined = 99 WHERE check_result_id = 1 AND situation = 'near_tie'", EDITED),
         ("UPDATE run SET exit_code = 0", "run 1: its state was edited: exit_code was 1, is 0"),
         ("DELETE FROM attachment", f"attachment 1: {DELETED}"),
+        ("DELETE FROM run_sums", "its kept sums were deleted"),
         ("DELETE FROM log_entry WHERE seq = 7", "log entry 7: the entry was deleted"),
         ("DELETE FROM log_entry WHERE seq > 6 AND seq < 10", "log entry 7: entries 7 to 9 were deleted"),
         ("UPDATE log_entry SET seq = -1 WHERE seq = 4", "an entry with the number -1 was inserted"),
@@ -72,6 +74,15 @@ def test_a_view_that_says_something_else_is_named(url, statements, message):
     if "TABLE" not in statements[-1] and url.startswith("sqlite"):
         migrate.upgrade(url)
         assert damage(url) == []
+
+
+@pytest.mark.medium
+def test_a_truth_value_that_is_another_number_is_named(tmp_path):
+    """SQLite keeps a 2 as a truth value, which SQLAlchemy reads as true and queries count as two."""
+    url = scripted(tmp_path)
+    assert damage(url) == []
+    tamper(url, "UPDATE arm_speculation SET speculation = 2 WHERE speculation = 1")
+    assert "the columns of its speculation settings were changed" in damage(url)[0]
 
 
 @pytest.mark.medium
