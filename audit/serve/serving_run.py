@@ -287,11 +287,10 @@ def serve(
         ids = new_ids(run.ulid)
         server = ApiServer(run.model, run.batch, run.meters, options.token, ids, options.version, report)
         stack.callback(server.shutdown)
-        ready(run.ulid)
-        _listen(server, listener, options.limits)
+        _listen(server, listener, options.limits, lambda: ready(run.ulid))
 
 
-def _listen(server: ApiServer, listener: socket.socket, limits: ServeLimits) -> None:
+def _listen(server: ApiServer, listener: socket.socket, limits: ServeLimits, ready: Callable[[], None]) -> None:
     options = uvicorn.Config(
         application(server),
         access_log=False,
@@ -302,12 +301,17 @@ def _listen(server: ApiServer, listener: socket.socket, limits: ServeLimits) -> 
         backlog=2048,
     )
 
+    listening = uvicorn.Server(options)
+
     def ended(_signal: int, _frame: FrameType | None) -> None:
-        """Uvicorn raises the signal again after the drain; the process goes on to close its run."""
+        """A signal before uvicorn listens; it raises it again after the drain, and the process closes its run."""
+        listening.should_exit = True
 
     before = signal.signal(signal.SIGTERM, ended)
     try:
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(options).run(sockets=[listener])
+            # whoever reads this may send a signal at once
+            ready()
+            listening.run(sockets=[listener])
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -96,6 +96,17 @@ def test_sigterm_lets_running_answers_end_and_closes_the_run(tmp_path):
             assert list(record.tokens) == answers[0]["choices"][0]["token_ids"]
 
 
+def test_a_signal_at_once_after_the_first_line_closes_the_run(tmp_path):
+    with serving(tmp_path, "scripted:1") as server:
+        assert server.stop(signal.SIGTERM) == 0
+        (line,) = server.lines
+        assert line.startswith("run ")
+        with Store.open(server.store, create=False) as store:
+            run = store.load_run(server.run)
+            assert (run.status, run.exit_code) == (RunStatus.FINISHED, 3)
+            assert store.damage([server.run]) == ()
+
+
 def test_answers_that_do_not_end_in_time_are_on_record_without_tokens(tmp_path):
     with serving(tmp_path, "scripted:1", "--rows", "1", "--drain", "1") as server:
         body = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "stream": True}
