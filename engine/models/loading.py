@@ -5,7 +5,8 @@ Sources are `bundled:NAME`, `hf:ORG/NAME`, a folder or a GGUF file. Every mistak
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ __all__ = [
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 RESPONSE_TEMPLATE = "response_template.json"
 """How the family writes tool calls, beside a tokenizer that does not say it itself."""
+TOKENIZER = "tokenizer.json"
+MOST_ID = 2**24
+MOST_GROWTH = 1000
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "additional_chat_templates/*"]
 
 
@@ -255,10 +259,11 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
     """The folder's tokenizer; None if it has no tokenizer file.
 
     Raises:
-        ModelError: transformers cannot read the tokenizer files.
+        ModelError: transformers cannot read the tokenizer files, or what they say asks for too much memory.
     """
     if not any(Path(file.name).match(pattern) for file in folder.files for pattern in TOKENIZER_PATTERNS):
         return None
+    _require_bounded(read_json(folder.path / TOKENIZER, folder.name(TOKENIZER)) or {}, folder.name(TOKENIZER))
     from transformers import AutoTokenizer
 
     try:
@@ -270,6 +275,38 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
     if getattr(tokenizer, "response_template", None) is None:
         tokenizer.response_template = read_json(folder.path / RESPONSE_TEMPLATE, folder.name(RESPONSE_TEMPLATE))
     return tokenizer
+
+
+def _require_bounded(document: Mapping[str, Any], where: str) -> None:
+    """Refuse what makes the tokenizer's library ask for gigabytes: a huge id, or rules each of which grows the text."""
+    parts = list(_mappings(document))
+    ids = (number for part in parts for number in (part.get("id"), *_values(part.get("vocab"))))
+    beyond = next((number for number in ids if isinstance(number, int) and not 0 <= number < MOST_ID), None)
+    if beyond is not None:
+        raise ModelError(f"{where}: the token id {beyond} is not from 0 to {MOST_ID - 1}; restore the file")
+    growth = math.prod(_growth(part) for part in parts if part.get("type") == "Replace")
+    if growth > MOST_GROWTH:
+        raise ModelError(f"{where}: its rules make a text {growth:.0f} times as long; restore the file")
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects in a document; a vocabulary is none."""
+    if isinstance(value, list):
+        # a list of merges is long and has no objects
+        yield from (part for item in value if isinstance(item, dict | list) for part in _mappings(item))
+    elif isinstance(value, dict):
+        yield value
+        yield from (part for key, item in value.items() if key not in ("vocab", "merges") for part in _mappings(item))
+
+
+def _values(vocabulary: Any) -> Iterable[Any]:
+    return vocabulary.values() if isinstance(vocabulary, dict) else ()
+
+
+def _growth(rule: Mapping[str, Any]) -> float:
+    pattern = rule.get("pattern")
+    replaced = pattern.get("String") if isinstance(pattern, dict) else None
+    return max(1.0, len(str(rule.get("content"))) / max(1, len(replaced) if isinstance(replaced, str) else 1))
 
 
 def _one_line(error: BaseException, folder: ModelFolder | None = None) -> str:

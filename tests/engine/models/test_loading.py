@@ -28,6 +28,12 @@ def write_tokenizer(folder, vocabulary=VOCABULARY, merges=MERGES, template="{{ m
     tokenizer.save_pretrained(folder)
 
 
+def tenfold(times):
+    """Rules each of which makes ten of every letter a."""
+    rule = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+    return {"type": "Sequence", "normalizers": [rule] * times}
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     from tests.engine.models.conftest import network
@@ -182,6 +188,27 @@ class TestMistakes:
     def test_unknown_to_transformers(self, folder):
         edit(folder / "config.json", model_type="nonesuch")
         self.refused("transformers cannot load it as a causal language model", folder, loader="hf")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda it: it["model"]["vocab"].update(a=2**31), "the token id 2147483648 is not from 0 to 16777215"),
+            (lambda it: it["added_tokens"].append({"id": 2**31, "content": "x"}), "the token id 2147483648 is not"),
+            (lambda it: it["model"]["vocab"].update(a=-1), "the token id -1 is not"),
+            (lambda it: it.update(normalizer=tenfold(9)), "make a text 1000000000 times as long"),
+            (lambda it: it.update(decoder={"type": "Sequence", "decoders": [tenfold(4)]}), "make a text 10000 times"),
+        ],
+    )
+    def test_a_tokenizer_that_asks_for_gigabytes(self, folder, change, message):
+        document = json.loads((folder / "tokenizer.json").read_text())
+        change(document)
+        (folder / "tokenizer.json").write_text(json.dumps(document))
+        self.refused(f"tokenizer.json: {message}" if message.startswith("the") else message, folder)
+
+    def test_a_tokenizer_that_grows_a_text_a_little_is_read(self, folder):
+        document = json.loads((folder / "tokenizer.json").read_text())
+        (folder / "tokenizer.json").write_text(json.dumps(document | {"normalizer": tenfold(2)}))
+        assert len(load_model(str(folder)).tokenizer.encode("a")) == 100
 
     def test_broken_tokenizer(self, folder):
         (folder / "tokenizer.json").write_text("{}")
