@@ -26,7 +26,17 @@ MANY = 80
 
 
 class Lasting(VllmBackend):
-    """Its engines go on after a run."""
+    """Its engines go on after a run, until an audit of the other kind begins.
+
+    Idle engines would hold places of those that run: the pool ends the one that was used last.
+    """
+
+    repaired = None
+
+    def turn_to(self, repaired):
+        if repaired is not self.repaired:
+            self.end()
+        self.repaired = repaired
 
     def close(self):
         pass
@@ -37,30 +47,34 @@ class Lasting(VllmBackend):
 
 @contextlib.contextmanager
 def engines(place):
-    """A function that audits a fault, by its name, on engines of their own."""
+    """A backend whose workers read the name of their fault in a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PLACE, str(place / "fault"))
         sources = {name: ModelSource(source) for name, source in MODELS.items()}
         backend = Lasting(sources, extension="tests.vllm.broken.Broken")
         patch.setattr(vllm_backend, "KIND", replace(vllm_backend.KIND, open=lambda models: backend))
         try:
-            yield place / "fault"
+            yield backend
         finally:
             backend.end()
 
 
 @pytest.fixture(scope="module")
-def fault_file(tmp_path_factory):
-    place = tmp_path_factory.mktemp("broken")
-    (place / "fault").write_text("")
-    with engines(place) as fault:
-        yield fault
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("broken")
+
+
+@pytest.fixture(scope="module")
+def backend(place):
+    with engines(place) as lasting:
+        yield lasting
 
 
 @pytest.fixture
-def ended(fault_file, tmp_path):
+def ended(backend, place, tmp_path):
     def run(fault, repair, beside=False, prompts=PROMPTS):
-        fault_file.write_text(fault)
+        (place / "fault").write_text(fault)
+        backend.turn_to(repair)
         engine = {**ENGINE, "repair": "all"} if repair else ENGINE
         more = {"engine": engine, "batch_size": 4}
         shape = Shape(MODELS, "vllm", beside, DRAFTED, more=more, prompts=prompts)
