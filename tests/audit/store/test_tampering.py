@@ -13,7 +13,7 @@ from audit.store.health import DELETED, EDITED, UNLOGGED
 from audit.store.ledger.coverage import DERIVED, ELSEWHERE
 from audit.store.ledger.log_scan import MISFIT
 from audit.store.tables.runs import Base
-from tests.audit.gate.test_engines import scripted
+from tests.audit.gate.attacks.honest import SUITE, ran
 from tests.audit.store.build import connected, fill_every_table
 from tests.audit.store.owner import Tampered, tamper
 
@@ -79,7 +79,7 @@ def test_a_view_that_says_something_else_is_named(url, statements, message):
 @pytest.mark.medium
 def test_a_truth_value_that_is_another_number_is_named(tmp_path):
     """SQLite keeps a 2 as a truth value, which SQLAlchemy reads as true and queries count as two."""
-    url = scripted(tmp_path)
+    url = f"sqlite:///{ran(tmp_path, SUITE)}"
     assert damage(url) == []
     tamper(url, "UPDATE arm_speculation SET speculation = 2 WHERE speculation = 1")
     assert "the columns of its speculation settings were changed" in damage(url)[0]
