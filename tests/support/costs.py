@@ -2,8 +2,8 @@
 
 Fixtures of wider scope than a function are measured apart and charged to their file, because they serve many cases. A
 unit case above the limit runs up to three times more and the smallest cost counts: the first may pay for imports and
-caches. The limit is of an idle machine. On one that is busy, or slower, the same work costs more: a piece of work that is
-always the same says how much, and a case fails above twice the limit, because files and locks are dearer still there.
+caches. The limit is of an idle machine. On one that is busy, or slower, the same work costs more: a piece of work that
+is always the same says how much, and a case fails above twice the limit, because files are dearer still there.
 """
 
 from __future__ import annotations
