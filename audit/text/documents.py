@@ -5,8 +5,6 @@ Every mistake raises a one-line `UserError`: `path:LINE: problem; fix`.
 
 import json
 import math
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -66,12 +64,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError as error:
         raise mistake(str(path)[:80], None, f"not a path of a file ({error.strerror}); check it") from error
-
-
-def require_private(path: Path, what: str) -> None:
-    """Refuse a secret that other users can read. Raises UserError: they can; `what` names it."""
-    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UserError(f"{path}: other users can read this {what}; run: chmod 600 {path}")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

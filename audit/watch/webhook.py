@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx2
 
 from audit.errors import UserError
-from audit.text.documents import require_private
+from audit.store.base.keys import require_private
 from engine.backends.openai.network import Lane
 from engine.backends.openai.settings import origin_of
 from engine.core.errors import InvalidRequest

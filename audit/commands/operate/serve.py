@@ -10,8 +10,8 @@ import click
 
 from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
+from audit.store.base.keys import require_private
 from audit.terminal.options import PATH, store_option
-from audit.text.documents import require_private
 from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 

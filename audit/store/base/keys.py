@@ -11,12 +11,12 @@ import binascii
 import hashlib
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from audit.errors import UserError
-from audit.text.documents import require_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -118,6 +118,12 @@ def _write_new(path: Path, content: str, mode: int) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def require_private(path: Path, what: str) -> None:
+    """Refuse a secret that other users can read. Raises UserError: they can; `what` names it."""
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(f"{path}: other users can read this {what}; run: chmod 600 {path}")
 
 
 def read_private(path: Path) -> PrivateKey:
