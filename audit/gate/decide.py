@@ -16,7 +16,7 @@ not show cannot be decided. A block outweighs the rest:
 | the suite made a required check looser than is accepted    | cannot decide |
 | the run is unfinished, too old, too short, of another suite| cannot decide |
 | the record or the log does not agree with its hashes       | cannot decide |
-| nobody computed the verdicts, the policy accepts no such | cannot decide |
+| nobody computed the verdicts, the policy accepts no such   | cannot decide |
 | no trusted key signed the log, and the policy requires it  | cannot decide |
 | a subject that no candidate arm used, or nobody named      | cannot decide |
 | an arm that no requirement is for, or that the run lacks   | cannot decide |

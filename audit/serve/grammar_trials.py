@@ -4,8 +4,6 @@ A schema, an expression or a list of choices may cost any time and memory to com
 after a trial within the limits, and remembers by digest how trials ended.
 """
 
-import hashlib
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, Final
 
 from audit.serve.refusals import invalid
 from audit.serve.request_parser import AskedCompletion
+from audit.store.base.canonical import sha256_json
 from engine.core.child import ChildStopped, Script, run_script
 
 MEMORY_BYTES: Final = 2**28
@@ -32,7 +31,7 @@ class GrammarTrials:
 
     def require(self, grammars: Sequence[Mapping[str, Any]]) -> None:
         """Check that grammars compile together within the limits. Raises ApiRefusal: they do not."""
-        digest = hashlib.sha256(json.dumps(grammars).encode()).hexdigest()
+        digest = sha256_json(grammars)
         with self._lock:
             known, refusal = digest in self._refusals, self._refusals.get(digest)
         if not known:
