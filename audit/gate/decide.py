@@ -44,6 +44,7 @@ from audit.gate.rules.reviews import review_reasons
 from audit.gate.rules.run import fault_reasons, run_reasons, subject_reasons
 from audit.gate.rules.watched import watched_reasons
 from audit.gate.rules.workload import deployed_reasons, workload_reasons
+from audit.gate.serving_profile import ServingProfile
 from audit.gate.subjects import Subject
 from audit.gate.waivers import waived
 
@@ -55,20 +56,20 @@ def decide(
     now: datetime,
     *,
     no_subject: bool = False,
-    serves: tuple[str, ...] | None = None,
+    serves: ServingProfile | None = None,
 ) -> GateOutcome:
     """Judge a run by a policy at a moment, which has a time zone.
 
     `subjects` are digests that the deployment names, in addition to the policy's own; `no_subject` waives the roles
-    that the policy wants named and `subjects` does not name. `serves` is what the deployment serves of the policy's
-    list; None stands for all of it.
+    that the policy wants named and `subjects` does not name. `serves` is the deployment's own profile, within the
+    policy's; None stands for that.
     """
     reasons = (
         *run_reasons(facts, policy, now),
         *subject_reasons(facts, policy, subjects, no_subject=no_subject),
         *fault_reasons(facts, policy),
-        *workload_reasons(facts, policy, serves),
-        *deployed_reasons(facts, policy),
+        *workload_reasons(facts, policy, serves, subjects),
+        *deployed_reasons(facts, policy, serves),
         *claim_reasons(facts, policy),
         *review_reasons(facts, policy, now),
         *watched_reasons(facts, policy, now),

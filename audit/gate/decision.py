@@ -102,6 +102,8 @@ STEPS: Final[Mapping[str, str]] = {
     "max_age": "run the suite again: audit run SUITE",
     "verdicts": "decide without --trust-verdicts, or use a policy with evidence.stored_verdicts: true",
     "min_tokens": "raise samples, max_new_tokens or the workloads' limits in the suite, and run it again",
+    "newest": "find out why that run ended so, run the suite again, and gate the run that passes",
+    "attempts": "find out why the runs before did not pass; a policy bounds them by evidence.attempts",
     "suites": "run a suite that the policy lists, or have this one approved: add its digest to evidence.suites",
     "arms": "run the whole suite again: audit run SUITE",
     "signed": "sign the log: audit db checkpoint --key KEY --out NOTE, and give --checkpoint NOTE",

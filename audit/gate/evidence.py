@@ -64,7 +64,7 @@ def read_facts(
     """
     said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
     stored = store.load_run(run)
-    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said)
+    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said, attempts=store.attempts(run))
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
         return _of_stored(store, stored, broken, known, trusted=trust_verdicts)
     try:

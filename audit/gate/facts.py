@@ -1,11 +1,8 @@
 """The facts that a decision rests on, as one value.
 
-The workload of an arm is counted from the record and not from the suite. A request counts as greedy at temperature 0.
-It counts as sampled if its parameters leave a choice: a temperature of 1e-6 or a `top_k` of 1 is neither.
-
+The workload of an arm is counted from the record and not from the suite.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,25 +10,31 @@ from typing import Any, Final
 
 from audit.attest.waivers import Stated
 from audit.evidence.records import ArmRecord, RequestRecord
+from audit.gate.serving_profile import SampledSetting, setting_of
 from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
+from audit.store.base.values import Attempt
 from audit.store.reading.watches import StoredWatch, WatchReading
-from engine.core.types import SamplingParams
 
-SAMPLED_FROM: Final = 0.1
-"""Smallest temperature at which a request counts as sampled."""
-LEAST_TOP_P: Final = 0.05
-MOST_MIN_P: Final = 0.9
 OPEN_BELOW: Final = 0.95
 """A sampled token with p below this was a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRequests:
+    """The requests of an arm at one setting; `choices` are tokens that p left open, None if the record has no p."""
+
+    setting: SampledSetting
+    requests: int
+    choices: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ArmWorkload:
     """Counts of one arm's answered requests.
 
-    temperatures: requests by temperature, of those that count as sampled.
     longest: most tokens of a prompt and its answer together.
-    choices: tokens of sampled requests that p left open; None if the record has no p.
+    greedy: requests at temperature 0.
+    sampled: all others, by their setting.
     """
 
     requests: int
@@ -40,8 +43,7 @@ class ArmWorkload:
     domains: frozenset[str]
     longest: int
     greedy: int
-    temperatures: dict[float, int]
-    choices: int | None
+    sampled: tuple[SampledRequests, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,8 @@ class _Request:
     prompt: tuple[int, ...]
     domain: str
     tokens: int
-    sampling: SamplingParams
+    setting: SampledSetting
     choices: int | None
-
-
-def is_sampled(sampling: SamplingParams) -> bool:
-    """True if the parameters leave a choice between tokens."""
-    return (
-        sampling.temperature >= SAMPLED_FROM
-        and sampling.top_k != 1
-        and sampling.top_p >= LEAST_TOP_P
-        and sampling.min_p <= MOST_MIN_P
-    )
 
 
 def workload_of(record: ArmRecord) -> ArmWorkload:
@@ -71,24 +63,27 @@ def workload_of(record: ArmRecord) -> ArmWorkload:
 def _read(request: RequestRecord) -> _Request:
     header = request.trace.header
     p = request.trace.p
-    choices = int((p < OPEN_BELOW).sum()) if is_sampled(header.sampling) and p.size else None
-    return _Request(tuple(header.prompt), request.domain, len(request.tokens), header.sampling, choices)
+    choices = int((p < OPEN_BELOW).sum()) if p.size else None
+    return _Request(tuple(header.prompt), request.domain, len(request.tokens), setting_of(header.sampling), choices)
 
 
 def _counted(requests: Iterable[_Request]) -> ArmWorkload:
     listed = list(requests)
-    sampled = [request for request in listed if is_sampled(request.sampling)]
-    shown = [request.choices for request in sampled if request.choices is not None]
+    settings = dict.fromkeys(request.setting for request in listed if request.setting.temperature)
     return ArmWorkload(
         requests=len(listed),
         tokens=sum(request.tokens for request in listed),
         prompts=len({request.prompt for request in listed}),
         domains=frozenset(request.domain for request in listed),
         longest=max((len(request.prompt) + request.tokens for request in listed), default=0),
-        greedy=sum(request.sampling.greedy for request in listed),
-        temperatures=dict(Counter(request.sampling.temperature for request in sampled)),
-        choices=sum(shown) if shown else None,
+        greedy=sum(not request.setting.temperature for request in listed),
+        sampled=tuple(_at(setting, [item for item in listed if item.setting == setting]) for setting in settings),
     )
+
+
+def _at(setting: SampledSetting, requests: Sequence[_Request]) -> SampledRequests:
+    known = [request.choices for request in requests if request.choices is not None]
+    return SampledRequests(setting, len(requests), sum(known) if known else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +156,7 @@ class RunFacts:
     remarks: lines that the decision must state.
     stated: signed waivers and reviews of the run; whether they count is for the policy to say.
     watches: None where nobody read them: the policy asks for none, or the record is a bundle's.
+    attempts: the other runs of the suite with these models in the store.
     """
 
     run: StoredRun
@@ -175,6 +171,7 @@ class RunFacts:
     remarks: tuple[str, ...] = ()
     stated: Stated = NOTHING
     watches: WatchFacts | None = None
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def finished(self) -> bool:

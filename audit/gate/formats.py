@@ -78,7 +78,8 @@ def _document(judgement: GateJudgement) -> dict[str, Any]:
         "policy": named(request.policy, "name", "sha256"),
         "verdicts": "stored" if request.trust_verdicts else "recomputed",
         "signed_by": judgement.facts.ending.by if judgement.facts else None,
-        "serves": list(request.policy.parts.serves if request.serves is None else request.serves),
+        "serves": list(request.serving.serves),
+        "profile": request.serving.sha256,
         "subjects": [named(part, "role", "sha256", "origin") for part in request.subjects],
         "engines": {part.name: part.sha256 for part in engines(judgement.facts)} if judgement.facts else {},
         "reasons": [
@@ -115,7 +116,7 @@ def _grouped(judgement: GateJudgement) -> Mapping[str, Sequence[Reason]]:
 
 def _requirements(policy: Policy) -> list[str]:
     fixed = ("record", "run", "max_age", "min_tokens", "speculation", "parameters", "known_bad")
-    asked = [f"serves {served}" for served in policy.parts.serves]
+    asked = [f"serves {served}" for served in policy.parts.serving.serves]
     named = [f"subject {role}" for role in policy.named]
     return list(dict.fromkeys((*fixed, *asked, *named, *(requirement.claim for requirement in policy.require))))
 

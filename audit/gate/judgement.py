@@ -15,6 +15,7 @@ from audit.errors import needs
 from audit.gate.decision import Decision, GateOutcome
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
+from audit.gate.serving_profile import ServingProfile, narrowed
 from audit.gate.subjects import Subject
 from audit.store import StoredDecision, StoredRun
 from audit.store.base.keys import PrivateKey
@@ -42,7 +43,7 @@ class GateRequest:
 
     now: the moment of the decision, with a time zone.
     no_subject: waive the roles that the policy wants named and `subjects` does not name; recorded.
-    serves: what the deployment serves, instead of the policy's list; None keeps that.
+    serves: the deployment's own profile, within the policy's; None stands for that.
     trust_verdicts: take the stored verdicts instead of computing them; recorded.
     expected: hex digest that the policy must have; None accepts any.
     checkpoint: a signed checkpoint of the store's log, kept outside.
@@ -58,7 +59,7 @@ class GateRequest:
     actor: str
     now: datetime
     no_subject: bool = False
-    serves: tuple[str, ...] | None = None
+    serves: ServingProfile | None = None
     trust_verdicts: bool = False
     expected: str | None = None
     checkpoint: Path | None = None
@@ -67,6 +68,11 @@ class GateRequest:
     rego: tuple[RegoModule, ...] = ()
     warn_only: bool = False
     announce: Callable[[str], None] = _silent
+
+    @property
+    def serving(self) -> ServingProfile:
+        """What the run must show."""
+        return narrowed(self.policy.parts.serving, self.serves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from audit.errors import UserError
 from audit.gate.decision import never_waived
 from audit.gate.parameters import Limit
+from audit.gate.serving_profile import NO_PROFILE, ServingProfile, profile_of
 from audit.store.base.keys import PublicKey, parse_public
 from audit.text.documents import Document, Place
 from audit.text.durations import HINT, parse_duration
 from audit.text.unsafe import quoted
 from audit.watch.address import counters_address
-
-SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
-"""Kinds of served requests."""
-CHOICES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +29,11 @@ class LeastWorkload:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledRange:
-    """The temperatures of a deployment that samples, and the least choices that a run must have sampled."""
-
-    lowest: float | None = None
-    highest: float | None = None
-    choices: int = CHOICES
-
-
-@dataclass(frozen=True, slots=True)
 class Floors:
     """Smallest performance of each arm; None asks for nothing."""
 
     acceptance: float | None = None
     tokens_per_forward: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeployedScope:
-    """How the deployment runs: each candidate arm's record must show it; None asks for nothing."""
-
-    batch_size: int | None = None
-    drafted: int | None = None
-    shape: str | None = None
-    numerics: str | None = None
-    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +110,12 @@ class PolicyParts:
 
     signed: bool = False
     stored_verdicts: bool = False
+    newest: bool = True
+    attempts: int | None = None
     parameters: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
     workload: LeastWorkload = LeastWorkload()
-    serves: tuple[str, ...] = ()
-    sampled: SampledRange = SampledRange()
+    serving: ServingProfile = NO_PROFILE
     floors: Floors = Floors()
-    deployed: DeployedScope = DeployedScope()
     keys: TrustedKeys = TrustedKeys()
     waivers: WaiverRules | None = None
     reviews: tuple[ReviewRule, ...] = ()
@@ -154,20 +130,19 @@ NO_PARTS: Final = PolicyParts()
 def read_parts(document: Document) -> PolicyParts:
     """The parts of a validated policy. Raises UserError: a duration, key or parameter that does not exist."""
     data: Mapping[str, Any] = document.data
-    serves: Mapping[str, Any] = data.get("serves", {})
     keys = _keys(document, data.get("keys", {}))
     return PolicyParts(
         signed=data["evidence"].get("signed", False),
         stored_verdicts=data["evidence"].get("stored_verdicts", False),
+        newest=data["evidence"].get("newest", True),
+        attempts=data["evidence"].get("attempts"),
         parameters={
             check: {name: Limit(**limit) for name, limit in limits.items()}
             for check, limits in data.get("parameters", {}).items()
         },
         workload=LeastWorkload(**data.get("workload", {})),
-        serves=tuple(serves),
-        sampled=SampledRange(**(serves.get("sampled") or {})),
+        serving=profile_of(data),
         floors=Floors(**data.get("floors", {})),
-        deployed=DeployedScope(**data.get("deployed", {})),
         keys=keys,
         waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
         reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),
@@ -236,11 +211,3 @@ def duration_at(document: Document, place: tuple[str | int, ...], text: str) -> 
         name = place[-1]
         raise document.error(place, f"{name} is {quoted(text)}; {HINT}")
     return age
-
-
-def served(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Kinds in `--serves`. Raises UserError: a word that no deployment serves."""
-    for word in words:
-        if word not in SERVABLE:
-            raise UserError(f"--serves {quoted(word)}: unknown; write one of {', '.join(SERVABLE)}")
-    return tuple(dict.fromkeys(words))

@@ -102,6 +102,8 @@ def _inputs(judgement: GateJudgement, decision: StoredDecision) -> Iterator[tupl
     yield urn("decision"), decision.sha256
     for subject in request.subjects:
         yield urn("subject", subject.role), subject.sha256
+    if request.serving.sha256 is not None:
+        yield urn("serves"), request.serving.sha256
     for module in request.rego:
         yield urn("rego", module.name), module.sha256
     if judgement.origin.startswith(BUNDLE):

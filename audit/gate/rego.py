@@ -137,7 +137,7 @@ def facts_document(facts: RunFacts, request: GateRequest, outcome: GateOutcome) 
         "verdicts": "stored" if request.trust_verdicts else "recomputed",
         "signed_by": facts.ending.by,
         "subjects": [named(subject, "role", "sha256") for subject in request.subjects],
-        "serves": list(policy.parts.serves if request.serves is None else request.serves),
+        "serves": list(request.serving.serves),
         "policy": named(policy, "name", "sha256"),
         "decision": outcome.answer.value,
         "reasons": [named(reason, "answer", "requirement", "text") for reason in outcome.reasons],

@@ -84,7 +84,7 @@ def log_damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
 
 def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged]:
     logged = dict(scanned.logged.get(kind, {}))
-    erased, leaves = _erased(session, kind), scanned.leaves
+    gone, leaves = erased(session, kind), scanned.leaves
     for rows in entries.batches(session, kind):
         for ref, data in zip(rows.refs, rows.data, strict=True):
             seq = logged.pop(ref, None)
@@ -93,11 +93,11 @@ def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged
             elif leaves[seq] != leaf_hash(data):
                 yield _damaged(kind, ref, seq, EDITED)
     for ref, seq in logged.items():
-        if ref not in erased:
+        if ref not in gone:
             yield _damaged(kind, ref, seq, DELETED)
 
 
-def _erased(session: Session, kind: str) -> frozenset[str]:
+def erased(session: Session, kind: str) -> frozenset[str]:
     """Keys of the rows that an erasure names, which may be missing."""
     named = {"token_trace": (ErasureRow.request_id, CONTENT), "finding": (ErasureRow.check_result_id, FINDING)}
     if kind not in named:

@@ -62,6 +62,7 @@ class Store:
     checks = reads(outcomes.checks)
     copies = reads(arm_reader.copies)
     load_run = reads(reader.load_run)
+    attempts = reads(reader.attempts)
     draft_versions = reads(drafts.draft_versions)
     resolve = reads(reader.resolve)
     list_runs = reads(reader.list_runs)

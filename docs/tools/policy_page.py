@@ -73,7 +73,7 @@ def _flat(schema: Schema, path: str, part: Schema) -> Iterator[tuple[str, Schema
         whole = _resolved(schema, child)
         if whole.get("type") != "object" or ("description" in whole and end != "[]"):
             yield path + end, whole, end[1:] in needed
-        if whole.get("type") == "object":
+        if whole.get("type") == "object" or _resolved(schema, whole.get("items", {})).get("type") == "object":
             yield from _flat(schema, path + end, child)
 
 

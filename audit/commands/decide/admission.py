@@ -3,6 +3,7 @@
 import socket
 import ssl
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -10,11 +11,15 @@ from audit.errors import UserError, needs
 from audit.gate.admission.decide import Rules, SignedDecisions
 from audit.gate.policy import load_policy
 from audit.gate.subjects import DIGEST
-from audit.store.base.keys import read_public
+from audit.store.base.keys import PublicKey, read_public
+from audit.store.ledger.notes import TreeHead, opened
 from audit.store.reading.decision_index import DecisionReader
 from audit.terminal.options import PATH, store_option
+from audit.text.documents import decode_text, read_bytes
 from audit.text.durations import age_option
 from audit.text.printer import note, report
+
+MOST_BYTES: Final = 2**20
 
 
 @click.group("admission")
@@ -36,6 +41,12 @@ def command() -> None:
 @click.option("--client-ca", type=PATH, metavar="FILE", help="Accept only clients with a certificate of this CA, PEM.")
 @click.option(
     "--key", type=PATH, metavar="FILE", help="Public key of audit keys: its checkpoints must cover each decision."
+)
+@click.option(
+    "--checkpoint",
+    type=PATH,
+    metavar="FILE",
+    help="Signed checkpoint from outside the store, which its log must continue; with --key.",
 )
 @click.option(
     "--trusted-key",
@@ -72,6 +83,7 @@ def serve(
     tls_key: Path,
     client_ca: Path | None,
     key: Path | None,
+    checkpoint: Path | None,
     trusted: tuple[Path, ...],
     max_age: str,
     unannotated: str,
@@ -85,8 +97,8 @@ def serve(
     Annotations of the pod name what it runs: specaudit.dev/target, /draft, /tokenizer or another role of the run, and
     /configuration, each sha256:DIGEST; /run names a run. The newest decision on a run of these models under an
     accepted policy must be allow, fresh, covered by the log, and contradicted by no later result. With --trusted-key,
-    a trusted key must have signed it for these models. A store that is gone, locked or slow denies every review. Stop
-    it with SIGTERM.
+    a trusted key must have signed it for these models. A store that is gone, locked or slow, or whose log lost entries
+    since the start or since --checkpoint, denies every review. Stop it with SIGTERM.
     """
     with needs("admission"):
         import uvicorn
@@ -94,7 +106,8 @@ def serve(
         from audit.gate.admission.app import PATH, Webhook, application
     signed = _signed(trusted)
     rules = Rules(frozenset(map(_policy, policies)), age_option(max_age), unannotated == "allow")
-    reader = DecisionReader(store, None if key is None else read_public(key))
+    public = None if key is None else read_public(key)
+    reader = DecisionReader(store, public, _heads(checkpoint, public))
     next(reader.find(["0" * 64], rules.policies), None)
     _check_tls(cert, tls_key, client_ca)
     webhook = Webhook(rules, reader, timeout, report, signed)
@@ -122,6 +135,14 @@ def _signed(trusted: tuple[Path, ...]) -> SignedDecisions | None:
     with needs("attest"):
         import securesystemslib.dsse  # noqa: F401  imported to fail at the start and not at the first review
     return SignedDecisions(tuple(map(read_public, trusted)))
+
+
+def _heads(checkpoint: Path | None, key: PublicKey | None) -> tuple[TreeHead, ...]:
+    if checkpoint is None:
+        return ()
+    if key is None:
+        raise UserError("--checkpoint needs --key FILE, the public key that signed it")
+    return (opened(decode_text(str(checkpoint), read_bytes(checkpoint, MOST_BYTES)), key, str(checkpoint)),)
 
 
 def _policy(name: str) -> str:

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 
 from audit.evidence import environment as evidence
 from audit.gate.policy import PACKAGED, load_policy
-from audit.gate.policy_parts import served
+from audit.gate.serving_profile import asked_profile
 from audit.gate.subjects import parse_subject
 from audit.store import Store
 from audit.terminal.options import complete_runs, store_option
@@ -42,9 +42,9 @@ KEY = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--serves",
     multiple=True,
-    metavar="WORD",
-    help="What the deployment serves of the policy's list: greedy, sampled, structured, tools, filters; recorded. "
-    "Repeatable.",
+    metavar="WORD|FILE",
+    help="What the deployment serves of the policy's list: greedy, sampled, structured, tools, filters (repeatable), "
+    "or its serving profile, FILE.yaml; recorded.",
 )
 @click.option("--checkpoint", type=FILE, help="Signed checkpoint of the store's log, kept outside the store.")
 @click.option("--proof", type=FILE, help="Proof of `audit db prove`, for a bundle.")
@@ -110,7 +110,7 @@ def command(
         actor=actor or evidence.actor(),
         now=datetime.now(UTC),
         no_subject=no_subject,
-        serves=served(serves) if serves else None,
+        serves=asked_profile(serves),
         trust_verdicts=trust_verdicts,
         expected=expected_digest(policy_digest),
         checkpoint=checkpoint,

@@ -46,7 +46,10 @@ class Webhook:
         try:
             find = partial(self.reader.find, policies=self.rules.policies)
             return answer(review, self.rules, find, self._vouched, datetime.now(UTC))
-        except (UserError, CannotDecide) as error:
+        except CannotDecide as error:
+            self.report(str(error))
+            return denied(f"nothing is admitted: {error}", 503)
+        except UserError as error:
             self.report(str(error))
             return denied("the evidence store cannot be read, so nothing is admitted", 503)
         except Exception as error:

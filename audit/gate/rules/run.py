@@ -12,6 +12,7 @@ from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, RunStatus
 from audit.store.base.governance import used_drafts
+from audit.store.base.values import PASSED
 from audit.text.durations import CLOCK_SKEW
 
 TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"
@@ -41,6 +42,7 @@ def run_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reas
             "suites", f"suite {run.suite_name} sha256:{run.suite_sha256} is not one that the policy accepts"
         )
     yield from _absent_arms(facts)
+    yield from _attempts(facts, policy)
 
 
 def _times(facts: RunFacts, finished: datetime, limit: timedelta, now: datetime) -> Iterator[Reason]:
@@ -80,6 +82,23 @@ def _absent_arms(facts: RunFacts) -> Iterator[Reason]:
             yield undecided("arms", f"the suite has an arm {wanted}, and the run's record does not", wanted)
 
 
+def _attempts(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
+    """Reasons about other runs of the same suite and models: whoever repeats a run until it passes shows nothing."""
+    newer = [item for item in facts.attempts if item.ulid > facts.run.ulid]
+    failed = [item for item in facts.attempts if item.ulid < facts.run.ulid and item.ended != PASSED]
+    if newer and newer[-1].ended != PASSED:
+        reason = undecided if policy.parts.newest else remark
+        yield reason("newest", f"{newer[-1].ulid} of the same suite and models began later and {newer[-1].ended}")
+    if failed:
+        most = policy.parts.attempts
+        last = f"{failed[-1].ulid} {failed[-1].ended}"
+        text = f"{len(failed)} earlier runs of this suite and these models did not pass; {last}"
+        if most is not None and len(failed) > most:
+            yield undecided("attempts", f"{text}; at most {most} are allowed")
+        else:
+            yield remark("attempts", text)
+
+
 def fault_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     """Why arms are broken or lossy by their own declaration."""
     for arm in facts.candidates:
@@ -107,14 +126,17 @@ def subject_reasons(
 def _unnamed(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], *, no_subject: bool) -> Iterator[Reason]:
     given = {subject.role for subject in subjects}
     for role in dict.fromkeys((*policy.named, *policy.named_if_used)):
-        used = _used_as(facts, role)
-        required = role in policy.named or used
-        if not required or role in given or (used and all(artifact.role in given for artifact in used)):
+        used = [part for part in (*used_artifacts(facts), *engines(facts)) if role in (part.role, part.kind)]
+        unnamed = [part.role for part in used if part.role not in given]
+        # a kind names all of its models, unless one of them has the kind as its own name
+        by_kind = role in given and all(part.role != role for part in used)
+        if by_kind or not (unnamed if used else role in policy.named):
             continue
         if no_subject:
             yield remark(f"subject {role}", "not named; --no-subject waived it")
         else:
-            text = f"the policy wants it named; add --subject {role}=FOLDER, or say --no-subject"
+            lacking = role if role not in given else unnamed[0]
+            text = f"the policy wants it named; add --subject {lacking}=FOLDER, or say --no-subject"
             yield undecided(f"subject {role}", text)
 
 

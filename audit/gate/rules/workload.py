@@ -3,17 +3,30 @@
 A run has the batches, drafts, numerics and device of the deployment.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
 from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Reason, blocked, remark, undecided
-from audit.gate.facts import ArmWorkload, RunFacts
+from audit.gate.facts import ArmWorkload, RunFacts, SampledRequests
 from audit.gate.policy import Policy
-from audit.gate.policy_parts import DeployedScope, LeastWorkload, SampledRange
+from audit.gate.policy_parts import LeastWorkload
+from audit.gate.serving_profile import (
+    FREE_FROM,
+    LEAST_TOP_K,
+    LEAST_TOP_P,
+    MOST_MIN_P,
+    DeployedScope,
+    SampledRange,
+    ServingProfile,
+    narrowed,
+)
+from audit.gate.subjects import Subject
 from audit.store import StoredArm
+from audit.store.base.governance import used_drafts
 
 SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "greedy": ("greedy_equality", "bitwise"),
@@ -24,26 +37,42 @@ SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
 """Checks one of which must be certified in an arm that shows what a deployment serves."""
 
 
-def workload_reasons(facts: RunFacts, policy: Policy, serves: tuple[str, ...] | None) -> Iterator[Reason]:
-    """Why the run did not exercise what the policy asks for; `serves` narrows the policy's own list."""
+def workload_reasons(
+    facts: RunFacts, policy: Policy, asked: ServingProfile | None, subjects: Sequence[Subject]
+) -> Iterator[Reason]:
+    """Why the run did not exercise what the policy asks for; `asked` is a deployment's profile within the policy's."""
     for arm in facts.candidates:
         yield from _speculation(arm)
         for lack in short_of(facts, arm, policy.parts.workload):
             yield undecided("workload", f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
         yield from _floors(arm, policy)
-    yield from _narrowed(policy.parts.serves, serves or ())
-    for served in policy.parts.serves if serves is None else serves:
-        yield from _served(facts, served, policy.parts.sampled)
+    if asked is not None:
+        yield from _beyond(policy.parts.serving, asked)
+    profile = narrowed(policy.parts.serving, asked)
+    for served in profile.serves:
+        yield from _served(facts, served, profile.sampled, _named_drafts(facts, policy, subjects))
 
 
-def _narrowed(listed: tuple[str, ...], serves: tuple[str, ...]) -> Iterator[Reason]:
-    """Why words of a deployment are none of the policy's list, and a remark on what they leave out of it."""
-    if listed and serves:
-        for word in sorted(set(serves) - set(listed)):
-            text = f"the policy lets a deployment serve {', '.join(listed)}; use one that lists it"
-            yield undecided(f"serves {word}", text)
-        if set(serves) < set(listed):
-            yield remark("serves", f"{', '.join(serves)} alone, of the policy's {', '.join(listed)}")
+def _beyond(policy: ServingProfile, asked: ServingProfile) -> Iterator[Reason]:
+    """Why a deployment's profile is not within the policy's, and a remark on what it leaves out of that."""
+    listed, ours, own = policy.serves, policy.sampled, asked.sampled
+    for word in sorted(set(asked.serves) - set(listed)) if listed else ():
+        text = f"the policy lets a deployment serve {', '.join(listed)}; use one that lists it"
+        yield undecided(f"serves {word}", text)
+    low, high = ours.lowest or 0.0, ours.highest or math.inf
+    stray = [f"temperature {at:g}" for at in own.temperatures if not low <= at <= high]
+    stray += [str(setting) for setting in own.settings if ours.settings and setting not in ours.settings]
+    if stray:
+        yield undecided("serves sampled", f"the policy lets no deployment sample at {'; '.join(dict.fromkeys(stray))}")
+    if asked.sha256 is not None or set(asked.serves) < set(listed):
+        named = ", ".join(asked.serves) if asked.sha256 is None else f"sha256:{asked.sha256}"
+        yield remark("serves", f"{named} alone, of the policy's {', '.join(listed)}")
+
+
+def _named_drafts(facts: RunFacts, policy: Policy, subjects: Sequence[Subject]) -> list[str]:
+    """The draft models to deploy, by their names in the suite."""
+    digests = {*policy.digests.values(), *(subject.sha256 for subject in subjects)}
+    return [part.role for part in facts.run.artifacts if part.kind == "draft" and part.sha256 in digests]
 
 
 def _speculation(arm: StoredArm) -> Iterator[Reason]:
@@ -121,28 +150,61 @@ def _floors(arm: StoredArm, policy: Policy) -> Iterator[Reason]:
             yield blocked("floors", text, arm.name, about=name)
 
 
-def _served(facts: RunFacts, served: str, sampled: SampledRange) -> Iterator[Reason]:
+def _served(facts: RunFacts, served: str, sampled: SampledRange, drafts: Sequence[str]) -> Iterator[Reason]:
+    """Why nothing shows a kind of requests; each named draft must have drafted for an arm that shows it."""
     requirement = f"serves {served}"
     if served == "sampled":
         yield from (undecided(requirement, lack.text, about=lack.count) for lack in _sampling(facts, sampled))
-        return
-    certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
-    showing = [arm for arm in facts.candidates if any((arm.name, check) in certified for check in SERVED_BY[served])]
-    if served == "greedy":
-        showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
-    if not showing:
-        checks = " or ".join(SERVED_BY[served])
-        yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
+        showing = [arm for arm in facts.candidates if (done := facts.workloads.get(arm.name)) and done.sampled]
+    else:
+        certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
+        arms = facts.candidates
+        showing = [arm for arm in arms if any((arm.name, check) in certified for check in SERVED_BY[served])]
+        if served == "greedy":
+            showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
+        if not showing:
+            checks = " or ".join(SERVED_BY[served])
+            yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
+    used = used_drafts([arm.spec for arm in showing]) if showing else None
+    for draft in sorted(set(drafts) - used) if used is not None else ():
+        text = f"no candidate arm with such requests drafted with {draft}, which is to be deployed"
+        yield undecided(requirement, text, about=draft)
+
+
+SAMPLED_FROM: Final = 0.1
+"""Smallest temperature of a stated range at which a request counts as sampled."""
 
 
 def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[Shortfall]:
-    """Why the run shows nothing about a deployment that samples in this range."""
-    arms = [done for arm in facts.candidates if (done := facts.workloads.get(arm.name)) and done.temperatures]
-    if not arms:
-        text = "no candidate arm sampled: a temperature below 0.1 or a top_k of 1 leaves no choice"
-        yield Shortfall("requests", text)
+    """Why the run shows nothing about a deployment that samples so."""
+    shown = [part for arm in facts.candidates if (done := facts.workloads.get(arm.name)) for part in done.sampled]
+    for setting in wanted.settings:
+        yield from _choices([part for part in shown if part.setting == setting], wanted.choices, f"at {setting}")
+    if not wanted.settings:
+        least = SAMPLED_FROM if wanted.temperatures else FREE_FROM
+        free = [part for part in shown if part.setting.free and part.setting.temperature >= least]
+        text = (
+            f"freely: temperature {least} or more, top_k off or {LEAST_TOP_K} or more, top_p {LEAST_TOP_P} or more, "
+            f"min_p {MOST_MIN_P} or less, no bias; a deployment that samples otherwise says so in a serving profile"
+        )
+        yield from _choices(free, wanted.choices, text)
+        yield from _reach(free, wanted)
+
+
+def _choices(shown: Sequence[SampledRequests], least: int, how: str) -> Iterator[Shortfall]:
+    if not shown:
+        yield Shortfall("requests", f"no candidate arm sampled {how}")
+    known = [part.choices for part in shown if part.choices is not None]
+    if known and sum(known) < least:
+        text = f"p left a choice for {sum(known)} sampled tokens, {least} are required; sampled {how}"
+        yield Shortfall("choices", text)
+
+
+def _reach(shown: Sequence[SampledRequests], wanted: SampledRange) -> Iterator[Shortfall]:
+    """Why the temperatures of these requests do not reach from one end of a range to the other."""
+    if not shown:
         return
-    temperatures = [temperature for done in arms for temperature in done.temperatures]
+    temperatures = [part.setting.temperature for part in shown]
     low, high = min(temperatures), max(temperatures)
     if wanted.lowest is not None and low > wanted.lowest:
         text = f"the lowest temperature of the run is {low:g}, the deployment goes down to {wanted.lowest:g}"
@@ -150,20 +212,22 @@ def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[Shortfall]:
     if wanted.highest is not None and high < wanted.highest:
         text = f"the highest temperature of the run is {high:g}, the deployment goes up to {wanted.highest:g}"
         yield Shortfall("highest", text)
-    shown = [done.choices for done in arms if done.choices is not None]
-    if shown and max(shown) < wanted.choices:
-        text = f"p left a choice for {max(shown)} sampled tokens at most, {wanted.choices} are required"
-        yield Shortfall("choices", text)
 
 
 DEPLOYED = "deployed"
 
 
-def deployed_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
-    """Why the candidate arms did not run as the deployment does."""
-    for arm in facts.candidates:
-        for lack in beyond(_scope(facts, arm.name), policy.parts.deployed):
-            yield undecided(DEPLOYED, f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
+def deployed_reasons(facts: RunFacts, policy: Policy, asked: ServingProfile | None) -> Iterator[Reason]:
+    """Why the candidate arms did not run as the deployment does, by the policy and by the deployment's own profile."""
+    for profile in (policy.parts.serving, *([] if asked is None else [asked])):
+        for arm in facts.candidates:
+            done, least = facts.workloads.get(arm.name), profile.deployed.context or 0
+            lacks = list(beyond(_scope(facts, arm.name), profile.deployed))
+            if done is not None and done.longest < least:
+                text = f"audited with up to {done.longest} tokens of prompt and answer, deployed with {least}"
+                lacks.append(Shortfall("context", text))
+            for lack in lacks:
+                yield undecided(DEPLOYED, f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
 
 
 def _scope(facts: RunFacts, arm: str) -> ArmScope:

@@ -25,7 +25,7 @@ ENDS: Final = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b"
 )
 """Beginning of a recorded reason that rests on a signed waiver or review with an end; not one that did not count."""
-SERVES: Final = re.compile(r"allow: serves: ([a-z]+(?:, [a-z]+)*) alone, of ")
+SERVES: Final = re.compile(r"allow: serves: ([a-z]+(?:, [a-z]+)*|sha256:[0-9a-f]{64}) alone, of ")
 """Beginning of the recorded remark that a decision is for a deployment that serves less than the policy lists."""
 
 
@@ -195,6 +195,27 @@ class StoredEvent:
     detail: str
 
 
+PASSED: Final = "passed"
+RUN_ENDS: Final[Mapping[int | None, str]] = {0: PASSED, 1: "found a fault", 3: "is undecided"}
+"""By exit code of a finished run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Another run of a run's suite with its models."""
+
+    ulid: str
+    status: RunStatus
+    exit_code: int | None
+
+    @property
+    def ended(self) -> str:
+        """The end in words."""
+        if self.status is not RunStatus.FINISHED:
+            return f"is {self.status}"
+        return RUN_ENDS.get(self.exit_code, "failed")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """A stored run without its requests."""
@@ -354,7 +375,7 @@ class StoredDecision:
 
     @property
     def serves(self) -> frozenset[str] | None:
-        """The words that alone a deployment may serve by the decision, by its reasons; None for the policy's list."""
+        """What alone a deployment may serve by the decision: words, or a profile's digest; None for the policy's."""
         stated = (match[1] for reason in self.reasons if (match := SERVES.match(reason)))
         return next((frozenset(text.split(", ")) for text in stated), None)
 

@@ -1,11 +1,12 @@
 """Gate decisions by the digests of the models that a run used, for a server that asks again and again.
 
 The reader keeps a connection open and sees every later write. An SQLite file that was removed or replaced is not read
-on: the reader opens the path anew, or fails. Every decision comes with the answer whether the log covers its row.
+on: the reader opens the path anew, or fails. Every decision comes with the answer whether the log covers its row. The
+log must continue what the reader saw of it.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,12 +28,12 @@ from audit.store.base.keys import PublicKey
 from audit.store.base.merkle import leaf_hash, root_over
 from audit.store.base.values import RunStatus
 from audit.store.ledger import entries, log_scan, notes
+from audit.store.ledger.notes import TreeHead
 from audit.store.reading import outcomes
+from audit.store.reading.seen_log import DECISION_KIND, SeenLog
 from audit.store.tables.log import CheckpointRow, LogEntryRow
 from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow
 from audit.store.tables.verdicts import AttestationRow, CheckRow, GateDecisionRow
-
-KIND: Final = "gate_decision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ MODELS: Final = (
 )
 ENTRY: Final = (
     select(LogEntryRow.seq, LogEntryRow.leaf)
-    .where(LogEntryRow.kind == KIND, LogEntryRow.ref == bindparam("ref"))
+    .where(LogEntryRow.kind == DECISION_KIND, LogEntryRow.ref == bindparam("ref"))
     .order_by(LogEntryRow.seq.desc())
     .limit(1)
 )
@@ -143,9 +144,10 @@ class DecisionReader:
     Args:
         url: path or URL of the store.
         key: public key whose checkpoints must cover a decision; None if none need to.
+        heads: checkpoints from outside the store, which its log must continue.
     """
 
-    def __init__(self, url: str, key: PublicKey | None) -> None:
+    def __init__(self, url: str, key: PublicKey | None, heads: Sequence[TreeHead] = ()) -> None:
         self._url = parse_url(url)
         self._key = key
         self._lock = threading.Lock()
@@ -153,6 +155,7 @@ class DecisionReader:
         self._file: failures.FileIdentity | None = None
         # what a signed root covers stays covered, so each entry is verified once
         self._covered: set[_Entry] = set()
+        self._seen = SeenLog(heads, key)
 
     def find(self, digests: Collection[str], policies: Collection[str]) -> Iterator[DecidedRun]:
         """The runs that used models of all these digests, with their newest decision, newest first.
@@ -162,8 +165,10 @@ class DecisionReader:
         Raises:
             UserError: no store at the path, or one of another revision.
             StoreFailure: the database failed.
+            CannotDecide: the log does not continue what this reader saw of it, or lacks the row of a later decision.
         """
         with self._reading() as session:
+            self._seen.advance(session)
             for key in _newest(session, digests, policies):
                 yield self._run(session, key)
 
@@ -211,6 +216,8 @@ class DecisionReader:
         arms = session.execute(ARMS, {"run": row.run_id}).all()
         models = session.execute(MODELS, {"run": row.run_id})
         entry, decision = _entry(session, key), outcomes.as_decision(row, ulid)
+        if entry is not None:
+            self._seen.require_later(session, entry.seq)
         return DecidedRun(
             run=ulid,
             finished=status == RunStatus.FINISHED,
@@ -246,7 +253,7 @@ def _newest(session: Session, digests: Collection[str], policies: Collection[str
 def _entry(session: Session, key: int) -> _Entry | None:
     """The log's entry of a decision; None if its hash is not that of the row."""
     logged = session.execute(ENTRY, {"ref": str(key)}).one_or_none()
-    (row,) = entries.rows(session, KIND, [key])
+    (row,) = entries.rows(session, DECISION_KIND, [key])
     if logged is None or bytes(logged.leaf) != leaf_hash(row.data):
         return None
     return _Entry(logged.seq, bytes(logged.leaf))

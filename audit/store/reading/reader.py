@@ -129,6 +129,28 @@ def load_run(session: Session, ulid: str) -> values.StoredRun:
     )
 
 
+def attempts(session: Session, ulid: str) -> tuple[values.Attempt, ...]:
+    """The other runs of a run's suite with the same models, oldest first."""
+    run = find_run(session, ulid)
+    same = select(RunRow).where(RunRow.suite_artifact_id == run.suite_artifact_id, RunRow.id != run.id)
+    models = _models(session, run)
+    others = session.scalars(same.order_by(RunRow.ulid))
+    return tuple(
+        values.Attempt(other.ulid, values.RunStatus(other.status), other.exit_code)
+        for other in others
+        if _models(session, other) == models
+    )
+
+
+def _models(session: Session, run: RunRow) -> frozenset[tuple[str, int]]:
+    rows = session.execute(
+        select(RunArtifactRow.role, RunArtifactRow.artifact_id)
+        .join(ArtifactRow, ArtifactRow.id == RunArtifactRow.artifact_id)
+        .where(RunArtifactRow.run_id == run.id, ArtifactRow.kind.not_in(("suite", "policy")))
+    )
+    return frozenset((role, artifact) for role, artifact in rows)
+
+
 def _artifacts(session: Session, run: RunRow) -> tuple[values.ArtifactRef, ...]:
     rows = session.execute(
         select(RunArtifactRow, ArtifactRow)

@@ -9,7 +9,8 @@ from pathlib import Path
 from audit.evidence.environment import fingerprint
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.gate.facts import ArmWorkload, RunFacts
+from audit.gate.facts import ArmWorkload, RunFacts, SampledRequests
+from audit.gate.serving_profile import SampledSetting
 from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
 from engine.record.effective import Effective
 from tests.audit.store.build import generation, start
@@ -93,12 +94,11 @@ def facts() -> RunFacts:
     return RunFacts(run, checks, workloads={"greedy": asked(0.0), "sampled": asked(0.8)})
 
 
-def asked(temperature: float, **changes: object) -> ArmWorkload:
-    """The workload of an arm at a temperature."""
-    sampled = {} if temperature < 0.1 else {temperature: 8}
-    greedy, choices = (8, None) if temperature == 0 else (0, 100)
-    made = ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, greedy, sampled, choices if sampled else None)
-    return replace(made, **changes)
+def asked(temperature: float, choices: int | None = 100, **setting: object) -> ArmWorkload:
+    """The workload of an arm at one setting."""
+    sampled = SampledRequests(SampledSetting(temperature, **setting), 8, choices)
+    greedy = not temperature
+    return ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, 8 * greedy, () if greedy else (sampled,))
 
 
 def stored_run(

@@ -13,11 +13,12 @@ from audit.gate.decide import decide
 from audit.gate.decision import Decision
 from audit.gate.facts import RunFacts
 from audit.gate.policy import load_policy
-from audit.gate.policy_parts import DeployedScope, PolicyParts
+from audit.gate.policy_parts import PolicyParts
+from audit.gate.serving_profile import DeployedScope, ServingProfile
 from tests.audit.gate.runs import NOW, facts
 
 SEEN = ArmScope(1, 8, 5, "chain", "ordered", "cuda:0")
-SHOWN = DeployedScope(8, 5, "chain", "ordered", "cuda")
+SHOWN = DeployedScope(8, 5, "chain", "ordered", "cuda", 100)
 
 
 def scoped(scope: ArmScope = SEEN, verdict: Verdict = Verdict.CERTIFIED) -> RunFacts:
@@ -27,7 +28,7 @@ def scoped(scope: ArmScope = SEEN, verdict: Verdict = Verdict.CERTIFIED) -> RunF
 
 
 def reasons(deployed: DeployedScope, base: RunFacts) -> list[str]:
-    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(deployed=deployed))
+    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(serving=ServingProfile(deployed=deployed)))
     outcome = decide(base, policy, (), NOW, no_subject=True)
     assert all(reason.answer is not Decision.BLOCK for reason in outcome.reasons if reason.requirement == "deployed")
     return [reason.text for reason in outcome.reasons if reason.requirement == "deployed"]
@@ -36,7 +37,7 @@ def reasons(deployed: DeployedScope, base: RunFacts) -> list[str]:
 def test_a_run_in_the_deployment_s_shape_is_allowed():
     assert reasons(SHOWN, scoped()) == []
     assert reasons(DeployedScope(), facts()) == []
-    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(deployed=SHOWN))
+    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(serving=ServingProfile(deployed=SHOWN)))
     assert decide(scoped(), policy, (), NOW, no_subject=True).answer is Decision.ALLOW
 
 
@@ -48,10 +49,12 @@ def test_a_run_in_the_deployment_s_shape_is_allowed():
         ({"shape": "tree"}, "audited with shape chain, deployed with tree"),
         ({"numerics": "fast"}, "audited with numerics ordered, deployed with fast"),
         ({"device": "cpu"}, "audited with device cuda, deployed with cpu"),
+        ({"context": 101}, "audited with up to 100 tokens of prompt and answer, deployed with 101"),
     ],
 )
 def test_each_part_is_decisive(changes, says):
-    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(deployed=replace(SHOWN, **changes)))
+    parts = PolicyParts(serving=ServingProfile(deployed=replace(SHOWN, **changes)))
+    policy = replace(load_policy("standard"), coverage={}, parts=parts)
     assert decide(scoped(), policy, (), NOW, no_subject=True).answer is Decision.CANNOT_DECIDE
     assert reasons(replace(SHOWN, **changes), scoped()) == [f"arm {arm}: {says}" for arm in ("greedy", "sampled")]
 
@@ -76,7 +79,7 @@ def test_policies_say_it_in_yaml(tmp_path):
     )
     path = tmp_path / "policy.yaml"
     path.write_text(text)
-    assert load_policy(path).parts.deployed == DeployedScope(64, None, "chain", None, "cuda")
+    assert load_policy(path).parts.serving.deployed == DeployedScope(64, None, "chain", None, "cuda")
     path.write_text(text.replace("batch_size: 64", "batch: 64"))
     with pytest.raises(UserError, match="batch"):
         load_policy(path)

@@ -68,7 +68,7 @@ def clean(name: str) -> RunFacts:
     arms = [arm("greedy", "greedy", 0.0, **made), arm("sampled", "chain", 0.8, **made)]
     domains = frozenset({"chat", "code", "tools"})
     wide = {"requests": 300, "prompts": 150, "domains": domains, "longest": 400}
-    workloads = {"greedy": asked(0.0, **wide), "sampled": asked(0.8, **wide)}
+    workloads = {name: replace(asked(at), **wide) for name, at in (("greedy", 0.0), ("sampled", 0.8))}
     artifacts = base.run.artifacts
     if name == "endpoint":
         # a server's models are a name; its arms name no draft

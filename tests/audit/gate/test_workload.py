@@ -6,35 +6,42 @@ import pytest
 
 from audit.gate.decide import decide
 from audit.gate.decision import Decision
-from audit.gate.facts import RunFacts, is_sampled
+from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy, load_policy
-from audit.gate.policy_parts import Floors, LeastWorkload, PolicyParts, SampledRange
+from audit.gate.policy_parts import Floors, LeastWorkload, PolicyParts
+from audit.gate.serving_profile import SampledRange, SampledSetting, ServingProfile, setting_of
 from audit.store import StoredDecision
 from engine.core.types import SamplingParams
 from tests.audit.gate.runs import NOW, asked, facts
 
 
+def serving(*words: str, **sampled: object) -> PolicyParts:
+    return PolicyParts(serving=ServingProfile(words, SampledRange(**sampled)))
+
+
 def texts(parts: PolicyParts, base: RunFacts | None = None, serves: tuple[str, ...] | None = None) -> list[str]:
     policy: Policy = replace(load_policy("standard"), coverage={}, parts=parts)
-    outcome = decide(base or facts(), policy, (), NOW, no_subject=True, serves=serves)
+    asked = None if serves is None else ServingProfile(serves)
+    outcome = decide(base or facts(), policy, (), NOW, no_subject=True, serves=asked)
     return [str(reason) for reason in outcome.reasons if reason.answer is not Decision.ALLOW]
 
 
 @pytest.mark.parametrize(
-    ("changes", "sampled"),
+    ("changes", "free"),
     [
-        ({"temperature": 0.8}, True),
-        ({"temperature": 0.1}, True),
-        ({"temperature": 0.0}, False),
-        ({"temperature": 1e-6}, False),
-        ({"temperature": 1.0, "top_k": 1}, False),
-        ({"temperature": 1.0, "top_k": 2}, True),
-        ({"temperature": 1.0, "top_p": 1e-9}, False),
-        ({"temperature": 1.0, "min_p": 0.999}, False),
+        ({}, True),
+        ({"top_k": 10}, True),
+        ({"top_k": 9}, False),
+        ({"top_p": 0.5}, True),
+        ({"top_p": 0.49}, False),
+        ({"min_p": 0.2}, True),
+        ({"min_p": 0.21}, False),
+        ({"logit_bias": ((3, 100.0), (4, 100.0))}, False),
+        ({"bad_words": ((3,),), "presence_penalty": 1.0}, True),
     ],
 )
-def test_what_leaves_a_choice(changes, sampled):
-    assert is_sampled(SamplingParams(**changes)) is sampled
+def test_what_shows_free_sampling(changes, free):
+    assert setting_of(SamplingParams(temperature=1.0, **changes)).free is free
 
 
 @pytest.mark.medium
@@ -61,34 +68,51 @@ def test_each_count_is_decisive(least, says):
 @pytest.mark.parametrize(
     ("workload", "wanted", "says"),
     [
-        (asked(1e-6), SampledRange(), "no candidate arm sampled"),
-        (asked(0.8, choices=3), SampledRange(), "p left a choice for 3 sampled tokens at most, 20 are required"),
-        (asked(0.8), SampledRange(lowest=0.5), "the lowest temperature of the run is 0.8"),
-        (asked(0.8), SampledRange(highest=1.0), "the highest temperature of the run is 0.8"),
+        (asked(1e-6), {}, "no candidate arm sampled freely: temperature 0.5 or more"),
+        (asked(0.49), {}, "no candidate arm sampled freely: temperature 0.5 or more"),
+        (asked(1.0, top_k=2), {}, "no candidate arm sampled freely"),
+        (asked(1.0, logit_bias=True), {}, "no candidate arm sampled freely"),
+        (asked(0.05), {"lowest": 0.05}, "no candidate arm sampled freely: temperature 0.1 or more"),
+        (asked(0.8, choices=3), {}, "p left a choice for 3 sampled tokens, 20 are required"),
+        (asked(0.8), {"lowest": 0.5}, "the lowest temperature of the run is 0.8"),
+        (asked(0.8), {"highest": 1.0}, "the highest temperature of the run is 0.8"),
+        (
+            asked(0.8, top_p=0.9),
+            {"settings": (SampledSetting(0.8, top_p=0.95),)},
+            "no candidate arm sampled at temperature 0.8, top_p 0.95",
+        ),
+        (
+            asked(0.8, 19, top_k=2),
+            {"settings": (SampledSetting(0.8, top_k=2),)},
+            "p left a choice for 19 sampled tokens, 20 are required; sampled at temperature 0.8, top_k 2",
+        ),
     ],
 )
 def test_what_shows_nothing_about_a_deployment_that_samples(workload, wanted, says):
     base = replace(facts(), workloads={**facts().workloads, "sampled": workload})
-    (reason,) = texts(PolicyParts(serves=("sampled",), sampled=wanted), base)
+    (reason,) = texts(serving("sampled", **wanted), base)
     assert reason.startswith(f"cannot_decide: serves sampled: {says}")
 
 
 def test_what_shows_it():
-    reach = SampledRange(lowest=0.8, highest=0.8)
-    assert texts(PolicyParts(serves=("greedy", "sampled"), sampled=reach)) == []
-    without_p = replace(facts(), workloads={**facts().workloads, "sampled": asked(0.8, choices=None)})
-    assert texts(PolicyParts(serves=("sampled",)), without_p) == []
+    assert texts(serving("greedy", "sampled", lowest=0.8, highest=0.8)) == []
+    for workload, settings in (
+        (asked(0.8, choices=None), ()),
+        (asked(0.2, top_k=2, logit_bias=True), (SampledSetting(0.2, top_k=2, logit_bias=True),)),
+    ):
+        base = replace(facts(), workloads={**facts().workloads, "sampled": workload})
+        assert texts(serving("sampled", settings=settings), base) == []
 
 
 def test_the_command_line_narrows_what_the_policy_says_and_the_decision_states_it():
     base = replace(facts(), workloads={"greedy": asked(0.0), "sampled": asked(1e-6)})
-    policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(serves=("greedy", "sampled")))
-    outcome = decide(base, policy, (), NOW, no_subject=True, serves=("greedy",))
+    policy = replace(load_policy("standard"), coverage={}, parts=serving("greedy", "sampled"))
+    outcome = decide(base, policy, (), NOW, no_subject=True, serves=ServingProfile(("greedy",)))
     assert outcome.answer is Decision.ALLOW
     stated = StoredDecision("r", "", {}, "allow", tuple(map(str, outcome.reasons)), "ci", NOW)
     assert "allow: serves: greedy alone, of the policy's greedy, sampled" in stated.reasons
     assert stated.serves == {"greedy"}
-    whole = decide(facts(), policy, (), NOW, no_subject=True, serves=("sampled", "greedy"))
+    whole = decide(facts(), policy, (), NOW, no_subject=True, serves=ServingProfile(("sampled", "greedy")))
     assert not any("serves" in str(reason) for reason in whole.reasons)
     beyond, lacking = texts(policy.parts, base, ("tools",))
     assert (

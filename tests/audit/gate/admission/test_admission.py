@@ -24,6 +24,7 @@ from audit.store.ledger.notes import signed
 from audit.store.reading.decision_index import DecisionReader
 from audit.store.store import Store
 from engine.record.effective import Effective
+from tests.audit.gate.admission.forgeries import edit
 from tests.audit.gate.admission.stores import ARTIFACTS, NAMED, decide, deployment, made_store, pod, review
 from tests.audit.gate.runs import DRAFT, TARGET
 from tests.audit.invoke import invoke
@@ -161,10 +162,71 @@ def test_an_edited_or_unlogged_decision_denies(tmp_path: Path):
             connection.execute(text(f"DROP TRIGGER {name}"))
         connection.execute(text("UPDATE gate_decision SET decision = 'allow'"))
         connection.commit()
-    assert "log does not cover the decision" in answered(hook, pod(NAMED)).message
+    assert "the row was edited after it was logged" in answered(hook, pod(NAMED)).message
     Path(url.removeprefix("sqlite:///")).unlink()
     gone = answered(hook, pod(NAMED))
     assert (gone.allowed, gone.code) == (False, 503)
+
+
+def forget(url: str, *statements: str) -> None:
+    """Remove the newest decision and what else the statements remove."""
+    edit(url, "DELETE FROM gate_decision WHERE id = (SELECT max(id) FROM gate_decision)", *statements)
+
+
+ENTRY_GONE = "DELETE FROM log_entry WHERE seq = (SELECT max(seq) FROM log_entry)"
+ENTRY_RENAMED = "UPDATE log_entry SET kind = 'run', ref = '1' WHERE seq = (SELECT max(seq) FROM log_entry)"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        ((), "gate_decision 2 was edited or deleted after it was logged"),
+        ((ENTRY_RENAMED,), "gate_decision 2 was edited or deleted after it was logged"),
+        ((ENTRY_GONE,), "the log does not continue what this process saw"),
+    ],
+)
+def test_a_block_that_was_seen_and_deleted_brings_no_allow_back(statements, says, tmp_path: Path):
+    url = made_store(tmp_path)
+    decide(url)
+    hook = webhook(url)
+    assert answered(hook, pod(NAMED)).allowed
+    decide(url, "block")
+    assert not answered(hook, pod(NAMED)).allowed
+    forget(url, *statements)
+    answer = answered(hook, pod(NAMED))
+    assert (answer.allowed, answer.code) == (False, 503)
+    assert says in answer.message
+
+
+@pytest.mark.medium
+def test_a_block_under_a_checkpoint_that_was_deleted_before_the_start_brings_no_allow_back(tmp_path: Path):
+    url, key = made_store(tmp_path), PrivateKey("example.org/audit", b"1" * 32)
+    decide(url)
+    with Store.open(url, create=False) as store:
+        store.add_checkpoint(lambda head: signed(head, key))
+        decide(url, "block")
+        head = store.add_checkpoint(lambda head: signed(head, key))
+    forget(url)
+    assert "gate_decision 2: the row was deleted" in answered(webhook(url), pod(NAMED)).message
+    edit(url, f"DELETE FROM log_entry WHERE seq >= {head.size - 1}")
+    assert "entries were cut off" in answered(webhook(url, key), pod(NAMED)).message
+    edit(url, "DELETE FROM checkpoint WHERE id = 2")
+    kept = replace(webhook(url), reader=DecisionReader(url, key.public, (head,)))
+    assert "entries were cut off" in answered(kept, pod(NAMED)).message
+    # with nothing from outside the store, nobody can know
+    assert answered(webhook(url), pod(NAMED)).allowed
+
+
+def test_a_checkpoint_from_outside_needs_the_key_that_signed_it(tmp_path: Path):
+    (tmp_path / "note").write_text("no note")
+    (tmp_path / "key.pub").write_text(PrivateKey("example.org/audit", b"1" * 32).public.text)
+    files = [word for name in ("--cert", "--tls-key") for word in (name, str(tmp_path / "note"))]
+    serve = ["admission", "serve", "--policy", "standard", *files, "--store", str(tmp_path / "none.db")]
+    alone = invoke(*serve, "--checkpoint", str(tmp_path / "note"))
+    assert (alone.exit_code, alone.stderr.count("\n"), "--checkpoint needs --key" in alone.stderr) == (2, 1, True)
+    wrong = invoke(*serve, "--checkpoint", str(tmp_path / "note"), "--key", str(tmp_path / "key.pub"))
+    assert (wrong.exit_code, wrong.stderr.count("\n"), "not a signed checkpoint" in wrong.stderr) == (2, 1, True)
 
 
 def test_bad_options_are_one_line(tmp_path: Path):
