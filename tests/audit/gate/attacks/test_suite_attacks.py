@@ -55,6 +55,19 @@ SUITES = {
         suite(sampling={"temperature": 1, "top_k": 1}),
         "serves sampled: no candidate arm sampled",
     ),
+    "two tokens to choose from": (
+        suite(sampling={"temperature": 1, "top_k": 2}),
+        "serves sampled: no candidate arm sampled freely",
+    ),
+    "a low temperature": (suite(sampling={"temperature": 0.11}), "serves sampled: no candidate arm sampled freely"),
+    "a low temperature and two tokens": (
+        suite(sampling={"temperature": 0.1, "top_k": 2}),
+        "serves sampled: no candidate arm sampled freely",
+    ),
+    "a bias of two tokens": (
+        suite(sampling={"temperature": 1, "logit_bias": {"5": 100, "6": 100}}),
+        "serves sampled: no candidate arm sampled freely",
+    ),
     "greedy only": (copy.deepcopy(SUITE) | {"arms": [SUITE["arms"][0]]}, "serves sampled: no candidate arm sampled"),
     "check left out": (suite(checks={"replay": {}}), "acceptance: arm sampled: acceptance_theory is missing"),
     "broken on purpose": (suite(fault="accepts_everything"), "known_bad: arm sampled is broken on purpose"),
