@@ -12,7 +12,7 @@ from audit.attest.waivers import Stated
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.gate.serving_profile import SampledSetting, setting_of
 from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
-from audit.store.base.values import Attempt
+from audit.store.reading.reader import Attempt
 from audit.store.reading.watches import StoredWatch, WatchReading
 
 OPEN_BELOW: Final = 0.95

@@ -71,7 +71,7 @@ class GateRequest:
 
     @property
     def serving(self) -> ServingProfile:
-        """What the run must show."""
+        """The profile that the run must show."""
         return narrowed(self.policy.parts.serving, self.serves)
 
 

@@ -94,7 +94,7 @@ class DeployedScope:
 
 @dataclass(frozen=True, slots=True)
 class ServingProfile:
-    """What a deployment serves, and how it runs; `sha256` is the digest of the file that states it, if one does."""
+    """The requests that a deployment serves, and how it runs; `sha256` is the digest of the file that states both."""
 
     serves: tuple[str, ...] = ()
     sampled: SampledRange = SampledRange()
@@ -142,7 +142,7 @@ def _read(path: Path) -> ServingProfile:
 
 
 def narrowed(policy: ServingProfile, asked: ServingProfile | None) -> ServingProfile:
-    """What is to be shown: the deployment's profile, with what the policy states where it states nothing."""
+    """The profile that a run must show: the deployment's, with what the policy states where it states nothing."""
     if asked is None:
         return policy
     own, ours = asked.sampled, policy.sampled

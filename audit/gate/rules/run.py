@@ -12,7 +12,7 @@ from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, RunStatus
 from audit.store.base.governance import used_drafts
-from audit.store.base.values import PASSED
+from audit.store.reading.reader import PASSED
 from audit.text.durations import CLOCK_SKEW
 
 TRUSTED = "--trust-verdicts: the stored verdicts decide, nobody computed them from the record"

@@ -195,27 +195,6 @@ class StoredEvent:
     detail: str
 
 
-PASSED: Final = "passed"
-RUN_ENDS: Final[Mapping[int | None, str]] = {0: PASSED, 1: "found a fault", 3: "is undecided"}
-"""By exit code of a finished run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Another run of a run's suite with its models."""
-
-    ulid: str
-    status: RunStatus
-    exit_code: int | None
-
-    @property
-    def ended(self) -> str:
-        """The end in words."""
-        if self.status is not RunStatus.FINISHED:
-            return f"is {self.status}"
-        return RUN_ENDS.get(self.exit_code, "failed")
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """A stored run without its requests."""
@@ -375,7 +354,7 @@ class StoredDecision:
 
     @property
     def serves(self) -> frozenset[str] | None:
-        """What alone a deployment may serve by the decision: words, or a profile's digest; None for the policy's."""
+        """The words, or a profile's digest, that alone a deployment may serve by it; None for the policy's list."""
         stated = (match[1] for reason in self.reasons if (match := SERVES.match(reason)))
         return next((frozenset(text.split(", ")) for text in stated), None)
 

@@ -3,6 +3,8 @@
 Functions take an open session.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Select, func, select
@@ -32,6 +34,25 @@ from engine.record.effective import Effective
 
 SUGGESTED: Final = 3
 """Number of runs named in an error message."""
+PASSED: Final = "passed"
+RUN_ENDS: Final[Mapping[int | None, str]] = {0: PASSED, 1: "found a fault", 3: "is undecided"}
+"""By exit code of a finished run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Another run of a run's suite with its models."""
+
+    ulid: str
+    status: values.RunStatus
+    exit_code: int | None
+
+    @property
+    def ended(self) -> str:
+        """The end in words."""
+        if self.status is not values.RunStatus.FINISHED:
+            return f"is {self.status}"
+        return RUN_ENDS.get(self.exit_code, "failed")
 
 
 def resolve(session: Session, name: str) -> str:
@@ -129,14 +150,14 @@ def load_run(session: Session, ulid: str) -> values.StoredRun:
     )
 
 
-def attempts(session: Session, ulid: str) -> tuple[values.Attempt, ...]:
+def attempts(session: Session, ulid: str) -> tuple[Attempt, ...]:
     """The other runs of a run's suite with the same models, oldest first."""
     run = find_run(session, ulid)
     same = select(RunRow).where(RunRow.suite_artifact_id == run.suite_artifact_id, RunRow.id != run.id)
     models = _models(session, run)
     others = session.scalars(same.order_by(RunRow.ulid))
     return tuple(
-        values.Attempt(other.ulid, values.RunStatus(other.status), other.exit_code)
+        Attempt(other.ulid, values.RunStatus(other.status), other.exit_code)
         for other in others
         if _models(session, other) == models
     )

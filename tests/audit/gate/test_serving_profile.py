@@ -19,7 +19,8 @@ from audit.gate.policy_parts import PolicyParts
 from audit.gate.serving_profile import SampledRange, SampledSetting, ServingProfile, asked_profile, narrowed
 from audit.gate.subjects import Subject
 from audit.store import ArtifactRef, Store, StoredDecision
-from audit.store.base.values import Attempt, RunStatus
+from audit.store.base.values import RunStatus
+from audit.store.reading.reader import Attempt
 from tests.audit.gate.attacks.honest import SUITE, ran, written
 from tests.audit.gate.runs import DRAFT, NOW, TARGET, arm, facts
 
