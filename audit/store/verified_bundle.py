@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,14 @@ from audit.store.store import Store
 from audit.store.tables.runs import REVISION, Base, find_run
 from engine.record.envelope import MAGIC
 
+FREE: Final[Mapping[str, tuple[str, ...]]] = {
+    "artifact": ("name", "revision", "manifest"),
+    "run": ("actor", "started_at", "finished_at", "config", "tokens", "content_root", "exit_code"),
+    "run_event": ("at", "detail"),
+    "token_trace": ("format", "n_events"),
+    **dict.fromkeys(("check_result", "coverage", "judgement", "gate_decision", "attachment", "attestation"), ("*",)),
+}
+"""Columns of a bundle that no hash of its record covers; those of a log do, if the bundle has a checkpoint."""
 PIECE: Final = 100
 """Rows to insert at once."""
 TRACE_BYTES: Final = 2**30

@@ -18,7 +18,7 @@ from audit.errors import CannotDecide, UserError
 from audit.store.base.keys import read_public
 from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.ledger.proof import SIGN
-from audit.store.verified_bundle import OpenBundle, file_digest, opened
+from audit.store.verified_bundle import FREE, OpenBundle, file_digest, opened
 from audit.terminal.options import PATH, store_option
 from audit.terminal.tables import cell
 from audit.text.documents import read_bytes
@@ -126,6 +126,8 @@ def verify_bundle(path: Path, key: Path | None = None, *, judge: bool) -> int:
         how = "compute them again: --judge"
         if bundle.inclusion is None:
             echo(f"not proved  {len(checks)} verdicts, which the record root does not cover; {how}")
+            columns = "; ".join(f"{table}: {', '.join(names)}" for table, names in FREE.items())
+            echo(f"not proved  columns that the record root does not cover: {columns}")
     return 0
 
 

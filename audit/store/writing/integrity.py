@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Integer, select, type_coerce
 from sqlalchemy.orm import Session
 
+from audit.evidence.environment import fingerprint
 from audit.store.base import commitments
 from audit.store.base.canonical import sha256_json
 from audit.store.base.governance import governance
@@ -139,6 +140,9 @@ def broken_places(session: Session, run: RunRow, *, rooted: bool = True) -> list
     facts = (session.get(ArtifactRow, run.suite_artifact_id), session.get(EnvironmentRow, run.environment_id))
     if None in facts:
         return [IntegrityViolation("run", "its suite or environment is missing")]
+    on = session.get_one(EnvironmentRow, run.environment_id)
+    if fingerprint(on.packages, on.hardware, on.code).sha256 != on.sha256:
+        broken.append(IntegrityViolation("environment", "its packages, hardware or code were changed"))
     shared = run_context(session, run)
     for arm in session.scalars(select(ArmRow).where(ArmRow.run_id == run.id).order_by(ArmRow.id)):
         context = context_hash(shared, arm_context(arm))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import datetime
 
 import pytest
 
+from audit.errors import UserError
 from audit.store import RunStatus, Store
-from audit.store.bundle.tables import LEFT_OUT, natural_key, owned, parents, travelling
+from audit.store.bundle.tables import LEFT_OUT, kind_of, natural_key, owned, parents, travelling
+from audit.store.tables.foreign_values import WORDS
 from audit.store.tables.runs import Base
+from audit.store.verified_bundle import FREE, opened
 from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, fill_finished, made_store, start
 from tests.audit.store.bundle.build import edited, exported, parts_of
@@ -156,6 +160,43 @@ def test_a_change_is_named_though_the_manifest_fits_it(bundle, tmp_path, name):
     refused = invoke("import", str(forged), "--store", str(target))
     assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1)
     assert not target.exists()
+
+
+def other(table, column, value):
+    """Another value of a column, of the same kind."""
+    words = sorted(set(WORDS.get((table.name, column.name), ())) - {value})
+    if words:
+        return words[0]
+    kind = kind_of(column)
+    if kind is datetime:
+        return "2031-01-01T00:00:00+00:00"
+    if kind in (int, float):
+        return (value or 0) + 1
+    if kind is str:
+        return (value or "")[:-1] + ("1" if (value or "").endswith("0") else "0")
+    return {bool: not value, bytes: "AAAA"}.get(kind, {**value, "more": 1} if isinstance(value, dict) else ["more"])
+
+
+@pytest.mark.slow
+def test_every_column_is_covered_by_a_hash_or_listed_as_not_proved(bundle):
+    parts, wrong = parts_of(bundle), []
+    for table in travelling(Base.metadata):
+        rows = [json.loads(line) for line in parts[f"tables/{table.name}.jsonl"].splitlines()]
+        for column in table.columns if rows else ():
+            value = other(table, column, rows[-1][column.name])
+            forged = edited(bundle, table.name, lambda rows, at=column.name, value=value: rows[-1].update({at: value}))
+            try:
+                with opened(forged) as shown:
+                    seen = bool(shown.broken)
+            except UserError:
+                seen = True
+            free = FREE.get(table.name, ())
+            if not seen and free != ("*",) and column.name not in free:
+                wrong.append(f"{table.name}.{column.name} is not covered")
+            if seen and column.name in free:
+                wrong.append(f"{table.name}.{column.name} is covered and listed as free")
+    assert wrong == []
+    assert set(FREE) <= {table.name for table in travelling(Base.metadata)}
 
 
 @pytest.mark.medium
