@@ -34,7 +34,12 @@ NAMED: Final = 8
 
 
 class OpenAIBackend:
-    """The endpoints of a suite, opened arm by arm."""
+    """The endpoints of a suite, opened arm by arm.
+
+    Raises:
+        ModelError: the target's files are no model.
+        InvalidRequest: models besides the target.
+    """
 
     def __init__(self, models: Mapping[str, ModelSource]) -> None:
         others = sorted(set(models) - {"target"})
