@@ -84,7 +84,7 @@ class RetryingClient:
                 lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
                 self._wait(attempt_error, attempt, name)
             else:
-                return _with(result, attempt, lost)
+                return replace(result, attempts=attempt, lost=tuple(lost))
         raise AssertionError("the last try returns")
 
     def leave(self, body: Mapping[str, Any], after: int) -> RequestResult:
@@ -155,7 +155,3 @@ class RetryingClient:
         if whole.speculation is None and self.settings.dialect.predicts and "prediction" not in body:
             whole = replace(whole, speculation=predicted(whole.usage))
         return replace(whole, meta={**whole.meta, "route": dict(route)}) if route else whole
-
-
-def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
-    return replace(result, attempts=attempts, lost=tuple(lost))
