@@ -29,18 +29,6 @@ class AnswerPlace:
     part: int = 0
 
 
-def _same_body(body: Document) -> Document:
-    return body
-
-
-def _own_place(body: Document, _left: Document) -> Document:
-    return body
-
-
-def _same_answer(document: Document, _place: AnswerPlace) -> Document:
-    return document
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceFault:
     """One bug of a service.
@@ -56,9 +44,9 @@ class ServiceFault:
 
     upstream: str
     breaks: str
-    body: Callable[[Document], Document] = _same_body
-    answer: Callable[[Document, AnswerPlace], Document] = _same_answer
-    place: Callable[[Document, Document], Document] = _own_place
+    body: Callable[[Document], Document] = lambda body: body
+    answer: Callable[[Document, AnswerPlace], Document] = lambda document, _place: document
+    place: Callable[[Document, Document], Document] = lambda body, _left: body
     needs: str = ""
 
 
