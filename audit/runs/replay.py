@@ -112,21 +112,16 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
         arm.name,
         len(pairs),
         len(pairs) - len(different),
-        sum(count.recorded for count in counts),
-        sum(count.same for count in counts),
+        sum(recorded for recorded, _ in counts),
+        sum(same for _, same in counts),
         _first(different),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DigestCount:
-    recorded: int
-    same: int
-
-
-def _digests(old: Trace, new: Trace) -> _DigestCount:
+def _digests(old: Trace, new: Trace) -> tuple[int, int]:
+    """The recorded digests, and those that are the same again."""
     both = zip(old.logits_digest.tolist(), new.logits_digest.tolist(), strict=False)
-    return _DigestCount(len(old.logits_digest), sum(a == b for a, b in both))
+    return len(old.logits_digest), sum(a == b for a, b in both)
 
 
 def _first(different: Sequence[tuple[RequestRecord, Generation]]) -> str | None:
