@@ -76,7 +76,6 @@ def _ends(report: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _last_line(node: Any) -> int:
-    """The line of a node's last scalar."""
     if isinstance(node, MappingNode) and not node.flow_style:
         return _last_line(node.value[-1][1])
     if isinstance(node, SequenceNode) and not node.flow_style:

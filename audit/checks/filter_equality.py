@@ -43,7 +43,6 @@ def _identity(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedStream) -> str | None:
-    """A filter of the record that is not the arm's, in words."""
     wanted, result = (
         [_identity(mapping) for mapping in declared_filters(evidence.candidate.effective)],
         list(map(_identity, stream.filters)),

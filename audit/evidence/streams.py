@@ -168,7 +168,6 @@ def _read_again(request: RequestRecord, stream: RecordedStream, rules: StreamRul
 
 
 def _by_step(chunks: Sequence[TextChunk], request: RequestRecord) -> tuple[TextChunk, ...]:
-    """The chunks with the text of each step joined."""
     borders = np.cumsum(request.trace.n_emitted, dtype=np.int64).tolist()
     joined: dict[int, str] = {}
     for chunk in chunks:

@@ -90,7 +90,6 @@ class PrefixConstraint:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
     least = min(len(first), len(second))
     if tuple(first[:least]) == tuple(second[:least]):
         return least

@@ -166,6 +166,5 @@ def _do(job: _Job) -> None:
 
 
 def _size(record: StepRecord) -> int:
-    """Bytes of the rows that a step holds."""
     q, scores = record.proposal.q, record.scores
     return record.logits.nbytes + (0 if q is None else q.nbytes) + (0 if scores is None else scores.nbytes)

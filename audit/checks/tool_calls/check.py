@@ -85,7 +85,6 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _read_again(judged: JudgedArm, params: Params) -> CheckResult:
-    """The second reading by itself."""
     n, confidence = len(judged.answers), float(params["confidence"])
     broken = sum(answer.misread is not None for answer in judged.answers)
     bound = upper_bound(broken, n, confidence) if n else None

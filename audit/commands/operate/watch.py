@@ -173,7 +173,6 @@ def command(
 
 
 def _until(lasting: str | None, once: bool) -> float:
-    """Seconds for which to watch."""
     if once:
         if lasting is not None:
             raise UserError("--once takes one reading; leave out --for")

@@ -212,7 +212,6 @@ def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Referenc
 
 
 def _lead_changes(pair: Pair) -> Floats:
-    """Changes of the lead at equal tokens."""
     count = agreeing(pair.candidate.tokens, pair.baseline.tokens)
     ours, theirs = (_leads_of(item.trace, count) for item in (pair.candidate, pair.baseline))
     known = np.isfinite(ours) & np.isfinite(theirs)

@@ -147,7 +147,6 @@ def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
 
 
 def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
-    """The model's entry in the list of models."""
     data = document.get("data") if isinstance(document, Mapping) else None
     entries = (
         [datum for datum in data if isinstance(datum, Mapping) and "id" in datum] if isinstance(data, list) else []
