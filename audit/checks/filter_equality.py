@@ -17,11 +17,11 @@ from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
+from engine.core.sequences import agreeing
 from engine.stream.fresh_reading import FreshReading
 from engine.stream.text_stream import Decided
 

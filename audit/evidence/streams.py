@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, RequestRecord
 from engine.core.errors import EngineError
+from engine.core.sequences import agreeing
 from engine.record.effective import Effective
 from engine.record.facts import is_whole
 from engine.record.trace import TraceHeader

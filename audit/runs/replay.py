@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.errors import UserError
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import RequestRecord
 from audit.runs.prepare import with_company
 from audit.store import Store, StoredArm, StoredRun
 from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.core.errors import EngineError
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, ToolOffer
 from engine.record.requests import sampling_from_json
 from engine.record.trace import Trace, decode

@@ -15,6 +15,7 @@ import numpy as np
 
 from audit.evidence.law.battery import ComponentTest
 from audit.stats.laws import chi2_sf
+from engine.core.sequences import agreeing
 from engine.core.types import Floats
 
 TEST: Final = "samples of a prompt share what they begin with"
@@ -39,7 +40,7 @@ class SharedBeginnings:
         """A sample with its tokens' probabilities; a token whose probability is 0 here counts as certain."""
         earlier = self._earlier[case]
         if earlier:
-            shared = [_shared(sample.tokens, tokens) for sample in earlier]
+            shared = [agreeing(sample.tokens, tokens) for sample in earlier]
             least = min(float(sample.logs[length]) for sample, length in zip(earlier, shared, strict=True))
             self._chances.append(min(0.0, math.log(len(earlier)) + least))
             self._whole += max(shared) == len(tokens)
@@ -56,8 +57,3 @@ class SharedBeginnings:
         return [
             ComponentTest(TEST, "all", count, statistic, p, self._whole / count, "of samples repeat an earlier one")
         ]
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    both = zip(first, second, strict=False)
-    return next((at for at, (ours, theirs) in enumerate(both) if ours != theirs), min(len(first), len(second)))

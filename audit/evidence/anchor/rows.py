@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.decisions import deciding_row, deciding_rows, steps_by_token
-from audit.evidence.pairing import Pair, agreeing, compared, pair_arms
+from audit.evidence.pairing import Pair, compared, pair_arms
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.stats.distance import Distances, distances, top_k_distance
+from engine.core.sequences import agreeing
 from engine.core.types import Floats, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import Ints, Trace
