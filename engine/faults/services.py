@@ -4,8 +4,6 @@ The connection of an arm at an endpoint builds a fault in: it changes requests a
 arrive, so that a fault works at any server. A document is a whole answer or one part of a streamed one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
