@@ -138,7 +138,7 @@ class Redraws:
             if parent in self._ends:
                 # only chains end so
                 leads.append(NodeLead(node, self._ends[parent]))
-                return OwnDraft(_shortened(proposal, tokens[:node]), tuple(leads))
+                return OwnDraft(with_tokens(proposal, tokens[:node]), tuple(leads))
             drawn = self._tokens.get(parent, [])
             if place < len(drawn) and drawn[place].token != tokens[node]:
                 tokens[node] = drawn[place].token
@@ -222,8 +222,8 @@ def _paths(tree: Tree) -> list[Path]:
     return [path_tokens(tree, node) for node in range(len(tree))]
 
 
-def _shortened(proposal: Proposal, tokens: Sequence[int]) -> Proposal:
-    """The first tokens of a chain."""
+def with_tokens(proposal: Proposal, tokens: Sequence[int]) -> Proposal:
+    """A chain with these first tokens alone."""
     count = len(tokens)
     if not count:
         return replace(proposal, tree=Tree(), q_kind=QKind.NONE, q=None, uniforms=None)
