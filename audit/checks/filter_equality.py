@@ -47,9 +47,7 @@ def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedS
         [_identity(mapping) for mapping in declared_filters(evidence.candidate.effective)],
         list(map(_identity, stream.filters)),
     )
-    if wanted == result:
-        return None
-    return f"{request.key} was judged by {result}, the arm has {wanted}"
+    return None if wanted == result else f"{request.key} was judged by {result}, the arm has {wanted}"
 
 
 def _baseline_differs(evidence: Evidence) -> str | None:

@@ -75,9 +75,7 @@ def _applies(evidence: Evidence) -> str | None:
     if any(header.sampling.greedy for header in headers):
         return GREEDY
     coupled = any(header.protocol is Protocol.GUMBEL or header.coupled_draft for header in headers)
-    if coupled and _keys(evidence.candidate) & _keys(evidence.baseline):
-        return SHARED
-    return None
+    return SHARED if coupled and _keys(evidence.candidate) & _keys(evidence.baseline) else None
 
 
 def _foresee(_params: Params, design: Design) -> str | None:

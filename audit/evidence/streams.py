@@ -151,9 +151,7 @@ def stream_again(request: RequestRecord, stream: RecordedStream, fresh: FreshFil
     The chunks are those that leave at the ends of the request's steps.
     """
     reading = stream.again if fresh.reason else _read_again(request, stream, fresh.rules)
-    if reading is None:
-        return None
-    return replace(reading, chunks=_by_step(reading.chunks, request))
+    return None if reading is None else replace(reading, chunks=_by_step(reading.chunks, request))
 
 
 def _read_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> FreshReading | None:

@@ -97,9 +97,7 @@ def cell(value: Any) -> str:
         return f"<{len(value)} bytes>"
     if isinstance(value, float | Decimal):
         return f"{value:.4g}"
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return visible(str(value))
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else visible(str(value))
 
 
 def _table(columns: Sequence[str], rows: Rows) -> None:

@@ -178,6 +178,4 @@ def _mixed(before: ServerCounters, after: ServerCounters, sent: int) -> str | No
     grown = round((after.requests or 0.0) - (before.requests or 0.0))
     if grown < sent:
         return f"only {grown} of the canary's {sent} requests were counted"
-    if grown > sent:
-        return f"{grown - sent} other requests ended meanwhile, so their drafts are mixed in"
-    return None
+    return f"{grown - sent} other requests ended meanwhile, so their drafts are mixed in" if grown > sent else None

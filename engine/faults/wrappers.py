@@ -61,9 +61,7 @@ class _ChangedLogits(WrappedModel):
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         forward = self.inner.forward(cache, placement, want)
-        if forward.logits is None:
-            return forward
-        return replace(forward, logits=self._change(forward.logits, placement))
+        return forward if forward.logits is None else replace(forward, logits=self._change(forward.logits, placement))
 
 
 class _ChangedPlacement(WrappedModel):

@@ -179,9 +179,7 @@ def _unreadable(request: RequestRecord) -> str | None:
     fault = shape_fault(request.trace)
     if fault is not None:
         return f"the record contradicts itself ({fault}); see the replay check"
-    if np.any(np.isnan(request.trace.logits)):
-        return "a logits row holds NaN"
-    return None
+    return "a logits row holds NaN" if np.any(np.isnan(request.trace.logits)) else None
 
 
 def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComparison, ...]:

@@ -156,9 +156,7 @@ def _numbers(answer: Mapping[str, Any], asked: SamplingParams) -> tuple[tuple[fl
 
 def reason_of(request: Request, answer: Mapping[str, Any], eos_ids: Sequence[int]) -> FinishReason:
     """The end of an answer: a stop string by the server's word, anything else by the last token."""
-    if answer["stop_type"] == "word":
-        return FinishReason.STOP
-    return end_of(request, answer["tokens"], eos_ids)
+    return FinishReason.STOP if answer["stop_type"] == "word" else end_of(request, answer["tokens"], eos_ids)
 
 
 def speculation_of(answer: Mapping[str, Any]) -> dict[str, int]:

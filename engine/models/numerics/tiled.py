@@ -176,9 +176,7 @@ def gated_in_parts(gate_up: Tensor) -> Tensor:
     and another exponential than the rest.
     """
     most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
-    if len(gate_up) <= most:
-        return gated(gate_up)
-    return torch.cat([gated(part) for part in torch.split(gate_up, most)])
+    return gated(gate_up) if len(gate_up) <= most else torch.cat([gated(part) for part in torch.split(gate_up, most)])
 
 
 def buckets(placement: Placement, pads: Padding, heads: interface.HeadSizes) -> list[LengthBucket]:
