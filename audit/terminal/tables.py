@@ -228,8 +228,7 @@ def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | N
     room = max(end - len(head), LEAST_TEXT)
     first, *rest = textwrap.wrap(texts[-1], room, break_on_hyphens=False)
     yield TableLine(head + first, (*cells, (len(head), first)))
-    for text in rest:
-        yield TableLine(" " * len(head) + text, ((len(head), text),))
+    yield from (TableLine(" " * len(head) + text, ((len(head), text),)) for text in rest)
 
 
 def _jsonable(value: Any) -> Any:

@@ -141,8 +141,7 @@ class EngineProcess:
 
     def ask(self, message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Send a message; the headers of its answers, the last of which has op `done`. Raises as `frames`."""
-        for frame in self.frames(message):
-            yield frame.header
+        yield from (frame.header for frame in self.frames(message))
 
     def frames(self, message: Mapping[str, Any]) -> Iterator[Frame]:
         """Send a message; its answers, the last of which has op `done`.
