@@ -69,8 +69,7 @@ class StoreView:
         Raises:
             UserError: the text is not a SELECT or is invalid, or it returns too many rows for a list.
         """
-        rows = self._ask(text, params, trusted=self.superuser)
-        return _named_rows(rows)
+        return _named_rows(self._ask(text, params, trusted=self.superuser))
 
     def _ask(self, text: str, params: Mapping[str, Any], *, trusted: bool) -> QueryResult:
         rows = ask(self.url, text, params, QueryLimits(TIMEOUT_S, MOST_ROWS, trusted))
