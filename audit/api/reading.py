@@ -147,20 +147,12 @@ class RunResult:
         return html_of(self.record(), self.checks())
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
-        """All requests of an arm; traces are loaded on access.
-
-        Raises:
-            UserError: the run has no such arm.
-        """
+        """All requests of an arm; traces are loaded on access. Raises UserError: the run has no such arm."""
         with self.store.opened() as store:
             return store.load_arm(self.id, arm).requests
 
     def trace(self, arm: str, case: str, sample: int = 0) -> Trace:
-        """Return the record of one request as columns.
-
-        Raises:
-            UserError: the run has no such arm or request.
-        """
+        """Return the record of one request as columns. Raises UserError: the run has no such arm or request."""
         wanted = f"{case}#{sample}"
         requests = self.requests(arm)
         for request in requests:
@@ -230,11 +222,7 @@ def html_of(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Rows as a data frame.
-
-    Raises:
-        UserError: pandas is not installed.
-    """
+    """Rows as a data frame. Raises UserError: pandas is not installed."""
     with needs("notebook"):
         import pandas
     return pandas.DataFrame(list(rows))

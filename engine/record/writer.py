@@ -70,11 +70,7 @@ class RecordWriter:
             self._worker.join()
 
     def step(self, recorder: Recorder, record: StepRecord) -> None:
-        """Hand over one step; waits while the queue is full.
-
-        Raises:
-            Exception: what the worker raised before.
-        """
+        """Hand over one step; waits while the queue is full. Raises Exception: what the worker raised before."""
         self._gathered.append(_QueuedStep(recorder, record))
         self._bytes += _size(record)
         if len(self._gathered) >= STEPS_AT_ONCE or self._bytes >= BYTES_AT_ONCE:

@@ -267,11 +267,7 @@ def origin_of(key: str, address: str) -> ServerOrigin:
 
 
 def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """The variable and the hosts that an arm's engine settings name.
-
-    Raises:
-        InvalidRequest: an address that is none.
-    """
+    """The variable and the hosts that an arm's engine settings name. Raises InvalidRequest: an address that is none."""
     variable = engine.get("api_key_env")
     result = [] if variable is None else [OutsideAccess(OutsideKind.VARIABLE, str(variable), "engine.api_key_env")]
     for key in ADDRESSES:

@@ -278,11 +278,7 @@ def _says(line: str) -> bool:
 
 
 def interpreter(python: str, name: str) -> str:
-    """The interpreter's path; `name` is the engine that it must have.
-
-    Raises:
-        EngineError: there is none.
-    """
+    """The interpreter's path; `name` is the engine that it must have. Raises EngineError: there is none."""
     path = shutil.which(os.path.expanduser(python))
     if path is None:
         raise EngineError(f"engine.python: there is no interpreter {python}; give the path of one that has {name}")
