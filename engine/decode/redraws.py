@@ -155,9 +155,7 @@ def lead_over(recorded: int, drawn: Draw, logits: Row, context: DraftContext, ea
         return 0.0
     if drawn.q is None:
         return _apart(context.row(logits).scores, drawn.token, recorded)
-    noise = None
-    if np.isnan(drawn.uniform):
-        noise = context.randomness.gumbel(len(context.history), len(drawn.q))
+    noise = context.randomness.gumbel(len(context.history), len(drawn.q)) if np.isnan(drawn.uniform) else None
     laws = [_Cut(0.0, drawn.q), *_other_cuts(logits, context, earlier)]
     return min(max(cut.distance, _lead_under(cut.q, recorded, drawn.uniform, noise)) for cut in laws)
 

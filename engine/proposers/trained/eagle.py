@@ -224,17 +224,13 @@ class EagleProposer(FeatureChain):
             shape="chain" if widths == CHAIN else "tree",
             hidden=head.layers,
             options=options,
-            steady=_steady(widths, options["stop_below"], head.decoder.context),
+            # a tree's size depends on what is left of it
+            steady=SteadyDrafts(head.decoder.context) if widths == CHAIN and not options["stop_below"] else None,
         )
         if widths == CHAIN:
             return cls(reader, DrawSettings.of(parts, options["stop_below"]), facts)
         shape = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
         return StaticTreeProposer(parts, [reader], shape, facts)
-
-
-def _steady(widths: tuple[int, ...], stop_below: float, context: int) -> SteadyDrafts | None:
-    """Of a chain that never stops early; a tree's size depends on what is left of it."""
-    return SteadyDrafts(context) if widths == CHAIN and not stop_below else None
 
 
 class Eagle2Proposer(DynamicTree):
