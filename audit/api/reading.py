@@ -69,8 +69,7 @@ class StoreView:
         Raises:
             UserError: the text is not a SELECT or is invalid, or it returns too many rows for a list.
         """
-        rows = self._ask(text, params, trusted=self.superuser)
-        return _named_rows(rows)
+        return _named_rows(self._ask(text, params, trusted=self.superuser))
 
     def _ask(self, text: str, params: Mapping[str, Any], *, trusted: bool) -> QueryResult:
         rows = ask(self.url, text, params, QueryLimits(TIMEOUT_S, MOST_ROWS, trusted))
@@ -148,20 +147,12 @@ class RunResult:
         return html_of(self.record(), self.checks())
 
     def requests(self, arm: str) -> Sequence[RequestRecord]:
-        """All requests of an arm; traces are loaded on access.
-
-        Raises:
-            UserError: the run has no such arm.
-        """
+        """All requests of an arm; traces are loaded on access. Raises UserError: the run has no such arm."""
         with self.store.opened() as store:
             return store.load_arm(self.id, arm).requests
 
     def trace(self, arm: str, case: str, sample: int = 0) -> Trace:
-        """Return the record of one request as columns.
-
-        Raises:
-            UserError: the run has no such arm or request.
-        """
+        """Return the record of one request as columns. Raises UserError: the run has no such arm or request."""
         wanted = f"{case}#{sample}"
         requests = self.requests(arm)
         for request in requests:
@@ -231,11 +222,7 @@ def html_of(run: StoredRun, checks: Sequence[StoredCheck]) -> str:
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Rows as a data frame.
-
-    Raises:
-        UserError: pandas is not installed.
-    """
+    """Rows as a data frame. Raises UserError: pandas is not installed."""
     with needs("notebook"):
         import pandas
     return pandas.DataFrame(list(rows))

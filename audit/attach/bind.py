@@ -66,8 +66,7 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
         UserError: no such run, a run that failed, a report about another model, or one that cannot carry the evidence.
         CannotDecide: the run is unfinished or its record is not intact.
     """
-    result = attachable(store, name, failed=order.failed)
-    bound = _bound(order, result)
+    bound = _bound(order, attachable(store, name, failed=order.failed))
     statement = bound.statement
     signed = sign(statement.in_toto(), order.keys) if order.keys else None
     place = order.statement or (sidecar_path if order.keys else statement_path)(bound.path)

@@ -36,10 +36,10 @@ class EvalResults(PointedReport):
         if any(NOTES in entry for entry in _entries(report)):
             raise ValueError("an entry has notes of its own")
         lines = decoded(report).splitlines(keepends=True)
-        for place in reversed(list(_ends(report))):
-            if not lines[place.line - 1].endswith("\n"):
+        for line, indent in reversed(list(_ends(report))):
+            if not lines[line - 1].endswith("\n"):
                 raise ValueError("its last line has no end")
-            lines.insert(place.line, _line(place.indent, block))
+            lines.insert(line, _line(indent, block))
         return "".join(lines).encode()
 
     def remove(self, report: bytes) -> bytes:
@@ -64,26 +64,18 @@ def _entries(report: bytes) -> list[Mapping[str, Any]]:
     return listed
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Behind which line an entry ends, and the column of its keys."""
-
-    line: int
-    indent: int
-
-
-def _ends(report: bytes) -> Iterator[_End]:
+def _ends(report: bytes) -> Iterator[tuple[int, int]]:
+    """Behind which line each entry ends, and the column of its keys."""
     root = YAML(typ="safe", pure=True).compose(decoded(report))
     assert isinstance(root, SequenceNode)  # `_entries` parsed it
     for entry in root.value:
         if not isinstance(entry, MappingNode) or entry.flow_style:
             raise ValueError("an entry is not in block style")
         last = entry.value[-1][1]
-        yield _End(_last_line(last) + 1, entry.start_mark.column)
+        yield _last_line(last) + 1, entry.start_mark.column
 
 
 def _last_line(node: Any) -> int:
-    """The line of a node's last scalar."""
     if isinstance(node, MappingNode) and not node.flow_style:
         return _last_line(node.value[-1][1])
     if isinstance(node, SequenceNode) and not node.flow_style:

@@ -130,21 +130,10 @@ class JsonReport:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainFile:
-    """A file without a place for evidence; `fits` gets its name and bytes."""
+class PlainFile(PointedReport):
+    """A file without a place for evidence."""
 
-    name: str
-    fits: Callable[[str, bytes], bool]
-    whole: bool = False
     carrying: bool = False
-
-    def recognises(self, name: str, report: bytes) -> bool:
-        """As `fits`."""
-        return self.fits(name, report)
-
-    def models_of(self, report: bytes) -> tuple[str, ...]:  # noqa: ARG002 - the interface's signature
-        """None is known."""
-        return ()
 
     def extract(self, report: bytes) -> None:  # noqa: ARG002 - the interface's signature
         """Nothing."""

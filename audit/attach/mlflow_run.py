@@ -107,11 +107,7 @@ class MlflowRun:
 
 
 def parse(text: str) -> MlflowRun | None:
-    """The run of `mlflow:DATABASE#RUN`; None for the path of a file.
-
-    Raises:
-        UserError: it names no run.
-    """
+    """The run of `mlflow:DATABASE#RUN`; None for the path of a file. Raises UserError: it names no run."""
     if not text.startswith(SCHEME):
         return None
     database, _, run = text.removeprefix(SCHEME).rpartition("#")

@@ -60,8 +60,7 @@ def _end(text: str) -> int:
 
 
 def _front(report: bytes) -> Mapping[str, Any]:
-    text = decoded(report)
-    matched = FRONT.match(text)
+    matched = FRONT.match(decoded(report))
     if matched is None:
         raise ValueError("it does not begin with YAML between lines of ---")
     try:

@@ -34,8 +34,7 @@ class Verification:
 
 def verify(report: bytes, statement: Statement, store: str | None) -> Verification:
     """Compare a report with its statement, and both with the store at a URL, if there is one."""
-    offline = tuple(_report_mismatches(report, statement))
-    return _with_store(offline, statement, store)
+    return _with_store(tuple(_report_mismatches(report, statement)), statement, store)
 
 
 def _with_store(offline: tuple[str, ...], statement: Statement, store: str | None) -> Verification:
@@ -51,8 +50,7 @@ def _with_store(offline: tuple[str, ...], statement: Statement, store: str | Non
 
 def verify_digest(after: str, statement: Statement, store: str | None) -> Verification:
     """As `verify`, of a report that carries nothing and has this digest."""
-    problems = tuple(_digest_mismatches(after, statement))
-    return _with_store(problems, statement, store)
+    return _with_store(tuple(_digest_mismatches(after, statement)), statement, store)
 
 
 def _report_mismatches(report: bytes, statement: Statement) -> Iterator[str]:

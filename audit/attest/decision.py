@@ -70,7 +70,6 @@ def on_bundle(predicate: Mapping[str, Any]) -> bool:
 
 
 def _inputs(predicate: Mapping[str, Any]) -> list[str]:
-    """The names of what the decision rests on."""
     listed = predicate.get("inputAttestations")
     return [str(item.get("uri")) for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
 

@@ -215,8 +215,7 @@ def _read(raw: bytes, place: str) -> Envelope:
         from securesystemslib.dsse import Envelope
         from securesystemslib.exceptions import Error, FormatError
     try:
-        document = parse_json(raw.decode("utf-8"))
-        envelope = Envelope.from_dict(document)
+        envelope = Envelope.from_dict(parse_json(raw.decode("utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, Error) as error:
         raise UserError(f"{place}: not a DSSE envelope; name a file that audit attest or audit attach wrote") from error
     if envelope.payload_type != PAYLOAD_TYPE:

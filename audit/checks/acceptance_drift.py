@@ -110,8 +110,7 @@ def _steps(request: RequestRecord, prompt: int) -> DraftSteps:
 def names_of(result: DraftSteps) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """The name of every stratum with the mask of its steps."""
     yield "all", np.ones(len(result.drafted), dtype=np.bool_)
-    for domain in sorted(set(result.domain.tolist())):
-        yield f"{DOMAIN}{domain}", result.domain == domain
+    yield from ((f"{DOMAIN}{domain}", result.domain == domain) for domain in sorted(set(result.domain.tolist())))
     for bucket in np.unique(result.bucket):
         end = f" to {BUCKETS[bucket + 1] - 1}" if bucket + 1 < len(BUCKETS) else " and on"
         yield f"context {BUCKETS[bucket]}{end}", result.bucket == bucket

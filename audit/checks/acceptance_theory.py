@@ -75,9 +75,7 @@ def _applies(evidence: Evidence) -> str | None:
 def _foresee(_params: Params, design: Design) -> str | None:
     if not design.shown.lossless:
         return LOSSY
-    if design.greedy:
-        return GREEDY
-    return NO_LAW.get(design.shown.protocol)
+    return GREEDY if design.greedy else NO_LAW.get(design.shown.protocol)
 
 
 def positions(made: Decisions) -> DraftedPositions:

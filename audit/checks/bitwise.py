@@ -50,8 +50,6 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Everything that was compared."""
-
     again: tuple[_Comparison, ...]
     """Requests with what was read again."""
     unread: tuple[str, ...]
@@ -226,7 +224,6 @@ def _compare(pair: Pair, count: int, other: str) -> _Comparison:
 
 
 def _finding(pair: Pair, index: int, other: str) -> Finding:
-    """The finding for a row whose digests differ."""
     trace = pair.candidate.trace
     step = int(np.searchsorted(np.cumsum(trace.n_emitted, dtype=np.int64), index, side="right"))
     position = len(trace.header.prompt) + index

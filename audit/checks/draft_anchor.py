@@ -189,9 +189,7 @@ def _likeness(lead: float, noise: DraftNoise) -> Likeness:
 
 
 def _led(lead: float) -> str:
-    if math.isinf(lead):
-        return ""
-    return f"; q would have to move by {lead:.3g} in total variation"
+    return "" if math.isinf(lead) else f"; q would have to move by {lead:.3g} in total variation"
 
 
 def _had_room(view: StepView) -> bool:

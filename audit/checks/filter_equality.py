@@ -17,11 +17,11 @@ from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
+from engine.core.sequences import agreeing
 from engine.stream.fresh_reading import FreshReading
 from engine.stream.text_stream import Decided
 
@@ -43,14 +43,11 @@ def _identity(mapping: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _other_filters(evidence: Evidence, request: RequestRecord, stream: RecordedStream) -> str | None:
-    """A filter of the record that is not the arm's, in words."""
     wanted, result = (
         [_identity(mapping) for mapping in declared_filters(evidence.candidate.effective)],
         list(map(_identity, stream.filters)),
     )
-    if wanted == result:
-        return None
-    return f"{request.key} was judged by {result}, the arm has {wanted}"
+    return None if wanted == result else f"{request.key} was judged by {result}, the arm has {wanted}"
 
 
 def _baseline_differs(evidence: Evidence) -> str | None:

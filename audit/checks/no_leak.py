@@ -17,11 +17,11 @@ import numpy as np
 from audit.checks.base.interface import Check, needs_nothing
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import STREAM, FreshFilters, RecordedStream, needs, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason
 from engine.stream.holding import settled
 from engine.stream.redaction import redact

@@ -103,10 +103,10 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     p = higher_rate(comparison, noise) if noise.tokens and comparison.divergences else 1.0
     confidence = float(params["confidence"])
     bound = upper_bound(len(comparison.divergences), comparison.tokens, confidence) if comparison.tokens else 1.0
-    decision = _decide(comparison, noise, p, 1000.0 * bound, params)
+    verdict, reason = _decide(comparison, noise, p, 1000.0 * bound, params)
     return CheckResult(
-        verdict=decision.verdict,
-        summary=_summary(decision.reason, comparison, noise, len(pairing.pairs)),
+        verdict=verdict,
+        summary=_summary(reason, comparison, noise, len(pairing.pairs)),
         n=comparison.tokens,
         statistic=float(len(comparison.divergences)),
         p_value=p,
@@ -118,31 +118,25 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SeedDecision:
-    verdict: Verdict
-    reason: str
-
-
-def _decide(comparison: SeedComparison, noise: SeedComparison, p: float, bound: float, params: Params) -> _SeedDecision:
+def _decide(
+    comparison: SeedComparison, noise: SeedComparison, p: float, bound: float, params: Params
+) -> tuple[Verdict, str]:
     if noise.tokens and noise.rate > MOST_NOISE:
         rate = f"{1000.0 * noise.rate:.3g} divergences per 1000 tokens"
-        return _SeedDecision(Verdict.INCONCLUSIVE, f"the baseline does not repeat itself under its seeds ({rate})")
+        return Verdict.INCONCLUSIVE, f"the baseline does not repeat itself under its seeds ({rate})"
     if p < float(params["alpha"]):
-        return _SeedDecision(Verdict.FAULT, f"more divergences than the baseline's repetitions have (p {p:.2g})")
+        return Verdict.FAULT, f"more divergences than the baseline's repetitions have (p {p:.2g})"
     if comparison.unpaired:
         only = f"{len(comparison.unpaired)} cases are in one arm only, first {comparison.unpaired[0]}"
-        return _SeedDecision(Verdict.INCONCLUSIVE, only)
+        return Verdict.INCONCLUSIVE, only
     if comparison.divergences and not noise.tokens:
-        return _SeedDecision(Verdict.INCONCLUSIVE, "divergences cannot be judged without a repetition of the baseline")
+        return Verdict.INCONCLUSIVE, "divergences cannot be judged without a repetition of the baseline"
     if comparison.tokens < int(params["min_tokens"]):
-        return _SeedDecision(Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens")
+        return Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens"
     if bound > float(params["max_numerical_per_1000"]):
         limit = float(params["max_numerical_per_1000"])
-        return _SeedDecision(
-            Verdict.INCONCLUSIVE, f"up to {bound:.3g} divergences per 1000 tokens, more than {limit:g}"
-        )
-    return _SeedDecision(Verdict.CERTIFIED, "the baseline's tokens under its seeds")
+        return Verdict.INCONCLUSIVE, f"up to {bound:.3g} divergences per 1000 tokens, more than {limit:g}"
+    return Verdict.CERTIFIED, "the baseline's tokens under its seeds"
 
 
 def _finding(result: Divergence) -> Finding:

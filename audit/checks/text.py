@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from audit.checks.base.interface import Check, gives, needs_nothing
 from audit.checks.base.wrong_units import counted
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import Evidence, Level, RequestRecord
 from audit.evidence.streams import stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason
 from engine.stream.redaction import redact
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.groups import EVERY_GROUP
-from audit.evidence.pairing import agreeing
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
@@ -41,6 +40,7 @@ from audit.stats.two_sample import (
     pooled,
     spectrum_test,
 )
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason, Floats, Protocol
 
 TESTS = {"hamming": hamming_test, "spectrum": spectrum_test, "bigrams": bigram_test, "first token": first_token_test}
@@ -75,9 +75,7 @@ def _applies(evidence: Evidence) -> str | None:
     if any(header.sampling.greedy for header in headers):
         return GREEDY
     coupled = any(header.protocol is Protocol.GUMBEL or header.coupled_draft for header in headers)
-    if coupled and _keys(evidence.candidate) & _keys(evidence.baseline):
-        return SHARED
-    return None
+    return SHARED if coupled and _keys(evidence.candidate) & _keys(evidence.baseline) else None
 
 
 def _foresee(_params: Params, design: Design) -> str | None:

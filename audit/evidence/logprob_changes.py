@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.evidence.pairing import Pair, agreeing, pair_arms
+from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmRecord
+from engine.core.sequences import agreeing
 from engine.core.types import Floats
 
 OF_PROMPT = "prompt_logprobs"

@@ -11,6 +11,7 @@ import numpy as np
 
 from audit.evidence.records import ArmRecord, RequestRecord, is_later_turn
 from audit.stats.binomial import covered_quantile
+from engine.core.sequences import agreeing
 from engine.core.types import Floats
 from engine.record.trace import steps_of
 
@@ -100,14 +101,6 @@ def divergence(pair: Pair) -> Divergence | None:
     if ended_alike and pair.candidate.text == pair.baseline.text:
         return None
     return Divergence(pair, shared, ours[shared] if shared < len(ours) else None, ended=True)
-
-
-def agreeing(left: Sequence[object], right: Sequence[object]) -> int:
-    """Length of the common prefix."""
-    for index, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return index
-    return min(len(left), len(right))
 
 
 def compared(pair: Pair) -> int:

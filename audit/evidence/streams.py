@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import ArmRecord, RequestRecord
 from engine.core.errors import EngineError
+from engine.core.sequences import agreeing
 from engine.record.effective import Effective
 from engine.record.facts import is_whole
 from engine.record.trace import TraceHeader
@@ -151,9 +151,7 @@ def stream_again(request: RequestRecord, stream: RecordedStream, fresh: FreshFil
     The chunks are those that leave at the ends of the request's steps.
     """
     reading = stream.again if fresh.reason else _read_again(request, stream, fresh.rules)
-    if reading is None:
-        return None
-    return replace(reading, chunks=_by_step(reading.chunks, request))
+    return None if reading is None else replace(reading, chunks=_by_step(reading.chunks, request))
 
 
 def _read_again(request: RequestRecord, stream: RecordedStream, rules: StreamRules) -> FreshReading | None:
@@ -168,7 +166,6 @@ def _read_again(request: RequestRecord, stream: RecordedStream, rules: StreamRul
 
 
 def _by_step(chunks: Sequence[TextChunk], request: RequestRecord) -> tuple[TextChunk, ...]:
-    """The chunks with the text of each step joined."""
     borders = np.cumsum(request.trace.n_emitted, dtype=np.int64).tolist()
     joined: dict[int, str] = {}
     for chunk in chunks:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import RequestRecord
 from audit.evidence.streams import stream_of
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason, ToolOffer
 from engine.record.tool_calls import ParsedCall, ParsedCalls, ResponseTemplate, parse_calls
 

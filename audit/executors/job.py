@@ -31,9 +31,7 @@ class RunIdentity:
 
     def differences(self, other: RunIdentity) -> Iterator[str]:
         """Differences of another process, in words."""
-        for role, digest in self.digests.items():
-            if other.digests.get(role) != digest:
-                yield f"{role} differs"
+        yield from (f"{role} differs" for role, digest in self.digests.items() if other.digests.get(role) != digest)
         yield from differences(self.environment, other.environment)
         for name, effective in self.arms.items():
             if other.arms.get(name) != effective:

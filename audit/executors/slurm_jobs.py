@@ -78,11 +78,7 @@ class SlurmQueue:
         raise NoAnswer(last_line(done.stderr) or UNSAID)
 
     def cancel(self, jobs: Collection[str]) -> None:
-        """End jobs; those that have ended are left out.
-
-        Raises:
-            EngineError: SLURM did not accept it.
-        """
+        """End jobs; those that have ended are left out. Raises EngineError: SLURM did not accept it."""
         try:
             done = _done(["scancel", *jobs])
             reason = "" if done.returncode == 0 else last_line(done.stderr) or UNSAID

@@ -76,7 +76,6 @@ def parts_of(pieces: Iterable[ArmPiece], jobs: int | None) -> Iterator[WorkPart]
 
 
 def _size(arm: PreparedArm, requests: int, workers: int) -> int:
-    """Requests of a piece."""
     rows = arm.planned.plan.rows
     return max(1, FILLED * rows if rows > 1 else 1, -(-requests // (CUTS * workers)))
 

@@ -184,8 +184,7 @@ def _versions(content: PageContent) -> Iterator[str]:
     for model in content.prepared.models:
         yield f"| model {as_code(model.name)} | {as_code(model.source)} sha256:{model.sha256[:16]} |"
     yield f"| backend | {content.result.suite.backend} |"
-    for name, version in here.packages.items():
-        yield f"| {as_cell(name)} | {as_cell(version)} |"
+    yield from (f"| {as_cell(name)} | {as_cell(version)} |" for name, version in here.packages.items())
     commit = here.code.get("commit")
     yield f"| code | {as_cell(str(commit or here.code.get('version') or 'unknown'))} |"
     yield f"| environment | {'equals' if here.sha256 == then.sha256 else 'differs from'} the run's |"

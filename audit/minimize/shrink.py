@@ -115,6 +115,4 @@ def _nearer(name: str, value: float) -> float:
     """Half way to the neutral value; for top_k that is the whole vocabulary."""
     if name == "top_k":
         return value * 2
-    if isinstance(value, int):
-        return value // 2
-    return round((value + float(NEUTRAL[name])) / 2, 3)
+    return value // 2 if isinstance(value, int) else round((value + float(NEUTRAL[name])) / 2, 3)

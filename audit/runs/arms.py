@@ -233,7 +233,8 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
     if kind is ArmKind.ALONE:
         plan = dataclasses.replace(plan, rows=1, mixed=False)
     if kind is ArmKind.OTHER_GAMMA:
-        plan = dataclasses.replace(plan, gamma=_other_gamma(plan.gamma))
+        # one more if half would be 0
+        plan = dataclasses.replace(plan, gamma=plan.gamma // 2 or plan.gamma + 1)
     return dataclasses.replace(
         candidate,
         name=f"{candidate.name}/{kind}",
@@ -248,11 +249,6 @@ def _companion(candidate: Arm, kind: ArmKind) -> Arm:
         along=None if not kind.reads else candidate.baseline if kind is ArmKind.NOISE else candidate.name,
         most=_MOST_REQUESTS.get(kind, COMPANION_REQUESTS),
     )
-
-
-def _other_gamma(gamma: int) -> int:
-    """Half the draft length; one more if half would be 0."""
-    return gamma // 2 or gamma + 1
 
 
 def _noise(suite: Suite, name: str, terms: _Terms, level: RecordLevel) -> tuple[Arm, ...]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from audit.evidence.pairing import agreeing
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmRecord
 from audit.runs.prepare import PreparedArm
 from audit.store import RequestKey
 from engine.core.errors import EngineError
+from engine.core.sequences import agreeing
 from engine.core.types import Generation, Request
 from engine.record.effective import LoopOwner
 

@@ -182,7 +182,6 @@ def coverage_of(
 
 
 def _with_look(result: CheckResult, look: InterimLook | None) -> CheckResult:
-    """The result with the number of its look."""
     if look is None:
         return result
     return dataclasses.replace(result, details={**result.details, "look": {"number": look.number, "share": look.share}})

@@ -224,7 +224,6 @@ def _requests(
 
 
 def _prompts(suite: Suite, engine: Engine) -> dict[str, tuple[int, ...]]:
-    """Tokens by case id."""
     return {case.id: case.tokens or engine.encode(_prompt(case)) for case in suite.cases}
 
 

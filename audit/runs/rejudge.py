@@ -100,7 +100,6 @@ def _differences(before: Sequence[StoredCheck], now: Sequence[NewCheck]) -> Iter
 
 
 def _value(value: Any) -> Any:
-    """The value as it is stored."""
     return number(value) if isinstance(value, float) else value
 
 

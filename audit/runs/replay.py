@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.errors import UserError
-from audit.evidence.pairing import agreeing
 from audit.evidence.records import RequestRecord
 from audit.runs.prepare import with_company
 from audit.store import Store, StoredArm, StoredRun
 from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.core.errors import EngineError
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, ToolOffer
 from engine.record.requests import sampling_from_json
 from engine.record.trace import Trace, decode
@@ -112,21 +112,16 @@ def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announc
         arm.name,
         len(pairs),
         len(pairs) - len(different),
-        sum(count.recorded for count in counts),
-        sum(count.same for count in counts),
+        sum(recorded for recorded, _ in counts),
+        sum(same for _, same in counts),
         _first(different),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DigestCount:
-    recorded: int
-    same: int
-
-
-def _digests(old: Trace, new: Trace) -> _DigestCount:
+def _digests(old: Trace, new: Trace) -> tuple[int, int]:
+    """The recorded digests, and those that are the same again."""
     both = zip(old.logits_digest.tolist(), new.logits_digest.tolist(), strict=False)
-    return _DigestCount(len(old.logits_digest), sum(a == b for a, b in both))
+    return len(old.logits_digest), sum(a == b for a, b in both)
 
 
 def _first(different: Sequence[tuple[RequestRecord, Generation]]) -> str | None:

@@ -221,9 +221,7 @@ def _generate(
         key = todo[generation.request.id]
         store.add_request(name, key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
         progress.advance(len(generation.tokens))
-    if before is None or not requests:
-        return None
-    return memory_line(arm, before)
+    return None if before is None or not requests else memory_line(arm, before)
 
 
 def memory_line(arm: PreparedArm, before: str) -> str:

@@ -44,8 +44,7 @@ def differences(then: Environment, now: Environment) -> Iterator[str]:
 def _facts(place: Environment) -> Iterator[tuple[str, Any]]:
     parts: Mapping[str, Mapping[str, Any]] = {"": place.hardware, "package ": place.packages, "code ": place.code}
     for prefix, facts in parts.items():
-        for name, value in facts.items():
-            yield f"{prefix}{name}", value
+        yield from ((f"{prefix}{name}", value) for name, value in facts.items())
 
 
 def _shown(value: Any) -> str:

@@ -95,7 +95,7 @@ def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
     settings = battery.recorded(alone(recording_of(suite)))
     checks = battery.results(gather(suite), listed, settings)
     values = {test: p for name, result in checks.items() for test, p in battery.p_values(name, result).items()}
-    return CleanResult(arm, battery.judged(checks).faults, values)
+    return CleanResult(arm, battery.faulted(checks), values)
 
 
 def collect(results: Sequence[CleanResult]) -> Alarms:

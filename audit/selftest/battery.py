@@ -6,7 +6,6 @@ its tokens per forward. A trusted run supplies them.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from audit import checks
@@ -25,14 +24,6 @@ BY_FELLOWS: Final = frozenset({"acceptance_outliers"})
 """Checks that compare requests with one another: planted faults break all requests of an arm alike."""
 Settings = Mapping[str, Mapping[str, Any]]
 """Non-default parameters by check."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatteryResult:
-    """The battery's verdict on one arm: the checks that ran, and those that reported a fault."""
-
-    looked: tuple[str, ...]
-    faults: tuple[str, ...]
 
 
 def names(level: Level = Level.L4) -> tuple[str, ...]:
@@ -72,9 +63,9 @@ def results(evidence: Evidence, listed: Iterable[str], settings: Settings) -> di
     return {name: result for name, result in outcome.items() if result.verdict is not Verdict.NOT_RUN}
 
 
-def judged(mapping: Mapping[str, CheckResult]) -> BatteryResult:
-    """Reduce results to verdicts."""
-    return BatteryResult(tuple(mapping), tuple(name for name, item in mapping.items() if item.verdict is Verdict.FAULT))
+def faulted(mapping: Mapping[str, CheckResult]) -> tuple[str, ...]:
+    """The checks that report a fault."""
+    return tuple(name for name, item in mapping.items() if item.verdict is Verdict.FAULT)
 
 
 def p_values(name: str, result: CheckResult) -> dict[str, float]:

@@ -77,7 +77,6 @@ def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int)
 
 
 def _checks(suite: Suite, scenario: Scenario) -> tuple[str, ...]:
-    """The default checks of the suite's arm."""
     (plan,) = (arm.plan for arm in plan_arms(suite) if arm.kind is ArmKind.CANDIDATE)
     return default_checks(suite.backend, plan, scenario.sampling, suite.models["target"].origin, calls=scenario.tools)
 

@@ -246,11 +246,12 @@ class _Count:
 
     def add(self, shown: Evidence, listed: Iterable[str], settings: battery.Settings) -> None:
         """Judge one seed's arm."""
-        verdicts = battery.judged(battery.results(shown, listed, settings))
+        results = battery.results(shown, listed, settings)
+        faults = battery.faulted(results)
         self.seeds += 1
-        self.seen += bool(verdicts.faults)
-        self._looked.update(verdicts.looked)
-        self._hits.update(verdicts.faults)
+        self.seen += bool(faults)
+        self._looked.update(results.keys())
+        self._hits.update(faults)
 
     def looked(self, check: str) -> bool:
         """True if a check ran on any seed."""

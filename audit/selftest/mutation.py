@@ -165,8 +165,7 @@ def _changes(run: _Run, victim: Generation, numbers: np.random.Generator) -> Ite
     for part in changed_documents(json.loads(json.dumps(header_document(trace.header))), numbers):
         yield partial(_with_header, victim, part)
     fields = {"text": victim.text, "finish_reason": victim.finish_reason.value, "latency_us": victim.latency_us}
-    for part in changed_documents(fields, numbers):
-        yield partial(_with_fields, victim, part)
+    yield from (partial(_with_fields, victim, part) for part in changed_documents(fields, numbers))
     document = effective.to_json()
     for part in changed_documents(document, numbers):
         if _stated(part.value) != _stated(document):

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final, get_args
 
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
-from audit.selftest.detect import BRIEFLY, POWER, Detection, ViewDetection
+from audit.selftest.detect import BRIEFLY, POWER, Detection
 from audit.selftest.scenarios import FIRST_CLEAN_SEED
 from audit.selftest.work import SelfTestResult
 from engine import faults
@@ -59,16 +59,12 @@ def _row(detection: Detection) -> Row:
     return (
         detection.fault,
         faults.load(detection.fault).breaks,
-        _tokens(record),
+        (str(record.tokens) if record.caught else f"missed at {record.tokens}"),
         f"{record.seen} of {record.seeds}",
         ", ".join(record.first) or "-",
         _outside(detection, "log-probabilities"),
         _outside(detection, "text"),
     )
-
-
-def _tokens(sight: ViewDetection) -> str:
-    return str(sight.tokens) if sight.caught else f"missed at {sight.tokens}"
 
 
 def _outside(detection: Detection, view: str) -> str:

@@ -22,17 +22,13 @@ class Interval:
 def upper_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     """One-sided upper bound on a probability; 1 without trials."""
     _require_counts(successes, trials)
-    if successes >= trials:
-        return 1.0
-    return float(beta_ppf(confidence, successes + 1, trials - successes))
+    return 1.0 if successes >= trials else float(beta_ppf(confidence, successes + 1, trials - successes))
 
 
 def lower_bound(successes: int, trials: int, confidence: float = 0.99) -> float:
     """One-sided lower bound on a probability; 0 without successes."""
     _require_counts(successes, trials)
-    if successes == 0:
-        return 0.0
-    return float(beta_ppf(1.0 - confidence, successes, trials - successes + 1))
+    return 0.0 if successes == 0 else float(beta_ppf(1.0 - confidence, successes, trials - successes + 1))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.99) -> Interval:
@@ -60,6 +56,4 @@ def covered_quantile(samples: int, confidence: float = 0.99) -> float:
     exchangeable; positions of one sequence are not quite independent, so the quantile is a statement about m
     effective positions.
     """
-    if samples <= 0:
-        return 0.0
-    return float((1.0 - confidence) ** (1.0 / samples))
+    return 0.0 if samples <= 0 else float((1.0 - confidence) ** (1.0 / samples))

@@ -34,9 +34,7 @@ def two_sided(z: float, skewness: float) -> float:
 def _pearson3(z: float, skewness: float) -> float:
     shape = 4.0 / skewness**2
     scale = math.sqrt(shape)
-    if skewness > 0:
-        return float(gamma_sf(shape + z * scale, shape))
-    return float(gamma_cdf(shape - z * scale, shape))
+    return float(gamma_sf(shape + z * scale, shape)) if skewness > 0 else float(gamma_cdf(shape - z * scale, shape))
 
 
 def freedman(deviation: float, variance: float, step: float) -> float:

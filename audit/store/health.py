@@ -92,9 +92,7 @@ def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged
                 yield Damaged(scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED))
             elif leaves[seq] != leaf_hash(data):
                 yield _damaged(kind, ref, seq, EDITED)
-    for ref, seq in logged.items():
-        if ref not in gone:
-            yield _damaged(kind, ref, seq, DELETED)
+    yield from (_damaged(kind, ref, seq, DELETED) for ref, seq in logged.items() if ref not in gone)
 
 
 def erased(session: Session, kind: str) -> frozenset[str]:

@@ -113,8 +113,7 @@ def _named(suite: Suite) -> Iterator[tuple[str, str]]:
 
 
 def _own_filters(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for index, arm in enumerate(document["arms"]):
-        yield f"arms[{index}].filters", arm.get("filters", ())
+    yield from ((f"arms[{index}].filters", arm.get("filters", ())) for index, arm in enumerate(document["arms"]))
 
 
 def _packaged(path: Path) -> bool:

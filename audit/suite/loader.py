@@ -339,7 +339,6 @@ class _Loader:
         return {name: {**defaults.get(name, {}), **values} for name, values in own.items()}
 
     def _parameters(self, place: Place, entry: Mapping[str, Any]) -> Parameters:
-        """Check parameters by check."""
         for name in entry:
             self._known((*place, name), "check", name, checks.REGISTRY)
         return {name: parameters_of(self._document, (*place, name), name, values) for name, values in entry.items()}
@@ -358,7 +357,6 @@ class _Loader:
 
 
 def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A rule's entry as a mapping with its kind."""
     return {"kind": entry} if isinstance(entry, str) else dict(entry)
 
 

@@ -67,7 +67,6 @@ class ModelsParser:
         return source if kind is not SourceKind.FOLDER else self._model_folder(place, source)
 
     def _accepted(self) -> str:
-        """The accepted sources of this backend."""
         if SourceKind.SCRIPTED in self._kind.sources:
             return "scripted:SEED"
         served = "served:NAME, " if SourceKind.SERVED in self._kind.sources else ""

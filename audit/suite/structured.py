@@ -158,10 +158,8 @@ def _place(document: Document, arm: CandidateSpec) -> Place:
     """The place of an arm's grammar: its own, else the suite's."""
     entries = document.data["arms"]
     index = next((at for at, entry in enumerate(entries) if arm.name.startswith(entry["name"])), 0)
-    for place in (("arms", index, "sampling", KEY), ("sampling", KEY)):
-        if place in document.lines:
-            return place
-    return ("arms", index)
+    places: Sequence[Place] = (("arms", index, "sampling", KEY), ("sampling", KEY))
+    return next((place for place in places if place in document.lines), ("arms", index))
 
 
 def _schema_problems(spec: ConstraintSpec) -> Iterator[str]:

@@ -84,8 +84,7 @@ def footing(sweep: Sweep) -> Iterator[str]:
     machine = sweep.hardware
     gpus = ", ".join(machine.get("gpus", ())) or "no GPU"
     yield f"machine: {machine.get('cpu', 'unknown')}, {machine.get('torch_threads')} torch thread(s), {gpus}"
-    for arm in sweep.arms:
-        yield f"engine of {arm.arm.name}: {_engine(arm)}"
+    yield from (f"engine of {arm.arm.name}: {_engine(arm)}" for arm in sweep.arms)
     covers = sweep.arms[0].choice.confirmed.coverage
     yield (
         f"medians of {sweep.rounds} interleaved rounds after one warm-up; each interval holds the median with "

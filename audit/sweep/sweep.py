@@ -202,7 +202,6 @@ def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, 
 
 
 def _hardware(prepared: PreparedRun) -> dict[str, Any]:
-    """Hardware facts that affect the timings."""
     wanted = ("system", "cpu", "torch_cpu", "torch_threads", "gpus")
     return {key: prepared.environment.hardware[key] for key in wanted if key in prepared.environment.hardware}
 

@@ -97,9 +97,7 @@ def cell(value: Any) -> str:
         return f"<{len(value)} bytes>"
     if isinstance(value, float | Decimal):
         return f"{value:.4g}"
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return visible(str(value))
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else visible(str(value))
 
 
 def _table(columns: Sequence[str], rows: Rows) -> None:
@@ -230,8 +228,7 @@ def _line(indent: str, texts: Sequence[str], widths: Sequence[int], end: int | N
     room = max(end - len(head), LEAST_TEXT)
     first, *rest = textwrap.wrap(texts[-1], room, break_on_hyphens=False)
     yield TableLine(head + first, (*cells, (len(head), first)))
-    for text in rest:
-        yield TableLine(" " * len(head) + text, ((len(head), text),))
+    yield from (TableLine(" " * len(head) + text, ((len(head), text),)) for text in rest)
 
 
 def _jsonable(value: Any) -> Any:

@@ -127,8 +127,7 @@ def parse_yaml(path: str, raw: bytes) -> Document:
     if root is None:
         raise mistake(path, 1, "the file is empty; write a document into it")
     reader = _Reader(path, yaml)
-    data = reader.value(root, ())
-    return Document(path, raw, data, reader.lines)
+    return Document(path, raw, reader.value(root, ()), reader.lines)
 
 
 class _TooMany(Exception):

@@ -40,6 +40,4 @@ def duration(seconds: float) -> str:
     """A duration in a readable unit."""
     if seconds < 60.0:
         return f"{seconds:.0f} s"
-    if seconds < 3600.0:
-        return f"{seconds / 60.0:.1f} min"
-    return f"{seconds / 3600.0:.1f} h"
+    return f"{seconds / 60.0:.1f} min" if seconds < 3600.0 else f"{seconds / 3600.0:.1f} h"

@@ -53,5 +53,4 @@ def table_lines(
     """The lines of a table; its cells are text, and the columns of `numbers` stand at the right."""
     yield f"| {' | '.join(map(as_cell, columns))} |"
     yield "".join("|--:" if right else "|---" for right in numbers or [False] * len(columns)) + "|"
-    for row in rows:
-        yield f"| {' | '.join(map(as_cell, row))} |"
+    yield from (f"| {' | '.join(map(as_cell, row))} |" for row in rows)

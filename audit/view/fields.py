@@ -29,11 +29,7 @@ def text(query: Mapping[str, str], name: str) -> str:
 
 
 def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | None:
-    """One of several words; None if it is not given.
-
-    Raises:
-        UnclearAddress: another word.
-    """
+    """One of several words; None if it is not given. Raises UnclearAddress: another word."""
     word = text(query, name)
     if not word:
         return None
@@ -45,11 +41,7 @@ def choice(query: Mapping[str, str], name: str, kind: type[Choice]) -> Choice | 
 
 
 def day(query: Mapping[str, str], name: str) -> date | None:
-    """A day; None if it is not given.
-
-    Raises:
-        UnclearAddress: no day.
-    """
+    """A day; None if it is not given. Raises UnclearAddress: no day."""
     word = text(query, name)
     if not word:
         return None

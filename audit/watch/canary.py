@@ -47,14 +47,6 @@ class CanaryRequest:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryAnswers:
-    """The answers of one replay, and digests of them by request."""
-
-    completions: tuple[Completion, ...]
-    digests: Mapping[str, str]
-
-
 def canary_requests(path: Path, tokens: int) -> tuple[CanaryRequest, ...]:
     """The requests of a prompt file, by label; each asks for `tokens` greedy tokens at most.
 
@@ -107,7 +99,7 @@ class Canary:
         for label, group in groupby(self._requests, key=lambda request: request.label):
             requests, begun = list(group), clock()
             try:
-                answers = self._answers(model, requests)
+                completions, digests = self._answers(model, requests)
                 after = self._settled(model, before, len(requests))
             except AttemptError as error:
                 failed = WatchReading(model, clock(), gap=f"the canary failed: {error}", label=label, answers="{}")
@@ -115,11 +107,9 @@ class Canary:
                 before = self._after_failure(model)
                 yield replace(failed, counters=_kept(before))
                 continue
-            made = _read(model, clock(), begun, before, after, answers.completions)
-            changed = sum(first.get(key, digest) != digest for key, digest in answers.digests.items())
-            yield replace(
-                made, label=label, answers=json.dumps(answers.digests), changed=changed, counters=_kept(after)
-            )
+            made = _read(model, clock(), begun, before, after, completions)
+            changed = sum(first.get(key, digest) != digest for key, digest in digests.items())
+            yield replace(made, label=label, answers=json.dumps(digests), changed=changed, counters=_kept(after))
             before = after
 
     def _after_failure(self, model: str) -> ServerCounters:
@@ -129,14 +119,15 @@ class Canary:
         except AttemptError:
             return ServerCounters()
 
-    def _answers(self, model: str, requests: Sequence[CanaryRequest]) -> CanaryAnswers:
+    def _answers(self, model: str, requests: Sequence[CanaryRequest]) -> tuple[list[Completion], dict[str, str]]:
+        """The answers of one replay, and digests of them by request."""
         completions, digests = [], {}
         for request in requests:
             body = {"model": model, **request.body}
             completion = read(self._ask(request.path, body))
             completions.append(completion)
             digests[f"{request.name} {_digest(request.path, body)}"] = _digest(completion.text, completion.finish)
-        return CanaryAnswers(tuple(completions), digests)
+        return completions, digests
 
     def _settled(self, model: str, before: ServerCounters, sent: int) -> ServerCounters:
         """The counters once they have all answers, or as they are after a while."""
@@ -187,6 +178,4 @@ def _mixed(before: ServerCounters, after: ServerCounters, sent: int) -> str | No
     grown = round((after.requests or 0.0) - (before.requests or 0.0))
     if grown < sent:
         return f"only {grown} of the canary's {sent} requests were counted"
-    if grown > sent:
-        return f"{grown - sent} other requests ended meanwhile, so their drafts are mixed in"
-    return None
+    return f"{grown - sent} other requests ended meanwhile, so their drafts are mixed in" if grown > sent else None

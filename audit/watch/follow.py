@@ -123,8 +123,7 @@ class Follower:
     def _read(self, model: str, label: str | None, at: datetime, now: ServerCounters) -> WatchReading:
         before = self._before.get((model, label))
         counters = counters_of(json.loads(before.counters)) if before else None
-        made = reading(model, at, now, counters, before.at if before else at)
-        return replace(made, label=label)
+        return replace(reading(model, at, now, counters, before.at if before else at), label=label)
 
     def _stored(self, at: datetime, readings: Sequence[WatchReading], known: int) -> Look:
         self._store.watches.add(self._watch.id, readings)

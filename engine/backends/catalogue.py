@@ -11,6 +11,7 @@ from typing import Any
 from engine.backends.access import OutsideAccess
 from engine.backends.engine_spec import Backend, ModelSource
 from engine.backends.evidence import Declaration
+from engine.core.registry import load
 from engine.core.structured import ConstraintSpec
 
 
@@ -67,3 +68,16 @@ class BackendKind:
     ours: bool = False
     faults: Mapping[str, str] = field(default_factory=dict)
     cancels: bool = False
+
+
+def opener(place: str) -> Callable[[Mapping[str, ModelSource]], Backend]:
+    """Opens models by the callable at `module:attribute`, which is imported then.
+
+    A backend's facts are read without torch, and a driver that imports the backend's package must not load it.
+    """
+
+    def open_models(models: Mapping[str, ModelSource]) -> Backend:
+        opened: Backend = load(place)(models)
+        return opened
+
+    return open_models

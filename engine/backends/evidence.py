@@ -123,11 +123,11 @@ class Declaration:
 
 
 def levels(steps: Mapping[RecordLevel, tuple[int, frozenset[Part]]]) -> Mapping[RecordLevel, Shown]:
-    """Record levels in their order, each with its evidence level and what it adds to the level before."""
-    parts: frozenset[Part] = frozenset()
+    """Record levels in their order, each with its evidence level and what it adds to the level before, if anything."""
+    level, parts = 0, frozenset[Part]()
     result = {}
     for record in RecordLevel:
-        level, more = steps[record]
+        level, more = steps.get(record, (level, frozenset()))
         parts |= more
         result[record] = Shown(level, parts)
     return result

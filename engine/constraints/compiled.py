@@ -16,6 +16,7 @@ import numpy as np
 from engine.constraints.interface import CompiledGrammar, GrammarLibrary, TokenSpelling
 from engine.core.errors import InvalidRequest, NoTokenLeft
 from engine.core.registry import GRAMMARS, resolve
+from engine.core.sequences import agreeing
 from engine.core.structured import ConstraintSpec
 from engine.core.types import Mask, SamplingParams
 
@@ -78,7 +79,7 @@ class PrefixConstraint:
 
     def _follow(self, generated: tuple[int, ...]) -> bool:
         """Bring the matcher to a prefix; False if the grammar does not have it."""
-        shared = _shared(self._path, generated)
+        shared = agreeing(self._path, generated)
         if shared < len(self._path):
             self._matcher.rollback(len(self._path) - shared)
             del self._path[shared:]
@@ -87,14 +88,6 @@ class PrefixConstraint:
                 return False
             self._path.append(token)
         return True
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    least = min(len(first), len(second))
-    if tuple(first[:least]) == tuple(second[:least]):
-        return least
-    return next(at for at in range(least) if first[at] != second[at])
 
 
 def open_library(name: str, spelling: TokenSpelling) -> GrammarLibrary:

@@ -62,11 +62,7 @@ def write(stream: IO[bytes], frame: Frame) -> None:
 
 
 def read(stream: IO[bytes]) -> Frame | None:
-    """The next message; None at the end of the stream.
-
-    Raises:
-        TruncatedStream: the stream ends inside a message.
-    """
+    """The next message; None at the end of the stream. Raises TruncatedStream: the stream ends inside a message."""
     start = stream.read(LENGTH.size)
     if not start:
         return None

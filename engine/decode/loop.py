@@ -241,7 +241,6 @@ class Loop:
         }
 
     def _masks(self, request: Request) -> MaskOf | None:
-        """The masks of the request's grammar."""
         own = None if self._grammars is None else self._grammars.constraint(request.sampling)
         return None if own is None else self._parts.masks(request, own)
 

@@ -138,7 +138,7 @@ class Redraws:
             if parent in self._ends:
                 # only chains end so
                 leads.append(NodeLead(node, self._ends[parent]))
-                return OwnDraft(_shortened(proposal, tokens[:node]), tuple(leads))
+                return OwnDraft(with_tokens(proposal, tokens[:node]), tuple(leads))
             drawn = self._tokens.get(parent, [])
             if place < len(drawn) and drawn[place].token != tokens[node]:
                 tokens[node] = drawn[place].token
@@ -155,9 +155,7 @@ def lead_over(recorded: int, drawn: Draw, logits: Row, context: DraftContext, ea
         return 0.0
     if drawn.q is None:
         return _apart(context.row(logits).scores, drawn.token, recorded)
-    noise = None
-    if np.isnan(drawn.uniform):
-        noise = context.randomness.gumbel(len(context.history), len(drawn.q))
+    noise = context.randomness.gumbel(len(context.history), len(drawn.q)) if np.isnan(drawn.uniform) else None
     laws = [_Cut(0.0, drawn.q), *_other_cuts(logits, context, earlier)]
     return min(max(cut.distance, _lead_under(cut.q, recorded, drawn.uniform, noise)) for cut in laws)
 
@@ -222,8 +220,8 @@ def _paths(tree: Tree) -> list[Path]:
     return [path_tokens(tree, node) for node in range(len(tree))]
 
 
-def _shortened(proposal: Proposal, tokens: Sequence[int]) -> Proposal:
-    """The first tokens of a chain."""
+def with_tokens(proposal: Proposal, tokens: Sequence[int]) -> Proposal:
+    """A chain with these first tokens alone."""
     count = len(tokens)
     if not count:
         return replace(proposal, tree=Tree(), q_kind=QKind.NONE, q=None, uniforms=None)

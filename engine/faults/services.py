@@ -4,8 +4,6 @@ The connection of an arm at an endpoint builds a fault in: it changes requests a
 arrive, so that a fault works at any server. A document is a whole answer or one part of a streamed one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,18 +27,6 @@ class AnswerPlace:
     part: int = 0
 
 
-def _same_body(body: Document) -> Document:
-    return body
-
-
-def _own_place(body: Document, _left: Document) -> Document:
-    return body
-
-
-def _same_answer(document: Document, _place: AnswerPlace) -> Document:
-    return document
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceFault:
     """One bug of a service.
@@ -56,9 +42,9 @@ class ServiceFault:
 
     upstream: str
     breaks: str
-    body: Callable[[Document], Document] = _same_body
-    answer: Callable[[Document, AnswerPlace], Document] = _same_answer
-    place: Callable[[Document, Document], Document] = _own_place
+    body: Callable[[Document], Document] = lambda body: body
+    answer: Callable[[Document, AnswerPlace], Document] = lambda document, _place: document
+    place: Callable[[Document, Document], Document] = lambda body, _left: body
     needs: str = ""
 
 

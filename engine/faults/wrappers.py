@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from engine.core.trees import path_tokens
-from engine.core.types import Proposal, QKind, SamplingParams, Tree
+from engine.core.types import Proposal, SamplingParams, Tree
+from engine.decode.redraws import with_tokens
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import ChangeParts
 from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
@@ -60,9 +61,7 @@ class _ChangedLogits(WrappedModel):
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         forward = self.inner.forward(cache, placement, want)
-        if forward.logits is None:
-            return forward
-        return replace(forward, logits=self._change(forward.logits, placement))
+        return forward if forward.logits is None else replace(forward, logits=self._change(forward.logits, placement))
 
 
 class _ChangedPlacement(WrappedModel):
@@ -216,13 +215,7 @@ def with_view(change: Callable[[EngineParts, BatchView], EngineParts]) -> Change
 
 def shortened(proposal: Proposal, count: int) -> Proposal:
     """The first `count` tokens of a chain, as if no more had been drafted."""
-    if count >= len(proposal.tree):
-        return proposal
-    if not count:
-        return replace(proposal, tree=Tree(), q_kind=QKind.NONE, q=None, uniforms=None)
-    q = None if proposal.q is None else proposal.q[:count]
-    uniforms = None if proposal.uniforms is None else proposal.uniforms[:count]
-    return replace(proposal, tree=Tree.chain(proposal.tree.tokens[:count]), q=q, uniforms=uniforms)
+    return proposal if count >= len(proposal.tree) else with_tokens(proposal, proposal.tree.tokens[:count])
 
 
 @dataclass(frozen=True, slots=True)

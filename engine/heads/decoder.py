@@ -46,14 +46,6 @@ class _Entry:
     residual: Residual
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerInput:
-    """A layer's input [N, hidden] for the residual stream, and [N, chunks * hidden] for its attention."""
-
-    kept: Tensor
-    normed: Tensor
-
-
 class Decoder:
     """Layers of a head, in `dtype`, with the arithmetic of the mode `fast`.
 
@@ -96,8 +88,8 @@ class Decoder:
         layers = self._layers.begin(cache, moved(self._plan(placement), self._device))
         x = inputs.to(self.dtype)
         for index, entry in enumerate(self._entries):
-            entered = self._enter(entry, x)
-            x = layers.ffn(index, entered.kept + layers.attended(index, entered.normed))
+            kept, normed = self._enter(entry, x)
+            x = layers.ffn(index, kept + layers.attended(index, normed))
         return x
 
     def _plan(self, placement: Placement) -> ForwardContext:
@@ -108,11 +100,12 @@ class Decoder:
             layout=self._numerics.layout(placement, self._heads, self.dtype),
         )
 
-    def _enter(self, entry: _Entry, x: Tensor) -> _LayerInput:
+    def _enter(self, entry: _Entry, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's input [N, hidden] for the residual stream, and [N, chunks * hidden] for its attention."""
         chunks = torch.split(x, self.hidden, 1)
         normed = [chunk if norm is None else norm(chunk) for norm, chunk in zip(entry.norms, chunks, strict=True)]
         kept = normed[-1] if entry.residual == "normed" else chunks[-1]
-        return _LayerInput(kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1))
+        return kept, normed[0] if len(normed) == 1 else torch.cat(normed, 1)
 
     def _entry(self, tensors: Mapping[str, Tensor], prefix: str, form: LayerForm) -> _Entry:
         norms = tuple(None if name is None else self._norm(tensors, f"{prefix}{name}") for name in form.norms)

@@ -112,21 +112,14 @@ class TensorSlotCache:
         moves = commit_moves(source, target, self.capacity)
         if moves is None:
             return
+        read, written = moves
         for store in (self.all_keys, self.all_values):
             columns = store[:, row]
-            columns[:, :, moves.target.to(store.device)] = columns[:, :, moves.source.to(store.device)]
+            columns[:, :, written.to(store.device)] = columns[:, :, read.to(store.device)]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnMoves:
-    """Columns to copy: `source[i]` to `target[i]`, [n] int64 each."""
-
-    source: Tensor
-    target: Tensor
-
-
-def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int) -> ColumnMoves | None:
-    """The copies that a commit needs; None if every column is already in place.
+def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int) -> tuple[Tensor, Tensor] | None:
+    """The columns that a commit copies, and where to, [n] int64 each; None if every column is already in place.
 
     Raises:
         CapacityError: the two differ in length, or a column lies outside the cache.
@@ -139,7 +132,7 @@ def commit_moves(source: tuple[int, ...], target: tuple[int, ...], capacity: int
     pairs = [(a, b) for a, b in zip(source, target, strict=True) if a != b]
     if not pairs:
         return None
-    return ColumnMoves(torch.tensor([a for a, _ in pairs]), torch.tensor([b for _, b in pairs]))
+    return torch.tensor([a for a, _ in pairs]), torch.tensor([b for _, b in pairs])
 
 
 def aim_at(placement: Placement) -> WriteSlots:

@@ -85,9 +85,10 @@ class HfSlotCache(Cache):  # type: ignore[misc]  # transformers is not typed for
         moves = commit_moves(source, target, self.capacity)
         if moves is None:
             return
+        read, written = moves
         for layer in self.layers:
             for columns in (layer.keys[row], layer.values[row]):
-                columns[:, moves.target] = columns[:, moves.source]
+                columns[:, written] = columns[:, read]
 
 
 class HfModel:

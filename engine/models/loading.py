@@ -353,6 +353,4 @@ def _merge_difference(target: Any, draft: Any) -> str | None:
 def _merges(tokenizer: Any) -> list[Any]:
     """The ranked merges of a byte-pair tokenizer; empty for other kinds."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return []
-    return list(json.loads(backend.to_str())["model"].get("merges") or [])
+    return [] if backend is None else list(json.loads(backend.to_str())["model"].get("merges") or [])

@@ -104,8 +104,7 @@ def _prefixes(cache: ScriptedCache, row: int, visible: NDArray[np.bool_]) -> Ite
     """The tokens that each query [T, S] sees, in order of position."""
     order = cache.positions[row, : visible.shape[1]].argsort(kind="stable")
     tokens, seen = cache.tokens[row, order], visible[:, order]
-    for mask in seen:
-        yield tuple(tokens[mask].tolist())
+    yield from (tuple(tokens[mask].tolist()) for mask in seen)
 
 
 def table_script(seed: int, vocabulary: int, order: int = 2, scale: float = 2.0) -> Script:

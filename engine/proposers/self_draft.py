@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal
@@ -34,11 +35,14 @@ from engine.proposers.options import read
 class SelfDraftProposer(StatelessProposer):
     """Autoregressive drafting with a part of the target. The loop reads the prompt, and writes what is committed."""
 
-    def __init__(self, side: TargetSide, part: Sublayers, how: DrawSettings, facts: ProposerFacts) -> None:
+    def __init__(
+        self, name: str, parts: ProposerParts, side: TargetSide, part: Sublayers, options: Mapping[str, Any]
+    ) -> None:
         self._model, self._cache = side.model, side.cache
         self._want = WantedOutputs(part=part)
-        self._how = how
-        self.facts = facts
+        self._how = DrawSettings.of(parts, options["stop_below"])
+        steady = None if options["stop_below"] else SteadyDrafts(side.model.context)
+        self.facts = ProposerFacts(name, state="none", options=options, steady=steady)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
@@ -87,13 +91,7 @@ class EarlyExitProposer(SelfDraftProposer):
                 f"proposer early_exit: option exit_layer is {exit_layer}, but the target has {layers} layers"
             )
         kept = tuple(range(exit_layer))
-        facts = ProposerFacts(
-            "early_exit",
-            state="none",
-            options={**options, "exit_layer": exit_layer},
-            steady=None if options["stop_below"] else SteadyDrafts(side.model.context),
-        )
-        return cls(side, Sublayers(kept, kept), DrawSettings.of(parts, options["stop_below"]), facts)
+        return cls("early_exit", parts, side, Sublayers(kept, kept), {**options, "exit_layer": exit_layer})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +137,8 @@ class LayerSkipProposer(SelfDraftProposer):
         side = require_divisible("layer_skip", parts)
         layers = side.model.divisible
         _require_layers(skips, layers)
-        facts = ProposerFacts(
-            "layer_skip",
-            state="none",
-            options={**skips.options(), "stop_below": options["stop_below"]},
-            steady=None if options["stop_below"] else SteadyDrafts(side.model.context),
-        )
-        return cls(side, skips.part(layers), DrawSettings.of(parts, options["stop_below"]), facts)
+        kept = {**skips.options(), "stop_below": options["stop_below"]}
+        return cls("layer_skip", parts, side, skips.part(layers), kept)
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -385,7 +385,6 @@ def token_fault(trace: Trace) -> str | None:
 
 
 def _wrong_tokens(trace: Trace) -> Iterator[str]:
-    """Steps without a token, and tokens outside the vocabulary."""
     if np.any(trace.n_emitted < 1):
         yield f"step {int(np.argmax(trace.n_emitted < 1))} emitted no token"
     vocabulary = trace.header.vocabulary

@@ -6,6 +6,7 @@ find what repeats. Whole rows are stored as they are, because they are nearly in
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -104,12 +105,13 @@ def unpack(content: bytes, only: Collection[str] | None = None) -> ContainerCont
     shapes, view = [_shape(shape) for shape in document.pop("shapes")], memoryview(content)
     for name, code, place, form, stored, *split in document.pop("columns"):
         dtype, kind, shape = _dtype(code), _dtype(stored), shapes[place]
-        if shape.count * dtype.itemsize > MOST_BYTES:
-            raise ValueError(f"a column of shape {shape.extents} is larger than any trace")
-        size = int(split[0]) if form == SPLIT else _size(form, kind, shape.count)
+        count = math.prod(shape)
+        if count * dtype.itemsize > MOST_BYTES:
+            raise ValueError(f"a column of shape {shape} is larger than any trace")
+        size = int(split[0]) if form == SPLIT else _size(form, kind, count)
         if not 0 <= size <= end - at:
             raise ValueError(f"column {name} ends behind the end")
-        layouts[name] = ColumnLayout(dtype, shape.extents, kind, shape.count)
+        layouts[name] = ColumnLayout(dtype, shape, kind, count)
         if only is None or name in only:
             columns[name] = FORMS[form](view[at : at + size], layouts[name])
         at += size
@@ -126,19 +128,10 @@ def _document(head: bytes) -> Any:
         return json.loads(head)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    extents: tuple[int, ...]
-    count: int
-
-
-def _shape(extents: Sequence[int]) -> _Shape:
-    count = 1
-    for extent in extents:
-        if type(extent) is not int or extent < 0:
-            raise ValueError(f"a column has no shape {extents}")
-        count *= extent
-    return _Shape(tuple(extents), count)
+def _shape(extents: Sequence[int]) -> tuple[int, ...]:
+    if any(type(extent) is not int or extent < 0 for extent in extents):
+        raise ValueError(f"a column has no shape {extents}")
+    return tuple(extents)
 
 
 def _size(form: str, stored: np.dtype[Any], count: int) -> int:

@@ -55,8 +55,7 @@ def numbers_of(
 
 
 def _draws(name: str, columns: Mapping[str, NDArray[Any]]) -> _Draws:
-    counts = columns[COUNTED[BY_NAME[name].per]]
-    entries = numbered(counts)
+    entries = numbered(columns[COUNTED[BY_NAME[name].per]])
     begin = columns["position"].astype(np.int64)[entries.step]
     return _Draws(begin + entries.local, _purposes(name, columns, entries.step), begin)
 

@@ -105,7 +105,6 @@ def to_trace(header: TraceHeader, kept: list[RecordedBlock]) -> Trace:
 
 
 def _stated(records: list[StepRecord]) -> dict[str, Sequence[float]]:
-    """The columns that the steps themselves hold."""
     examined = [node for record in records for node in record.verdict.examined]
     emitted = [token for record in records for token in record.verdict.emitted]
     return {

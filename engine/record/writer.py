@@ -70,11 +70,7 @@ class RecordWriter:
             self._worker.join()
 
     def step(self, recorder: Recorder, record: StepRecord) -> None:
-        """Hand over one step; waits while the queue is full.
-
-        Raises:
-            Exception: what the worker raised before.
-        """
+        """Hand over one step; waits while the queue is full. Raises Exception: what the worker raised before."""
         self._gathered.append(_QueuedStep(recorder, record))
         self._bytes += _size(record)
         if len(self._gathered) >= STEPS_AT_ONCE or self._bytes >= BYTES_AT_ONCE:
@@ -166,6 +162,5 @@ def _do(job: _Job) -> None:
 
 
 def _size(record: StepRecord) -> int:
-    """Bytes of the rows that a step holds."""
     q, scores = record.proposal.q, record.scores
     return record.logits.nbytes + (0 if q is None else q.nbytes) + (0 if scores is None else scores.nbytes)

@@ -177,8 +177,7 @@ class Randomness:
 
     def gumbel(self, position: int, vocabulary: int) -> Floats:
         """[vocabulary] standard Gumbel noise of purpose TARGET at a position."""
-        numbers = self.uniforms(position, Purpose.TARGET, vocabulary)
-        return _gumbels(numbers)
+        return _gumbels(self.uniforms(position, Purpose.TARGET, vocabulary))
 
 
 def _gumbels(numbers: NDArray[np.floating[Any]]) -> Floats:

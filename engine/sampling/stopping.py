@@ -6,6 +6,7 @@ The tokens of a step are examined one by one; tokens after the first end are dro
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from engine.core.sequences import agreeing
 from engine.core.types import FinishReason, SamplingParams, StepOutcome
 
 Decode = Callable[[Sequence[int]], str]
@@ -51,7 +52,7 @@ class StopRule:
         """The start of a stop string that the last token completed; None without one."""
         text = self.decode(tokens)
         # the common prefix, not the shorter length: a token may complete a character of the text before it
-        before = _shared(self.decode(tokens[:-1]), text)
+        before = agreeing(self.decode(tokens[:-1]), text)
         starts = (text.find(stop, max(0, before - len(stop) + 1)) for stop in self.params.stop)
         return min((start for start in starts if start >= 0), default=None)
 
@@ -70,12 +71,6 @@ class StopRule:
     def _ended_at(self, tokens: Sequence[int], reason: FinishReason) -> int | None:
         """The start of the stop string that ended the generation; None without one."""
         return self._stop_at(list(tokens)) if reason is FinishReason.STOP and self.params.stop else None
-
-
-def _shared(first: str, second: str) -> int:
-    """Length of the common beginning of two texts."""
-    unequal = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return next(unequal, min(len(first), len(second)))
 
 
 def trim(verdict: StepOutcome, count: int) -> StepOutcome:

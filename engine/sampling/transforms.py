@@ -314,6 +314,4 @@ class TargetRows:
 
     def chance(self, row: int, token: int) -> float:
         """The token's p; at temperature 0 all mass is on the best one."""
-        if self.greedy:
-            return float(token == self.best(row))
-        return float(self[row].p[token])
+        return float(token == self.best(row)) if self.greedy else float(self[row].p[token])

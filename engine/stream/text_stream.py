@@ -63,8 +63,6 @@ class TextChunk:
 
 @dataclass(slots=True)
 class _Judge:
-    """A filter of outputs at work."""
-
     index: int
     facts: FilterFacts
     filter: TextFilter

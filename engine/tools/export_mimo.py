@@ -103,7 +103,6 @@ def _require_module(target: LeanConfig, head: HeadCheckpoint, module: LeanConfig
 
 
 def _layer(layer: LayerWeights, config: LeanConfig) -> dict[str, Tensor]:
-    """The tensors of a layer, taken apart again."""
     sizes = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
     result = {
         "input_layernorm.weight": layer.attention_norm,

@@ -165,13 +165,10 @@ def neighbours(skips: SkipSet, layers: int) -> Iterator[SkipSet]:
     everything = [(kind, index) for kind in ("attention", "ffn") for index in range(layers)]
     inside = [item for item in everything if item[1] in getattr(skips, item[0])]
     outside = [item for item in everything if item not in inside]
-    for new in outside:
-        yield _set([*inside, new])
+    yield from (_set([*inside, new]) for new in outside)
+    yield from (_set([item for item in inside if item != old]) for old in inside)
     for old in inside:
-        yield _set([item for item in inside if item != old])
-    for old in inside:
-        for new in outside:
-            yield _set([new, *(item for item in inside if item != old)])
+        yield from (_set([new, *(item for item in inside if item != old)]) for new in outside)
 
 
 def _set(sublayers: Sequence[tuple[str, int]]) -> SkipSet:

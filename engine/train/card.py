@@ -196,7 +196,6 @@ def write_exit_card(work: Path, name: str) -> None:
 
 
 def _by_exit(shop: NativeBackend) -> dict[str, Any]:
-    """Acceptance of the proposer at temperature 0, by exit and domain."""
     result = {}
     for layer in range(1, recipe.TARGET_MODEL.layers):
         options = {"exit_layer": layer}

@@ -60,9 +60,7 @@ def q_of(proposal: Proposal, node: int) -> float:
     """The drafted token's q: 1 for a deterministic draft, NaN where q is not known."""
     if proposal.q_kind is QKind.ONE_HOT:
         return 1.0
-    if proposal.q is None:
-        return float("nan")
-    return float(proposal.q[node, proposal.tree.tokens[node]])
+    return float("nan") if proposal.q is None else float(proposal.q[node, proposal.tree.tokens[node]])
 
 
 def require_q(proposal: Proposal, rule: Protocol, *, chain: bool = True) -> None:

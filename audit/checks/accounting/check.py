@@ -156,8 +156,6 @@ def _repeated(arm: ArmRecord) -> Iterator[Finding]:
 
 
 class _Accounting:
-    """The contradictions of the requests so far."""
-
     def __init__(self, evidence: Evidence, params: Params) -> None:
         self._evidence, self._arm, self._params = evidence, evidence.candidate, params
         self._found: dict[str, tuple[Violation, ...]] = {}

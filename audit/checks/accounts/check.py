@@ -90,11 +90,15 @@ def settled(held: CheckResult, results: Mapping[str, Verdict]) -> CheckResult:
     looked, lacking = {}, {}
     for name in held.details["recorded"]:
         quantity = Quantity(name)
-        judges = _judges(quantity, results)
+        judges = [
+            check for check in TABLE[quantity].judges if results.get(check, Verdict.NOT_RUN) is not Verdict.NOT_RUN
+        ]
         if judges:
             looked[name] = judges
         elif name not in held.details["waived"] and not TABLE[quantity].optional:
-            lacking[name] = _silence(quantity, results)
+            lacking[name] = ", ".join(
+                f"{check} {'did not run' if check in results else 'is not listed'}" for check in TABLE[quantity].judges
+            )
     once = [name for name in held.details["recorded"] if name not in looked]
     return CheckResult(
         verdict=Verdict.INCONCLUSIVE if lacking else Verdict.CERTIFIED,
@@ -102,18 +106,6 @@ def settled(held: CheckResult, results: Mapping[str, Verdict]) -> CheckResult:
         n=len(held.details["recorded"]),
         statistic=float(len(lacking)),
         details={**held.details, "looked_at_twice": looked, "looked_at_once": once},
-    )
-
-
-def _judges(quantity: Quantity, results: Mapping[str, Verdict]) -> list[str]:
-    """The checks that judged a quantity, in the order of its accounts."""
-    return [name for name in TABLE[quantity].judges if results.get(name, Verdict.NOT_RUN) is not Verdict.NOT_RUN]
-
-
-def _silence(quantity: Quantity, results: Mapping[str, Verdict]) -> str:
-    """Why none of the quantity's checks judged it."""
-    return ", ".join(
-        f"{name} {'did not run' if name in results else 'is not listed'}" for name in TABLE[quantity].judges
     )
 
 

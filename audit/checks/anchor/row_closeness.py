@@ -33,9 +33,7 @@ LIMITS: Final = (
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if promised(evidence.candidate.effective):
-        return PROMISED
-    return needs_anchor(evidence)
+    return PROMISED if promised(evidence.candidate.effective) else needs_anchor(evidence)
 
 
 def _foresee(params: Params, design: Design) -> str | None:

@@ -196,9 +196,7 @@ class ParameterEvidence:
 
 def _applies(evidence: Evidence) -> str | None:
     requests = evidence.candidate.requests
-    if len(requests) and requests[0].trace.header.sampling.greedy:
-        return GREEDY
-    return needs_anchor(evidence)
+    return GREEDY if len(requests) and requests[0].trace.header.sampling.greedy else needs_anchor(evidence)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

@@ -81,23 +81,18 @@ class TokenComparison:
         return f"{kind} row: the engine's p of token {self.token} is {self.said:.4g}, the request's {self.asked:.4g}"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRows:
-    """One request's rows of one kind: how many probabilities were compared, and those that differ."""
+def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> tuple[int, list[TokenComparison]]:
+    """How many probabilities of a request's rows were compared, of drafted places or the others, and those that differ.
 
-    n: int
-    wrong: tuple[TokenComparison, ...]
-
-
-def compared_rows(request: RequestRecord, *, drafted: bool, tolerance: float) -> RequestRows:
-    """Compare the rows of drafted places, or the others; a malformed record or one without rows has none."""
+    A malformed record or one without rows has none.
+    """
     trace = request.trace
     if trace.header.level not in (RecordLevel.TOPK, RecordLevel.FULL) or shape_fault(trace) is not None:
-        return RequestRows(0, ())
+        return 0, []
     result = places(trace)
     of_draft = np.isin(trace.role, [Role.ACCEPTED, Role.RECOVERED])
     every = [comparison for at in np.flatnonzero(of_draft == drafted) for comparison in _at(request, result, int(at))]
-    return RequestRows(len(every), tuple(item for item in every if abs(item.said - item.asked) > tolerance))
+    return len(every), [item for item in every if abs(item.said - item.asked) > tolerance]
 
 
 def _at(request: RequestRecord, result: DraftPlaces, at: int) -> Iterator[TokenComparison]:

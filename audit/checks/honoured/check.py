@@ -92,9 +92,9 @@ def _kinds(evidence: Evidence, tolerance: float) -> tuple[RowKind, ...]:
     counts, wrong = dict.fromkeys(KINDS, 0), {name: list[TokenComparison]() for name in KINDS}
     for request in evidence.candidate.requests:
         for name, drafted in zip(KINDS, (True, False), strict=True):
-            rows = compared_rows(request, drafted=drafted, tolerance=tolerance)
-            counts[name] += rows.n
-            wrong[name] += rows.wrong
+            n, different = compared_rows(request, drafted=drafted, tolerance=tolerance)
+            counts[name] += n
+            wrong[name] += different
     return tuple(RowKind(name, counts[name], tuple(wrong[name])) for name in KINDS)
 
 

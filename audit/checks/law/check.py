@@ -38,9 +38,7 @@ MAX_FINDINGS = 20
 
 
 def _applies(evidence: Evidence) -> str | None:
-    if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests):
-        return GREEDY
-    return None
+    return GREEDY if any(request.trace.header.sampling.greedy for request in evidence.candidate.requests) else None
 
 
 def _rows(reading: RequestReading) -> LawPart:

@@ -145,8 +145,7 @@ def _judged(
     measures = measured[bucket]
     tokens = sum(int(bucket.has(contexts_of(request)).sum()) for request in evidence.candidate.requests)
     findings = (*(one for measure in measures for one in measure.findings), *departures[bucket])
-    lacks = next(_lacking(measures, params), None)
-    return BucketVerdict(bucket, measures, tokens, findings, lacks)
+    return BucketVerdict(bucket, measures, tokens, findings, next(_lacking(measures, params), None))
 
 
 def _lacking(measures: Sequence[Measure], params: Params) -> Iterator[str]:

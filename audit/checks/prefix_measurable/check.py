@@ -128,9 +128,7 @@ def _scored(q: Floats, tokens: NDArray[np.int64], sureness: Floats | None) -> Fl
 
 def never_examined(trace: Trace) -> Iterator[int]:
     """Steps that decided a place with drafted tokens without examining one; the trace is well-formed."""
-    for view in steps_of(trace):
-        if _skipped(trace, view):
-            yield view.index
+    yield from (view.index for view in steps_of(trace) if _skipped(trace, view))
 
 
 def _skipped(trace: Trace, view: StepView) -> bool:

@@ -128,8 +128,7 @@ def _wrong_draws(trace: Trace, kept: Indices, q: Floats) -> Flags:
 
 def _wrong_cells(trace: Trace, at: Indices, q: Floats) -> Flags:
     """[n] true where the cells of q at the places `at` [n] may not be those of the rows `q` [n, V]."""
-    ids = trace.cell_id[at].astype(np.int64)
-    cells = cells_beside(ids, q)
+    cells = cells_beside(trace.cell_id[at].astype(np.int64), q)
     near = np.abs(trace.cell_q[at] - cells.held) <= (ROUNDED + ROUNDED * np.abs(cells.held)) / 2
     outside = q.sum(axis=1) - cells.held.sum(axis=1)
     wrong = (cells.used & ~(near & cells.inside)).any(axis=1) | cells.twice

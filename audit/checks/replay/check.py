@@ -114,8 +114,6 @@ LACKS_P = Violation(0, "no probability of a token is on record")
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """Replay of one request."""
-
     request: str
     decisions: int
     recomputed: int

@@ -152,8 +152,7 @@ def strange_rows(trace: Trace) -> list[int]:
 
 
 def _wrong_cells(trace: Trace, at: Indices, p: Floats) -> Flags:
-    ids = trace.cell_id[at].astype(np.int64)
-    cells = cells_beside(ids, p)
+    cells = cells_beside(trace.cell_id[at].astype(np.int64), p)
     used, held = cells.used, cells.held
     # unused cells come last
     odd = (used[:, 1:] & ~used[:, :-1]).any(axis=1) | (used & ~cells.inside).any(axis=1) | cells.twice

@@ -61,8 +61,6 @@ def _door(request: RequestRecord) -> str:
 
 @dataclass(slots=True)
 class _Judges:
-    """Judges by grammar, made once."""
-
     known: dict[ConstraintSpec, Judge] = field(default_factory=dict)
 
     def of(self, spec: ConstraintSpec) -> Judge:

@@ -75,8 +75,7 @@ class ArmSurface:
     def flaws(self, tie: float) -> Iterator[Finding]:
         """The contradictions of each answer with itself."""
         for request, told in self.by_request.items():
-            for flaw in told.get("flaws", ()):
-                yield Finding(request, int(flaw["place"]), str(flaw["text"]))
+            yield from (Finding(request, int(flaw["place"]), str(flaw["text"])) for flaw in told.get("flaws", ()))
             if float(told.get("behind", 0.0)) > tie:
                 text = f"at temperature 0 its own list has a token that is likelier by {told['behind']:.3g} nats"
                 yield Finding(request, int(told["behind_at"]), text)

@@ -2,9 +2,17 @@
 
 A token outside the truncated law is impossible, unless the engine's own arithmetic may have kept it: then it is near
 the edge and left out. Where the engine does not name its end tokens, every law is that of a token that ends nothing.
+
+Samples of one prompt: each is drawn anew, so it soon leaves the earlier ones.
+
+Given an earlier sample, the next one begins with its first l tokens with the product of their probabilities. The chance
+of a beginning as long as the one seen is therefore a p-value, whatever the law is; several earlier samples multiply
+it by their number at most. Given the past, each sample's p-value is valid, so Fisher's sum over all of them is too.
 """
 
 import dataclasses
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.token_law.samples import SharedBeginnings
 from audit.evidence.anchor.reference_laws import end_hidden
 from audit.evidence.anchor.rows import row_at
 from audit.evidence.decisions import NO_NODE, Decisions, decisions, own_cell
@@ -23,8 +30,51 @@ from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Finding
 from audit.stats.anytime.alternatives import NO_TOKEN
 from audit.stats.anytime.token_mixture import TokenRows, log_ratios
+from audit.stats.laws import chi2_sf
+from engine.core.sequences import agreeing
 from engine.core.types import Floats
 from engine.record.trace import Trace
+
+TEST: Final = "samples of a prompt share what they begin with"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    tokens: Sequence[int]
+    logs: Floats
+    """[n + 1] of the beginnings' probabilities."""
+
+
+class SharedBeginnings:
+    """The samples of each prompt, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._earlier: dict[str, list[_Sample]] = defaultdict(list)
+        self._chances: list[float] = []
+        self._whole = 0
+
+    def add(self, case: str, tokens: Sequence[int], p: Floats) -> None:
+        """A sample with its tokens' probabilities; a token whose probability is 0 here counts as certain."""
+        earlier = self._earlier[case]
+        if earlier:
+            shared = [agreeing(sample.tokens, tokens) for sample in earlier]
+            least = min(float(sample.logs[length]) for sample, length in zip(earlier, shared, strict=True))
+            self._chances.append(min(0.0, math.log(len(earlier)) + least))
+            self._whole += max(shared) == len(tokens)
+        logs = np.log(np.where(p > 0.0, np.minimum(p, 1.0), 1.0))
+        earlier.append(_Sample(tokens, np.concatenate([[0.0], np.cumsum(logs)])))
+
+    def tested(self) -> list[ComponentTest]:
+        """The test, where a prompt has several samples."""
+        count = len(self._chances)
+        if not count:
+            return []
+        statistic = -2.0 * sum(self._chances)
+        p = float(chi2_sf(statistic, 2 * count))
+        return [
+            ComponentTest(TEST, "all", count, statistic, p, self._whole / count, "of samples repeat an earlier one")
+        ]
+
 
 EDGE: Final = 0.1
 """Relative error of a probability that may move a token over the threshold of top-k or min-p."""

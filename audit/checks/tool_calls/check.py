@@ -15,7 +15,6 @@ calls, and what a server's parser did to a text that the record does not hold.
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -86,7 +85,6 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
 
 
 def _read_again(judged: JudgedArm, params: Params) -> CheckResult:
-    """The second reading by itself."""
     n, confidence = len(judged.answers), float(params["confidence"])
     broken = sum(answer.misread is not None for answer in judged.answers)
     bound = upper_bound(broken, n, confidence) if n else None
@@ -197,23 +195,14 @@ def _with_reading(result: CheckResult, judged: JudgedArm) -> CheckResult:
         result,
         verdict=verdict,
         summary=words,
-        findings=tuple(finding.finding for finding in sorted(_findings(answers), key=lambda item: item.rank))[
-            :MAX_FINDINGS
-        ],
+        findings=tuple(_findings(answers)[:MAX_FINDINGS]),
         details={**result.details, **counts},
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _RankedFinding:
-    """A finding and its place among others: the engine's reading first, the model's own mistakes last."""
-
-    rank: int
-    finding: Finding
-
-
-def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
-    result = []
+def _findings(answers: Sequence[JudgedAnswer]) -> list[Finding]:
+    """The engine's reading first, the model's own mistakes last."""
+    result: list[tuple[int, Finding]] = []
     for answer in answers:
         pair, ours = answer.pair, answer.ours
         apart, theirs = (None, None) if pair is None else (pair.apart, pair.theirs)
@@ -225,11 +214,11 @@ def _findings(answers: Sequence[JudgedAnswer]) -> list[_RankedFinding]:
             4: None if ours is None or theirs is None else f"in both arms: {ours}",
         }
         result += [
-            _RankedFinding(rank, Finding(answer.request_id, 0 if pair is None else pair.step, message))
+            (rank, Finding(answer.request_id, 0 if pair is None else pair.step, message))
             for rank, message in messages.items()
             if message is not None
         ]
-    return result
+    return [finding for _, finding in sorted(result, key=lambda item: item[0])]
 
 
 def _plan(params: Params, design: Design) -> SampleSize | None:

@@ -29,8 +29,7 @@ def command(run: str, form: str, store: str) -> None:
     ULID, a prefix of one, or latest.
     """
     with Store.open(store, create=False, read_only=True) as opened:
-        ulid = opened.resolve(run)
-        statement = read_disclosure(opened, ulid)
+        statement = read_disclosure(opened, opened.resolve(run))
         if form == "json":
             echo_json(document(statement))
         else:

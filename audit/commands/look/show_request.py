@@ -18,11 +18,7 @@ COLOURS: Final = MappingProxyType({"accepted": "green", "recovered": "yellow", "
 
 
 def show_request(store: Store, run: StoredRun, name: str, *, as_json: bool) -> None:
-    """Print one request.
-
-    Raises:
-        UserError: the run has no such request.
-    """
+    """Print one request. Raises UserError: the run has no such request."""
     request = find_request(store, run, name)
     lines = list(token_lines(request.trace))
     if as_json:

@@ -63,11 +63,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
 
 
 def listening(port: int) -> socket.socket:
-    """A socket on loopback; port 0 picks one.
-
-    Raises:
-        UserError: the port cannot be used.
-    """
+    """A socket on loopback; port 0 picks one. Raises UserError: the port cannot be used."""
     try:
         listener = socket.create_server((LOOPBACK, port))
     except OSError as error:

@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -76,14 +76,6 @@ class WatchedServer:
     def answer(self, path: str, body: Mapping[str, Any]) -> Any:
         """The answer to one request; raises `AttemptError`."""
         return self.endpoint.ask(path, body).document
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedParts:
-    """Parts of the traffic that have series of their own: values of labels, and the canary's requests."""
-
-    by: tuple[str, ...]
-    canary: tuple[CanaryRequest, ...]
 
 
 @click.command("watch")
@@ -167,13 +159,11 @@ def command(
     requests = () if canary is None else canary_requests(canary, canary_tokens)
     with _endpoint(address, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
         settings = _settings(opened, address, WatchChoices(**choices))
-        parts = WatchedParts(by, requests)
         server = WatchedServer(endpoint, address, timeout)
-        context.exit(_watch(opened, settings, server, parts, outputs, until))
+        context.exit(_watch(opened, settings, server, by, requests, outputs, until))
 
 
 def _until(lasting: str | None, once: bool) -> float:
-    """Seconds for which to watch."""
     if once:
         if lasting is not None:
             raise UserError("--once takes one reading; leave out --for")
@@ -264,19 +254,23 @@ def _watch(
     store: Store,
     settings: WatchSettings,
     server: WatchedServer,
-    parts: WatchedParts,
+    by: Sequence[str],
+    requests: Sequence[CanaryRequest],
     outputs: AlarmOutputs,
     until: float,
 ) -> int:
-    """Look until the time is over or a signal comes; returns the exit code."""
+    """Look until the time is over or a signal comes; returns the exit code.
+
+    Values of the labels `by`, and the canary's `requests`, have series of their own.
+    """
     from audit.evidence import environment
     from audit.watch.canary import Canary
     from audit.watch.follow import Follower
     from engine.backends.openai.server_counters import by_model
 
     watch = store.watches.begin(settings, environment.actor(), datetime.now(UTC))
-    canary = Canary(parts.canary, server.answer, lambda: by_model(server.page())) if parts.canary else None
-    follower = Follower(store, watch, server.page, canary, parts.by)
+    canary = Canary(requests, server.answer, lambda: by_model(server.page())) if requests else None
+    follower = Follower(store, watch, server.page, canary, by)
     note(f"watch {watch.id}: {settings.url}, {_tested(settings)}")
     alarms = read = tested = 0
     with _stopped() as stop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from audit.suite.allowances import Allowances
 
 COLUMNS = ("what", "run", "reproducer")
-
-
-@dataclass(frozen=True, slots=True)
-class _MinimizeResult:
-    result: SearchResult
-    checked: SuiteRuns
 
 
 @click.command("minimize")
@@ -86,19 +80,19 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
     try:
         with stopped_by_sigterm():
-            done = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
+            matched, checked = _minimized(start, TrialLimits(given["trials"], given["max_tokens"], given["fresh"]), out)
     except KeyboardInterrupt as error:
         raise CannotDecide("interrupted; nothing is written") from error
-    _print(start, done, out)
+    _print(start, matched, checked, out)
     if keep:
         _keep(given["store"], out, granted)
-    faults, results = done.checked.faults, done.checked.results
+    faults, results = checked.faults, checked.results
     if len(faults) < len(results) and start.suite.backend != "native" and not given["fresh"]:
         note("an engine may keep something from trial to trial: --fresh starts it anew for each")
     ctx.exit(0 if len(faults) == len(results) else 3)
 
 
-def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _MinimizeResult:
+def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> tuple[SearchResult, SuiteRuns]:
     from audit.checks import load
     from audit.minimize.result import write
     from audit.minimize.search import search
@@ -116,19 +110,19 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> _Minimiz
     finally:
         # the written suite opens its own engines: two may not fit in memory together
         getattr(backend, "close", lambda: None)()
-    return _MinimizeResult(matched, write(start, matched, out, note))
+    return matched, write(start, matched, out, note)
 
 
-def _print(start: MinimizeStart, done: _MinimizeResult, out: Path) -> None:
+def _print(start: MinimizeStart, matched: SearchResult, checked: SuiteRuns, out: Path) -> None:
     from audit.minimize.result import CUT_DOWN, minimal, only_just, reproduces, rows
 
-    echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, done.result)])
-    last = done.checked.results[-1]
+    echo_rows(COLUMNS, [(row.what, row.before or "-", row.after or "-") for row in rows(start, matched)])
+    last = checked.results[-1]
     echo("", f"{start.fault.check}: {last.verdict}: {cell(last.summary)}")
     for finding in last.findings[:1]:
         echo(f"{cell(finding.request)} step {finding.step}: {cell(finding.message)}")
-    echo("", f"{reproduces(done.checked.results)}; {done.result.trials} trials. {minimal(done.result)}")
-    if only_just(start, done.result):
+    echo("", f"{reproduces(checked.results)}; {matched.trials} trials. {minimal(matched)}")
+    if only_just(start, matched):
         echo(CUT_DOWN)
     echo(str(out))
 

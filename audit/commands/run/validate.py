@@ -47,8 +47,7 @@ def _lines(suite: Suite) -> Iterator[str]:
         yield f"model      {model.name}: {model.source} ({model.dtype}, {model.loader})"
     for workload, count in Counter(case.workload for case in suite.cases).items():
         yield f"workload   {workload}: {_count(count, 'case')}"
-    for arm in suite.arms:
-        yield f"arm        {arm.name}: {_arm(suite, arm)}"
+    yield from (f"arm        {arm.name}: {_arm(suite, arm)}" for arm in suite.arms)
     total = sum(requests_of(suite, arm) * arm.sampling.max_new_tokens for arm in suite.arms)
     counts = f"{_count(len(suite.arms), 'arm')}, {_count(len(suite.cases), 'case')}"
     yield f"total      {counts}, at most {total} tokens besides the baselines"

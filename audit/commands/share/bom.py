@@ -17,5 +17,4 @@ from audit.text.printer import echo_document
 def command(run: str, store: str) -> None:
     """Print a CycloneDX 1.7 bill of materials of RUN: models, packages, speculation, certified claims."""
     with Store.open(store, create=False, read_only=True) as opened:
-        facts = read_run(opened, run)
-        echo_document(json.dumps(bom(facts), indent=2))
+        echo_document(json.dumps(bom(read_run(opened, run)), indent=2))

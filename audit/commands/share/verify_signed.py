@@ -136,8 +136,7 @@ def _eval_result(predicate: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _speculation(predicate: Mapping[str, Any]) -> Iterator[str]:
-    for arm in predicate["arms"]:
-        yield f"arm {arm['name']}: {_arm(arm)}"
+    yield from (f"arm {arm['name']}: {_arm(arm)}" for arm in predicate["arms"])
     yield "the suite was registered first" if predicate["registered_first"] else "the suite was not registered first"
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.evidence.decisions import deciding_row, deciding_rows, steps_by_token
-from audit.evidence.pairing import Pair, agreeing, compared, pair_arms
+from audit.evidence.pairing import Pair, compared, pair_arms
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.stats.distance import Distances, distances, top_k_distance
+from engine.core.sequences import agreeing
 from engine.core.types import Floats, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import Ints, Trace
@@ -178,9 +179,7 @@ def _unreadable(request: RequestRecord) -> str | None:
     fault = shape_fault(request.trace)
     if fault is not None:
         return f"the record contradicts itself ({fault}); see the replay check"
-    if np.any(np.isnan(request.trace.logits)):
-        return "a logits row holds NaN"
-    return None
+    return "a logits row holds NaN" if np.any(np.isnan(request.trace.logits)) else None
 
 
 def compare_arms(candidate: ArmRecord, anchor: ArmRecord) -> tuple[ReferenceComparison, ...]:
@@ -212,7 +211,6 @@ def _equal_texts(first: ArmRecord, second: ArmRecord) -> Iterator[tuple[Referenc
 
 
 def _lead_changes(pair: Pair) -> Floats:
-    """Changes of the lead at equal tokens."""
     count = agreeing(pair.candidate.tokens, pair.baseline.tokens)
     ours, theirs = (_leads_of(item.trace, count) for item in (pair.candidate, pair.baseline))
     known = np.isfinite(ours) & np.isfinite(theirs)

@@ -67,7 +67,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
     facts, tally, extremes = arm_facts(arm), _Tally.of(examined), ScopeCount()
     prefixes = Counter(_prefix(request) for request in arm.requests)
     stays: list[Stay] = []
-    waiting: list[_Waiting] = []
+    waiting: list[tuple[RequestView, Mapping[str, Mask]]] = []
     for index, request in enumerate(arm.requests):
         shared = prefixes[_prefix(request)] > 1 and len(request.trace.header.prompt) >= PREFIX
         view = view_of(request, facts, None, shared_prefix=shared)
@@ -78,19 +78,11 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
         stay = stay_of(request)
         stays += [] if stay is None else [stay]
         unread = arm.requests[index]
-        waiting.append(_Waiting(replace(view, request=unread, trace=unread.trace), masks))
+        waiting.append((replace(view, request=unread, trace=unread.trace), masks))
     around = batches(stays)
-    for item in waiting:
-        tally.add(replace(item.view, batch=around.get(item.view.request.request_id)), item.examined, BY_BATCH)
+    for view, tokens in waiting:
+        tally.add(replace(view, batch=around.get(view.request.request_id)), tokens, BY_BATCH)
     return replace(tally.coverage(), scope=extremes.scope(arm.effective))
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request whose neighbours are not known yet, and the tokens that each check examines."""
-
-    view: RequestView
-    examined: Mapping[str, Mask]
 
 
 @dataclass(slots=True)

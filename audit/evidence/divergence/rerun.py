@@ -18,9 +18,10 @@ from audit.evidence.decisions import deciding_row
 from audit.evidence.divergence import coupled as coupled_equality
 from audit.evidence.divergence import greedy as greedy_equality
 from audit.evidence.divergence.triage import MIN_NOISE_POSITIONS, Instrument
-from audit.evidence.pairing import Divergence, Pair, agreeing, compared, divergence, measure_noise, pair_arms
+from audit.evidence.pairing import Divergence, Pair, compared, divergence, measure_noise, pair_arms
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import Finding
+from engine.core.sequences import agreeing
 from engine.core.types import Protocol, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import steps_of

@@ -113,9 +113,7 @@ def _visible(value: Any) -> Any:
     """A part of a specification with visible texts."""
     if isinstance(value, Mapping):
         return {key: _visible(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_visible(part) for part in value]
-    return _label(value)
+    return [_visible(part) for part in value] if isinstance(value, list | tuple) else _label(value)
 
 
 def _label(value: Any) -> Any:

@@ -88,8 +88,7 @@ class Alternatives:
         node = int(self._places.examined[index])
         drawn = self._places.kind[index] == QKind.FULL and node != NO_NODE and len(self._trace.q_rows) > 0
         q = self._trace.q_rows[node] if drawn else None
-        for token in _largest(p):
-            yield self._alternative(token, p[token], None if q is None else q[token])
+        yield from (self._alternative(token, p[token], None if q is None else q[token]) for token in _largest(p))
 
     def _of_cells(self, index: int) -> Iterator[Alternative]:
         trace = self._trace
@@ -109,9 +108,7 @@ class Alternatives:
 def _largest(p: Any) -> Iterator[int]:
     """The places of the largest masses above 0, descending."""
     some = np.argpartition(-p, min(MOST_ALTERNATIVES, len(p) - 1))[:MOST_ALTERNATIVES]
-    for place in some[np.argsort(-p[some], kind="stable")]:
-        if p[place] > 0:
-            yield int(place)
+    yield from (int(place) for place in some[np.argsort(-p[some], kind="stable")] if p[place] > 0)
 
 
 @dataclass(frozen=True, slots=True)

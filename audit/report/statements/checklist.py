@@ -195,9 +195,7 @@ def short_answers(facts: ChecklistFacts) -> Answer:
     drafted, accepted = (sum(getattr(row, name) or 0 for row in facts.own_lengths) for name in ("drafted", "accepted"))
     rate = f", {accepted} of {drafted} drafted tokens accepted" if drafted else ""
     words = f"{count} of {sum(row.requests for row in facts.own_lengths)} answers{rate}"
-    if count < ENOUGH:
-        return Answer(Standing.SHORT, words, hint)
-    return Answer(Standing.SHOWN, words)
+    return Answer(Standing.SHORT, words, hint) if count < ENOUGH else Answer(Standing.SHOWN, words)
 
 
 def long_contexts(facts: ChecklistFacts) -> Answer:

@@ -192,8 +192,7 @@ def _aspect(result: AspectResult) -> Iterator[str]:
         yield f"{name}: {OUTCOMES[result.outcome]}{checks}."
     else:
         yield f"{name}: {OUTCOMES[result.outcome]}."
-    for check in result.checks:
-        yield _result(check)
+    yield from (_result(check) for check in result.checks)
 
 
 def _result(check: StoredCheck) -> str:

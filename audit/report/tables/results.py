@@ -64,10 +64,8 @@ def _signed(rows: Sequence[StoredAttestation]) -> Iterator[SignedEntry]:
     from audit.attest.waivers import review_statement, stated, waiver_statement
 
     known = stated(rows)
-    for waiver in known.waivers:
-        yield SignedEntry(waiver.id, "waiver", waiver_statement(waiver).predicate)
-    for review in known.reviews:
-        yield SignedEntry(review.id, "review", review_statement(review).predicate)
+    yield from (SignedEntry(waiver.id, "waiver", waiver_statement(waiver).predicate) for waiver in known.waivers)
+    yield from (SignedEntry(review.id, "review", review_statement(review).predicate) for review in known.reviews)
 
 
 def write_results(result: Results, path: Path) -> None:

@@ -74,7 +74,6 @@ class Generator:
 
 
 def _case(brief: Brief, request: RequestRecord, prompt: Sequence[int], direction: DirectedSampling) -> Case:
-    """The request's case with another prompt and other parameters."""
     return replace(brief.cases[request.case_id], tokens=tuple(prompt), samples=None, turns=(), direction=direction)
 
 

@@ -199,10 +199,10 @@ def _spread(ratios: LogRatios) -> Floats:
 
 
 def _extend(evidence: WealthState, ratios: LogRatios) -> WealthState:
-    growth = _growth(ratios)
-    after = replace(evidence, n=evidence.n + len(ratios), log_wealth=evidence.log_wealth + growth.last)
+    last, largest = _growth(ratios)
+    after = replace(evidence, n=evidence.n + len(ratios), log_wealth=evidence.log_wealth + last)
     # the average seldom reaches a new maximum, and it costs K exponentials per token
-    if _at_most(evidence.log_wealth + growth.largest) <= evidence.log_max:
+    if _at_most(evidence.log_wealth + largest) <= evidence.log_max:
         return after
     paths = evidence.log_wealth + np.cumsum(_spread(ratios), axis=0)
     average = _averages(paths)
@@ -213,23 +213,18 @@ def _extend(evidence: WealthState, ratios: LogRatios) -> WealthState:
     return replace(after, log_max=max(evidence.log_max, float(np.max(average))), crossing=crossing, crossed_by=leader)
 
 
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """Growth of each alternative's log wealth [K] by a chunk: at its end, and at most on the way."""
+def _growth(ratios: LogRatios) -> tuple[Floats, Floats]:
+    """Growth of each alternative's log wealth [K] by a chunk: at its end, and at most on the way.
 
-    last: Floats
-    largest: Floats
-
-
-def _growth(ratios: LogRatios) -> _Growth:
-    """Sums over the tokens of each stratum alone: the others add exact zeros."""
+    Sums over the tokens of each stratum alone: the others add exact zeros.
+    """
     base, last, largest = ratios.base, np.zeros(len(NAMES)), np.zeros(len(NAMES))
     for stratum, columns in _COLUMNS.items():
         rows = base if stratum == _ALWAYS else base[ratios.last if stratum == _LAST else ratios.depth == stratum]
         if len(rows):
             sums = np.cumsum(rows[:, _TABLE.base[columns]], axis=0)
             last[columns], largest[columns] = sums[-1], np.maximum(sums.max(axis=0), 0.0)
-    return _Growth(last, largest)
+    return last, largest
 
 
 def _at_most(log_wealth: Floats) -> float:

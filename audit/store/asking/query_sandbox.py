@@ -177,7 +177,6 @@ def _time_limit(connection: Connection, limits: QueryLimits, hung_up: threading.
 
 
 def _explained(reason: str, limits: QueryLimits) -> str:
-    """One line for an error of the database."""
     line = next(iter(reason.strip().splitlines()), "no reason given")
     if "interrupted" in line or "statement timeout" in line:
         return _stopped(limits)

@@ -78,9 +78,7 @@ def governance(
 
 def _speculates(spec: Mapping[str, Any], effective: Effective) -> bool:
     reported = effective.in_effect.get("speculation")
-    if isinstance(reported, bool):
-        return reported
-    return _proposer(spec, effective) not in {None, PLAIN}
+    return reported if isinstance(reported, bool) else _proposer(spec, effective) not in {None, PLAIN}
 
 
 def _proposer(spec: Mapping[str, Any], effective: Effective) -> str | None:

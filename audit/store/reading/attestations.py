@@ -60,14 +60,9 @@ def add_decision(session: Session, decision: StoredDecision, statement: StoredAt
 
 
 def _row(session: Session, item: StoredAttestation) -> AttestationRow:
-    return AttestationRow(
-        run_id=None if item.run is None else find_run(session, item.run).id,
-        predicate_type=item.predicate_type,
-        payload_sha256=item.payload_sha256,
-        envelope=item.envelope,
-        subjects=jsonable(item.subjects),
-        created_at=item.created_at,
-    )
+    given = asdict(item) | {"subjects": jsonable(item.subjects)}
+    run = given.pop("run")
+    return AttestationRow(run_id=None if run is None else find_run(session, run).id, **given)
 
 
 def _add(session: Session, attestations: Sequence[StoredAttestation]) -> None:

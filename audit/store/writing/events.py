@@ -33,8 +33,6 @@ NO_EVENTS: Final[Mapping[str, Sequence[Row]]] = MappingProxyType(dict.fromkeys(T
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """A JSON object of unknown content."""
-
     values: Mapping[str, Any]
 
     def text(self, key: str) -> str | None:

@@ -228,7 +228,6 @@ def _same(p: _Codes, raw: _Codes, code: NDArray[np.uint8], bounds: Wholes) -> Ma
 
 
 def _raw(p: _Codes, raw: _Codes, same: Mask, texts: Callable[[], Iterable[str | None]]) -> Iterator[str | None]:
-    """The column `logprob` of each request."""
     if same.all():
         return repeat(None, len(same))
     missing = (None if equal else "[]" if known else None for equal, known in zip(same, p.known, strict=True))
@@ -279,7 +278,6 @@ def _by_step(values: NDArray[np.integer[Any]], ends: Wholes, requests: Wholes) -
 
 
 def _length(values: NDArray[np.integer[Any]]) -> Wholes:
-    """The number of characters of each value."""
     return np.asarray(1 + np.searchsorted(_TENS, np.abs(values), side="right") + (values < 0))
 
 

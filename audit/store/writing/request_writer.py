@@ -129,7 +129,6 @@ class _Read:
 
 
 def _counts(joined: joined_traces.JoinedTraces) -> Iterator[dict[str, int]]:
-    """The columns of each request that count."""
     drafted, emitted = (joined.totals(counts) for counts in (joined.trace.n_drafted, joined.trace.n_emitted))
     columns = (joined.steps, drafted, joined.accepted(), emitted)
     for steps, drafts, kept, output in zip(*(column.tolist() for column in columns), strict=True):

@@ -230,18 +230,10 @@ def _details(result: CheckResult) -> dict[str, Any]:
 
 def add_decision(session: Session, decision: StoredDecision) -> None:
     """Insert a gate's decision."""
-    run_id = None if decision.run is None else find_run(session, decision.run).id
-    session.add(
-        GateDecisionRow(
-            run_id=run_id,
-            policy_sha256=decision.policy_sha256,
-            policy=jsonable(decision.policy),
-            decision=str(decision.decision),
-            reasons=jsonable(decision.reasons),
-            actor=decision.actor,
-            created_at=decision.created_at,
-        )
-    )
+    given = asdict(decision) | {"policy": jsonable(decision.policy), "reasons": jsonable(decision.reasons)}
+    run, decided = given.pop("run"), str(given.pop("decision"))
+    run_id = None if run is None else find_run(session, run).id
+    session.add(GateDecisionRow(run_id=run_id, decision=decided, **given))
 
 
 def add_attachment(session: Session, attachment: Attachment) -> None:

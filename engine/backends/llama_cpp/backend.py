@@ -5,7 +5,7 @@ the request.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from engine.backends.llama_cpp import settings as own
 from engine.backends.llama_cpp.convert import CONVERTER, MODEL
 from engine.backends.llama_cpp.reconcile import SOURCES, mismatches
 from engine.backends.openai.forms.token_lists import lead_of
-from engine.backends.process.arm import AnswerTerms, ConvertedEngine, ReadAnswer, decoded_facts, end_of, single_steps
+from engine.backends.process.arm import ConvertedEngine, ReadAnswer, decoded_facts, end_of, single_steps
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
 from engine.backends.process.settings import SCORED, ProcessSettings
@@ -25,7 +25,7 @@ from engine.core.types import FinishReason, Protocol, Request, SamplingParams
 from engine.models.files.gguf_file import GgufFile
 from engine.models.loading import OpenedSource
 from engine.record.effective import Effective
-from engine.record.foreign.requests import ForeignEngine, ForeignRecord
+from engine.record.foreign.requests import ForeignRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class LlamaEngine(ConvertedEngine):
         }
         return {"id": request.id, "body": body, "gamma": self.settings.gamma}
 
-    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> ReadAnswer:
         """Read an answer to a message."""
         answer = frame.header["answer"]
         tokens = tuple(int(token) for token in answer["tokens"])
-        reason = reason_of(request, answer, terms.observed)
+        reason = reason_of(request, answer, self.target.eos_ids)
         facts: dict[str, Any] = {
             "reconciliation": {"sources": list(SOURCES), "mismatches": list(mismatches(message, frame.header, reason))},
-            **decoded_facts(request, tokens, reason, terms.target),
+            **decoded_facts(request, tokens, reason, self.target),
         }
-        if terms.settings.kind is not None:
+        if self.settings.kind is not None:
             facts["speculation"] = speculation_of(answer)
         record = ForeignRecord(single_steps(tokens), *_numbers(answer, request.sampling))
         return ReadAnswer(tokens, reason, str(answer["content"]), facts, record)
@@ -154,11 +154,9 @@ def _numbers(answer: Mapping[str, Any], asked: SamplingParams) -> tuple[tuple[fl
     return tuple(float(place["logprob"]) for place in places), tuple(decided)
 
 
-def reason_of(request: Request, answer: Mapping[str, Any], observed: ForeignEngine) -> FinishReason:
+def reason_of(request: Request, answer: Mapping[str, Any], eos_ids: Sequence[int]) -> FinishReason:
     """The end of an answer: a stop string by the server's word, anything else by the last token."""
-    if answer["stop_type"] == "word":
-        return FinishReason.STOP
-    return end_of(request, answer["tokens"], observed.eos_ids)
+    return FinishReason.STOP if answer["stop_type"] == "word" else end_of(request, answer["tokens"], eos_ids)
 
 
 def speculation_of(answer: Mapping[str, Any]) -> dict[str, int]:

@@ -21,11 +21,7 @@ MOST_ENDS: Final = 3
 
 
 def require_convertible(opened: OpenedSource) -> None:
-    """Refuse a model or a tokenizer that the converter does not know.
-
-    Raises:
-        ModelError: as said.
-    """
+    """Refuse a model or a tokenizer that the converter does not know. Raises ModelError."""
     require_known(opened, "gguf")
     folder = opened.folder
     problem = beyond_gguf(folder.config)

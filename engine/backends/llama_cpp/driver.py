@@ -22,14 +22,6 @@ from engine.backends.installed import installed
 from engine.backends.openai.server_counters import counters
 from engine.backends.process.driver import ALIVE_EVERY, EngineDriver, microseconds, one_line, run_driver
 
-GROUPS: Final = {
-    "draft-simple": "draft",
-    "ngram-simple": "ngram_simple",
-    "ngram-map-k": "ngram_map_k",
-    "ngram-map-k4v": "ngram_map_k4v",
-    "ngram-mod": "ngram_mod",
-}
-"""The options' place in `common_params_speculative`, by way of speculating."""
 MOVES_S: Final = 20.0
 """Seconds in which a living server answers between two steps."""
 PAGE_S: Final = 120.0
@@ -52,7 +44,7 @@ class LlamaDriver(EngineDriver):
         tried = self._http.post("/completion", {"prompt": [0], "n_predict": 1, "temperature": 0})
         slots = self._http.get("/slots")
         speculative = params.speculative
-        group = getattr(speculative, GROUPS.get(job["way"], "draft"))
+        group = group_of(speculative, job["way"])
         return {
             "installed": installed(xllamacpp.__file__),
             "build": properties["build_info"],
@@ -119,6 +111,11 @@ def _totals(answers: Sequence[Answered]) -> dict[str, int]:
     return {ours: sum(timing.get(theirs, 0) for timing in timings) for ours, theirs in names.items()}
 
 
+def group_of(speculative: Any, way: str) -> Any:
+    """The options of a way of speculating in `common_params_speculative`."""
+    return getattr(speculative, way.replace("-", "_") if way.startswith("ngram") else "draft")
+
+
 def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
     """`CommonParams` of a server: float32 everywhere, one slot per request, and nothing chosen by memory or by time."""
     params = xllamacpp.CommonParams()
@@ -133,7 +130,7 @@ def parameters(xllamacpp: Any, job: Mapping[str, Any]) -> Any:
     if job["way"] != "none":
         name = "COMMON_SPECULATIVE_TYPE_" + job["way"].upper().replace("-", "_")
         speculative.types = [getattr(xllamacpp.common_speculative_type, name)]
-        group = getattr(speculative, GROUPS[job["way"]])
+        group = group_of(speculative, job["way"])
         for option, value in job["speculative"].items():
             setattr(group, option, value)
     if job["draft"] is not None:

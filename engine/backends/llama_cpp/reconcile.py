@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from engine.backends.openai.server_counters import ACCEPTED, DRAFTED, DRAFTS, of_llama
+from engine.backends.process.arm import near
 from engine.core.types import FinishReason
 
 SOURCES: Final = (
@@ -63,14 +64,8 @@ def _same(name: str, value: Any, kept: Any) -> bool:
         # the server writes a forbidden token's bias as null
         stated = {token: None if bias is False else bias for token, bias in value}
         result = {item["token"]: item["bias"] for item in kept}
-        return stated.keys() == result.keys() and all(_near(stated[token], result[token]) for token in stated)
-    return _near(value, kept) if isinstance(value, float) else bool(value == kept)
-
-
-def _near(value: float | None, kept: Any) -> bool:
-    if value is None or kept is None:
-        return value is kept
-    return abs(value - float(kept)) <= 1e-6 * max(1.0, abs(value))
+        return stated.keys() == result.keys() and all(near(stated[token], result[token]) for token in stated)
+    return near(value, kept) if isinstance(value, float) else bool(value == kept)
 
 
 def _drafts(timings: Mapping[str, Any], count: int, gamma: int) -> Iterator[str]:

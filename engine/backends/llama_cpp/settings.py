@@ -46,11 +46,7 @@ WORDS: Final = EngineWords(
     most=64,
 )
 WAYS: Final[Mapping[str, str]] = {
-    "draft_model": "draft-simple",
-    "ngram_simple": "ngram-simple",
-    "ngram_map_k": "ngram-map-k",
-    "ngram_map_k4v": "ngram-map-k4v",
-    "ngram_mod": "ngram-mod",
+    kind: "draft-simple" if kind == "draft_model" else kind.replace("_", "-") for kind in WORDS.kinds
 }
 """The engine's names of the proposers."""
 ROUNDED: Final = "the file's own; llama.cpp multiplies blocks of rounded weights with rounded activations"

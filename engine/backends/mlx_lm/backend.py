@@ -11,7 +11,7 @@ from typing import Any
 from engine.backends.local_target import LocalTarget
 from engine.backends.mlx_lm.rounds import SOURCES, contradictions, keeps_draws, rounds_of, speculation
 from engine.backends.mlx_lm.settings import LEVELS, PROGRAM, REFUSED, arguments_of, message_of, settings_of
-from engine.backends.process.arm import AnswerTerms, ProcessEngine, ReadAnswer, end_of, single_steps
+from engine.backends.process.arm import ProcessEngine, ReadAnswer, end_of, single_steps
 from engine.backends.process.backend import EngineKind, EngineWanted, ProcessBackend
 from engine.backends.process.settings import ProcessSettings
 from engine.backends.second_decoding import NO_DECODING, undecoded
@@ -62,11 +62,27 @@ class MlxEngine(ProcessEngine[OpenedSource]):
             "rows": self.level is not RecordLevel.TOKENS,
         }
 
-    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> ReadAnswer:
         """Read an answer."""
+        answer, rows, gamma = frame.header, frame.arrays.get("rows"), self.settings.gamma
         version, greedy = self.processes.facts()["installed"]["version"], request.sampling.temperature == 0
-        keeps = keeps_draws(version, greedy=greedy, gamma=self.settings.gamma)
-        return read(request, frame, message, terms, keeps_draws=keeps)
+        # true if every token that the engine returns has to be the one that its target drew there
+        keeps = keeps_draws(version, greedy=greedy, gamma=gamma)
+        tokens = tuple(int(token) for token in answer["tokens"])
+        reason = end_of(request, tokens, self.target.eos_ids)
+        mistakes = contradictions(answer, message, gamma)
+        facts: dict[str, Any] = {
+            "reconciliation": {
+                "sources": list(SOURCES),
+                "mismatches": [mistake.message for mistake in mistakes],
+                "faults": [mistake.message for mistake in mistakes if mistake.misreturned and keeps],
+            },
+            **_decoded(request, tokens, reason, self.target),
+        }
+        if gamma:
+            facts["speculation"] = speculation(answer)
+        steps = _rounds(answer, rows) if gamma and not mistakes else single_steps(answer["tokens"], rows)
+        return ReadAnswer(tokens, reason, answer["text"], facts, ForeignRecord(steps))
 
 
 class MlxBackend(ProcessBackend[OpenedSource]):
@@ -89,31 +105,6 @@ def _folder(opened: OpenedSource) -> dict[str, Any]:
     """A model's folder, and the digests by which the engine's process knows its weights again."""
     files = {file.name: file.sha256 for file in opened.folder.files}
     return {"folder": str(opened.folder.path.resolve()), "files": files}
-
-
-def read(
-    request: Request, frame: Frame, asked: Mapping[str, Any], terms: AnswerTerms, *, keeps_draws: bool
-) -> ReadAnswer:
-    """Read an answer to the message `asked`.
-
-    `keeps_draws`: every token that the engine returns has to be the one that its target drew there.
-    """
-    answer, rows, gamma = frame.header, frame.arrays.get("rows"), terms.settings.gamma
-    tokens = tuple(int(token) for token in answer["tokens"])
-    reason = end_of(request, tokens, terms.observed.eos_ids)
-    mistakes = contradictions(answer, asked, gamma)
-    facts: dict[str, Any] = {
-        "reconciliation": {
-            "sources": list(SOURCES),
-            "mismatches": [mistake.message for mistake in mistakes],
-            "faults": [mistake.message for mistake in mistakes if mistake.misreturned and keeps_draws],
-        },
-        **_decoded(request, tokens, reason, terms.target),
-    }
-    if gamma:
-        facts["speculation"] = speculation(answer)
-    steps = _rounds(answer, rows) if gamma and not mistakes else single_steps(answer["tokens"], rows)
-    return ReadAnswer(tokens, reason, answer["text"], facts, ForeignRecord(steps))
 
 
 def _decoded(request: Request, tokens: tuple[int, ...], reason: FinishReason, target: LocalTarget) -> dict[str, Any]:

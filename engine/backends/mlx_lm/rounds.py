@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from engine.core.sequences import agreeing
+
 SOURCES: Final = ("tokens", "from_draft", "sampler", "finish reason", "arguments")
 MATCHING: Final = frozenset({"0.32.2"})
 """Versions whose source returns the target's draws and no others, at any temperature."""
@@ -33,8 +35,7 @@ class DraftRound:
     @property
     def accepted(self) -> int:
         """Drafted tokens that the target sampled too, before an end cut the round."""
-        same = [ours == theirs for ours, theirs in zip(self.sampled, self.drafted, strict=False)]
-        return same.index(False) if False in same else len(same)
+        return agreeing(self.sampled, self.drafted)
 
 
 def rounds_of(answer: Mapping[str, Any]) -> tuple[DraftRound, ...]:

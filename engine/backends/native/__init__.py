@@ -4,11 +4,12 @@ Every random number is regenerated from its key; the record level determines the
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from engine import verify
-from engine.backends.catalogue import ALL_CHOICES, READ_CHOICES, BackendKind, SourceKind
-from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
+from engine.backends.catalogue import ALL_CHOICES, READ_CHOICES, BackendKind, SourceKind, opener
+from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.evidence import ArmEvidence, ArmSettings, Declaration, Part, Shown, levels
 from engine.core.registry import FAULTS
 from engine.core.types import DraftRule, RecordLevel
@@ -115,22 +116,8 @@ def arm_evidence(settings: ArmSettings) -> ArmEvidence:
 DECLARED: Final = Declaration(LoopOwner.OWN, LEVELS, arm_evidence)
 
 
-def _open_native(models: Mapping[str, ModelSource]) -> Backend:
-    # imported late: the declared evidence is read without torch
-    from engine.backends.native.backend import open_models
-
-    return open_models(models)
-
-
-def _open_scripted(models: Mapping[str, ModelSource]) -> Backend:
-    from engine.backends.native.scripted import open_models
-
-    return open_models(models)
-
-
-NATIVE_KIND: Final = BackendKind(
-    _open_native, DECLARED, tool_choices=ALL_CHOICES, ours=True, faults=FAULTS, cancels=True
-)
-SCRIPTED_KIND: Final = BackendKind(
-    _open_scripted, DECLARED, (SourceKind.SCRIPTED,), tool_choices=READ_CHOICES, ours=True, faults=FAULTS, cancels=True
+_LOOP = partial(BackendKind, evidence=DECLARED, ours=True, faults=FAULTS, cancels=True)
+NATIVE_KIND: Final = _LOOP(opener("engine.backends.native.backend:open_models"), tool_choices=ALL_CHOICES)
+SCRIPTED_KIND: Final = _LOOP(
+    opener("engine.backends.native.scripted:open_models"), sources=(SourceKind.SCRIPTED,), tool_choices=READ_CHOICES
 )

@@ -238,7 +238,6 @@ class NativeEngine:
         return redrafter.run(request, recorded_steps(recorded))
 
     def _reading_config(self, reading: str, **more: Any) -> Effective:
-        """The configuration of a pass over given tokens."""
         facts = reading_facts("native", self._target.facts, self._plan, reading, **more)
         return stated(LoopOwner.OWN, {**facts, "torch_threads": torch.get_num_threads()})
 

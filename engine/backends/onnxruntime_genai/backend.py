@@ -12,7 +12,6 @@ from engine.backends.onnxruntime_genai import settings as own
 from engine.backends.onnxruntime_genai.convert import CONVERTER, compose
 from engine.backends.onnxruntime_genai.reconcile import SOURCES, Accounts, mismatches, speculation
 from engine.backends.process.arm import (
-    AnswerTerms,
     ConvertedEngine,
     ReadAnswer,
     changed_options,
@@ -73,23 +72,23 @@ class OrtEngine(ConvertedEngine):
             "rows": self.level is not RecordLevel.TOKENS,
         }
 
-    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> ReadAnswer:
         """Read an answer to a message."""
-        answer, ends = frame.header, terms.observed.eos_ids
+        answer, ends = frame.header, self.target.eos_ids
         tokens = tuple(int(token) for token in answer["tokens"])
         reason = end_of(request, tokens, ends)
-        most = most_drafts(terms.settings)
+        most = most_drafts(self.settings)
         accounts = Accounts(request.prompt, tokens, answer["sequence"], answer["growth"], most, ends)
         changed = [*changed_options(message["search"], answer["search"])]
         changed += changed_options(message["speculative"], answer["speculative"])
         facts: dict[str, Any] = {
             "reconciliation": {"sources": [*SOURCES, "options"], "mismatches": [*mismatches(accounts), *changed]},
-            **decoded_facts(request, tokens, reason, terms.target),
+            **decoded_facts(request, tokens, reason, self.target),
         }
-        if terms.settings.kind is not None:
+        if self.settings.kind is not None:
             facts["speculation"] = speculation(accounts)
         record = ForeignRecord(single_steps(tokens, frame.arrays.get("rows")))
-        return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
+        return ReadAnswer(tokens, reason, self.target.tokens.decode(tokens), facts, record)
 
 
 class OrtBackend(ConvertedBackend):
@@ -99,15 +98,11 @@ class OrtBackend(ConvertedBackend):
 
     def job(self, wanted: EngineWanted[Converted]) -> dict[str, Any]:
         """The first message to the driver: the folder over the models, composed once."""
-        draft = None if wanted.models.draft is None else wanted.models.draft
-        name = "-".join(
-            (wanted.models.target.sha256[:16], draft.sha256[:16] if draft else "alone", str(wanted.settings.threads))
-        )
-        home = self.home.path / f"composed-{name}"
+        target, draft, threads = wanted.models.target, wanted.models.draft, wanted.settings.threads
+        home = self.home.path / f"composed-{target.sha256[:16]}-{draft.sha256[:16] if draft else 'alone'}-{threads}"
         if not home.exists():
             home.mkdir()
-            folder = None if draft is None else draft.folder
-            compose(home, wanted.models.target.folder, folder, self.target.eos_ids, wanted.settings.threads)
+            compose(home, target.folder, draft.folder if draft else None, self.target.eos_ids, threads)
         return {"folder": str(home)}
 
 

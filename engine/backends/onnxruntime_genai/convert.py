@@ -29,11 +29,7 @@ def head_size(config: Mapping[str, Any]) -> int | None:
 
 
 def require_convertible(opened: OpenedSource) -> None:
-    """Refuse a model that the engine cannot run.
-
-    Raises:
-        ModelError: as said.
-    """
+    """Refuse a model that the engine cannot run. Raises ModelError."""
     size = head_size(opened.folder.config)
     if size is not None and size % FAMILY:
         raise ModelError(

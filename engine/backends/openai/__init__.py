@@ -4,30 +4,13 @@ The backend sees the engine only through its answers: text, plus token ids and l
 them.
 """
 
-from collections.abc import Mapping
-
-from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind
-from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.catalogue import NAMED, READ_CHOICES, WEIGHTS, BackendKind, SourceKind, opener
 from engine.backends.openai.settings import DECLARED, outside
 from engine.backends.openai.structured import problem_of
 from engine.core.registry import SERVICE_FAULTS
 
-
-def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """Open a suite's server; see `engine.backends.openai.models`.
-
-    Raises:
-        ModelError: the target's files are no model.
-        InvalidRequest: models besides the target.
-    """
-    # imported late: the HTTP library is needed by only this backend
-    from engine.backends.openai.models import OpenAIBackend
-
-    return OpenAIBackend(models)
-
-
 KIND = BackendKind(
-    open=open_models,
+    open=opener("engine.backends.openai.models:OpenAIBackend"),
     evidence=DECLARED,
     sources=(*WEIGHTS, SourceKind.SERVED),
     proposers=("served",),

@@ -10,13 +10,12 @@ The threads do not keep the process alive: a request in flight is abandoned when
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from multiprocessing.pool import ThreadPool
+from typing import Any, Final, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
@@ -48,39 +47,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class _Done(Generic[Result]):
-    result: Result | None
-    error: BaseException | None = None
-
-
 def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """Every item's result; an exception of the work is raised here, and the other results are lost."""
-    todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
-    done: queue.SimpleQueue[_Done[Result]] = queue.SimpleQueue()
-    for item in items:
-        todo.put(item)
-
-    def run() -> None:
-        while True:
-            try:
-                item = todo.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                done.put(_Done(work(item)))
-            except BaseException as error:
-                done.put(_Done(None, error))
-                return
-
-    for _ in range(min(workers, len(items))):
-        threading.Thread(target=run, daemon=True).start()
-    for _ in items:
-        result = done.get()
-        if result.error is not None:
-            raise result.error
-        assert result.result is not None
-        yield result.result
+    pool = ThreadPool(min(workers, len(items)))
+    try:
+        yield from pool.imap_unordered(work, items)
+    finally:
+        pool.terminate()
 
 
 NAME: Final = "openai"
@@ -208,7 +181,7 @@ class OpenAIEngine:
             level=RecordLevel.TOKENS,
         )
         if asked.answer is None:
-            return _PendingRecord(request, observed, asked.facts(), None, asked.latency_us)
+            return _unread(request, observed, asked, asked.attempt_error)
         return self._read(request, observed, asked, asked.answer)
 
     def _read(
@@ -221,18 +194,14 @@ class OpenAIEngine:
             attempt_error = AttemptError(
                 kind, f"the server ended the answer for the reason {answer.finish[:60]!r}", again=False
             )
-            return _PendingRecord(
-                request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
-            )
+            return _unread(request, observed, asked, attempt_error)
         read = tokens_of(answer, codec, reason)
         if self._parts.settings.dialect.scaled and request.sampling.temperature not in (0.0, 1.0):
             read = replace(read, logprob=(), lead=(), less=SCALED)
         if any(token >= codec.vocabulary for token in read.tokens) and read.origin is not TokenOrigin.CHARACTERS:
             told = f"token {max(read.tokens)} is not in the target's vocabulary of {codec.vocabulary}"
             attempt_error = AttemptError(FailureKind.MALFORMED, told, again=False)
-            return _PendingRecord(
-                request, observed, replace(asked, attempt_error=attempt_error).facts(), None, asked.latency_us
-            )
+            return _unread(request, observed, asked, attempt_error)
         local = self._parts.settings.api is Api.CHAT and self._ids(request) is not None
         facts = request_facts(
             self._parts.settings, request.sampling, asked, answer, read, request.prompt if local else None
@@ -294,6 +263,13 @@ class _PendingRecord:
         tokens = tuple(step.emitted[0] for step in result.told.steps)
         trace = observed_trace(header, result.told)
         return Generation(self.request, tokens, result.reason, trace, result.text, self.latency_us, facts)
+
+
+def _unread(
+    request: Request, observed: ForeignEngine, asked: RequestResult, error: AttemptError | None
+) -> _PendingRecord:
+    """Of a request without an answer, or with one that cannot be read."""
+    return _PendingRecord(request, observed, replace(asked, attempt_error=error).facts(), None, asked.latency_us)
 
 
 class AnchoredEngine(OpenAIEngine):

@@ -191,7 +191,6 @@ class Endpoint:
     def _opened(
         self, lane: Lane, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> Iterator[httpx2.Response]:
-        """The response before it is read."""
         limit = self._settings
         # a key is for one server: the counters may be another's
         headers = PLAIN | (self._login if origin_of("url", url) == self._home else {})

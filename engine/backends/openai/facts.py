@@ -17,6 +17,7 @@ from engine.backends.openai.settings import SEEDED, OpenAISettings, level_of
 from engine.backends.openai.surface import surface_facts
 from engine.backends.openai.tokens import AnswerTokens, TokenOrigin
 from engine.backends.openai.tool_calls import parsed
+from engine.core.sequences import agreeing
 from engine.core.types import Protocol, SamplingParams
 from engine.record.effective import Effective, LoopOwner, stated
 from engine.record.requests import KEY
@@ -211,18 +212,12 @@ def _both(whole: Completion, parts: Completion) -> list[str]:
 
 
 def _where(left: str, right: str) -> str:
-    at = _apart(left, right)
+    at = agreeing(left, right)
     return f"at character {at} {left[at : at + 20]!r} against {right[at : at + 20]!r}"
-
-
-def _apart(left: Sequence[Any], right: Sequence[Any]) -> int:
-    """The first index at which two sequences differ."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _prompt(ours: Sequence[int], theirs: Sequence[int]) -> list[str]:
     if tuple(ours) == tuple(theirs):
         return []
     counts = f"the server read a prompt of {len(theirs)} tokens, ours has {len(ours)}"
-    return [f"{counts}; the first difference is at {_apart(ours, theirs)}"]
+    return [f"{counts}; the first difference is at {agreeing(ours, theirs)}"]

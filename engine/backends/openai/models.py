@@ -34,7 +34,12 @@ NAMED: Final = 8
 
 
 class OpenAIBackend:
-    """The endpoints of a suite, opened arm by arm."""
+    """The endpoints of a suite, opened arm by arm.
+
+    Raises:
+        ModelError: the target's files are no model.
+        InvalidRequest: models besides the target.
+    """
 
     def __init__(self, models: Mapping[str, ModelSource]) -> None:
         others = sorted(set(models) - {"target"})
@@ -142,7 +147,6 @@ def _mend(attempt_error: AttemptError, settings: OpenAISettings) -> str:
 
 
 def _entry(settings: OpenAISettings, document: Any) -> Mapping[str, Any]:
-    """The model's entry in the list of models."""
     data = document.get("data") if isinstance(document, Mapping) else None
     entries = (
         [datum for datum in data if isinstance(datum, Mapping) and "id" in datum] if isinstance(data, list) else []

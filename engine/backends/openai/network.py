@@ -27,22 +27,14 @@ class Allotment:
         self._until, self._left, self.exceeded = time.monotonic() + seconds, count, False
 
     def within(self, timeout: float | None) -> float:
-        """The part of a read's own timeout that is left.
-
-        Raises:
-            httpcore2.ReadTimeout: nothing is.
-        """
+        """The part of a read's own timeout that is left. Raises httpcore2.ReadTimeout: nothing is."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise httpcore2.ReadTimeout("the answer was not whole in time")
         return left if timeout is None else min(left, timeout)
 
     def take(self, count: int) -> None:
-        """Count bytes.
-
-        Raises:
-            httpcore2.ReadError: they are too many.
-        """
+        """Count bytes. Raises httpcore2.ReadError: they are too many."""
         self._left -= count
         if self._left < 0:
             self.exceeded = True

@@ -48,12 +48,6 @@ class RequestResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _TimedAnswer:
-    answer: Completion
-    first_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RetryingClient:
     """The settings of requests in one arm, and the fault that the service is given on purpose."""
 
@@ -84,7 +78,7 @@ class RetryingClient:
                 lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
                 self._wait(attempt_error, attempt, name)
             else:
-                return _with(result, attempt, lost)
+                return replace(result, attempts=attempt, lost=tuple(lost))
         raise AssertionError("the last try returns")
 
     def leave(self, body: Mapping[str, Any], after: int) -> RequestResult:
@@ -127,9 +121,9 @@ class RetryingClient:
             return RequestResult(1, whole, latency_us=latency)
         if way is Streaming.BOTH:
             self.rate_limiter.turn()
-        got = self._streamed(body)
+        parts, first_us = self._streamed(body)
         latency = latency if whole is not None else int(1e6 * (time.monotonic() - began))
-        return RequestResult(1, whole or got.answer, None, got.answer if whole else None, latency, got.first_us)
+        return RequestResult(1, whole or parts, None, parts if whole else None, latency, first_us)
 
     def _whole(self, body: Mapping[str, Any]) -> Completion:
         received = self.endpoint.ask(path(self.settings), self.fault.body(body))
@@ -137,7 +131,8 @@ class RetryingClient:
         answered = self.fault.answer(document, AnswerPlace(next(self.numbers)))
         return self._cleared(read(answered), received.route, body)
 
-    def _streamed(self, body: Mapping[str, Any]) -> _TimedAnswer:
+    def _streamed(self, body: Mapping[str, Any]) -> tuple[Completion, int | None]:
+        """The answer, and microseconds to its first text."""
         began, collector, first = time.monotonic(), Collector(), None
         route: Mapping[str, str] = {}
         number, reader = next(self.numbers), reader_of(self.settings)
@@ -145,7 +140,7 @@ class RetryingClient:
             route, document = part.route, reader(part.document)
             if collector.add(self.fault.answer(document, AnswerPlace(number, at))) and first is None:
                 first = int(1e6 * (time.monotonic() - began))
-        return _TimedAnswer(self._cleared(collector.answer(), route, body), first)
+        return self._cleared(collector.answer(), route, body), first
 
     def _cleared(self, answer: Completion, route: Mapping[str, str], body: Mapping[str, Any]) -> Completion:
         """The answer in its bounds and without the key, with what its headers say about who sent it."""
@@ -155,7 +150,3 @@ class RetryingClient:
         if whole.speculation is None and self.settings.dialect.predicts and "prediction" not in body:
             whole = replace(whole, speculation=predicted(whole.usage))
         return replace(whole, meta={**whole.meta, "route": dict(route)}) if route else whole
-
-
-def _with(result: RequestResult, attempts: int, lost: list[str]) -> RequestResult:
-    return replace(result, attempts=attempts, lost=tuple(lost))

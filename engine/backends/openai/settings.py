@@ -267,11 +267,7 @@ def origin_of(key: str, address: str) -> ServerOrigin:
 
 
 def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
-    """The variable and the hosts that an arm's engine settings name.
-
-    Raises:
-        InvalidRequest: an address that is none.
-    """
+    """The variable and the hosts that an arm's engine settings name. Raises InvalidRequest: an address that is none."""
     variable = engine.get("api_key_env")
     result = [] if variable is None else [OutsideAccess(OutsideKind.VARIABLE, str(variable), "engine.api_key_env")]
     for key in ADDRESSES:
@@ -281,12 +277,7 @@ def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[Out
 
 
 _ANSWERED: Final = (Part.TEXT, Part.DECODED, Part.CALLS, Part.ACCOUNTS, Part.IDENTITY, Part.LOGPROBS)
-LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
-    {
-        RecordLevel.TOKENS: (1, frozenset(_ANSWERED)),
-        **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
-    }
-)
+LEVELS: Final[Mapping[RecordLevel, Shown]] = levels({RecordLevel.TOKENS: (1, frozenset(_ANSWERED))})
 """With log-probabilities, which the setting `logprobs: 0` turns off; they name the tokens that make the text."""
 SERVED: Final = "served:"
 COUNTING: Final = ("vllm", "llama.cpp", "sglang")

@@ -11,7 +11,6 @@ from typing import Any, Final
 from engine.backends.openvino_genai import settings as own
 from engine.backends.openvino_genai.convert import CONVERTER
 from engine.backends.process.arm import (
-    AnswerTerms,
     ConvertedEngine,
     ReadAnswer,
     changed_options,
@@ -75,11 +74,11 @@ class OpenVinoEngine(ConvertedEngine):
             "counters": own.counted(self.settings),
         }
 
-    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> ReadAnswer:
         """Read an answer to a message."""
-        answer, settings = frame.header, terms.settings
+        answer, settings = frame.header, self.settings
         tokens = tuple(int(token) for token in answer["tokens"])
-        reason = end_of(request, tokens, terms.observed.eos_ids)
+        reason = end_of(request, tokens, self.target.eos_ids)
         most = settings.gamma + 1 if own.bounded(settings) else None
         further = ("counters", "sequence") if message["counters"] else ("log-probabilities",)
         facts: dict[str, Any] = {
@@ -87,14 +86,14 @@ class OpenVinoEngine(ConvertedEngine):
                 "sources": [*SOURCES, *further],
                 "mismatches": [*mismatches(answer, reason, most), *_changed(message, answer["options"])],
             },
-            **decoded_facts(request, tokens, reason, terms.target),
+            **decoded_facts(request, tokens, reason, self.target),
         }
         if settings.kind is not None:
             counts = answer.get("counts") or {}
             facts["speculation"] = {"steps": len(answer["steps"]), "per_step_emitted": answer["steps"], **counts}
         numbers = tuple(answer["logprob"]) if request.sampling.plain_scores else ()
         record = ForeignRecord(single_steps(tokens), numbers, (float("nan"),) * len(numbers))
-        return ReadAnswer(tokens, reason, terms.target.tokens.decode(tokens), facts, record)
+        return ReadAnswer(tokens, reason, self.target.tokens.decode(tokens), facts, record)
 
 
 def _rounded(read: Mapping[str, Any]) -> dict[str, Any]:

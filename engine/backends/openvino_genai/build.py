@@ -8,8 +8,6 @@ Cannot see: a mistake in this file itself; tests compare its logits with transfo
 tokens with a reference pass.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

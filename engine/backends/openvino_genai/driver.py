@@ -159,7 +159,6 @@ def _kept(config: Any) -> dict[str, Any]:
 
 
 def _counts(metrics: Any) -> dict[str, int]:
-    """The engine's counters of one request."""
     return {
         "drafted": metrics.get_num_draft_tokens(),
         "accepted": metrics.get_num_accepted_tokens(),

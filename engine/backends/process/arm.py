@@ -22,15 +22,6 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerTerms:
-    """The terms on which an arm's answers are read."""
-
-    observed: ForeignEngine
-    settings: ProcessSettings
-    target: LocalTarget
-
-
-@dataclass(frozen=True, slots=True)
 class ReadAnswer:
     """One answer, read: its tokens and their end, its text, its facts, and its steps with their numbers."""
 
@@ -40,9 +31,9 @@ class ReadAnswer:
     facts: Mapping[str, Any]
     record: ForeignRecord
 
-    def generation(self, request: Request, terms: AnswerTerms, latency_us: int) -> Generation:
+    def generation(self, request: Request, observed: ForeignEngine, latency_us: int) -> Generation:
         """The generation of the request."""
-        trace = observed_trace(header_of(request, terms.observed, self.reason, self.facts), self.record)
+        trace = observed_trace(header_of(request, observed, self.reason, self.facts), self.record)
         return Generation(request, self.tokens, self.reason, trace, self.text, latency_us, self.facts)
 
 
@@ -76,9 +67,11 @@ def changed_options(given: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterat
             yield f"options: {name} was set to {value}, the engine has {kept.get(name)}"
 
 
-def near(value: float, kept: Any) -> bool:
+def near(value: float | None, kept: Any) -> bool:
     """True if a number is the one that was set; engines keep numbers as floats."""
-    return kept is not None and abs(float(value) - float(kept)) <= 1e-6 * max(1.0, abs(float(value)))
+    if value is None or kept is None:
+        return value is kept
+    return abs(float(value) - float(kept)) <= 1e-6 * max(1.0, abs(float(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,7 @@ class ProcessEngine(LocalEngine, Generic[M]):
         """A request as the driver reads it."""
         raise NotImplementedError
 
-    def read(self, request: Request, frame: Frame, message: Mapping[str, Any], terms: AnswerTerms) -> ReadAnswer:
+    def read(self, request: Request, frame: Frame, message: Mapping[str, Any]) -> ReadAnswer:
         """Read an answer to a message, after its accounts are compared."""
         raise NotImplementedError
 
@@ -159,9 +152,8 @@ class ProcessEngine(LocalEngine, Generic[M]):
             elif not answer.header["tokens"]:
                 yield unanswered(request, self.observed(), "malformed", "the engine ended without a token")
             else:
-                terms = AnswerTerms(self.observed(), self.settings, self.target)
-                read = self.read(request, answer, message, terms)
-                yield read.generation(request, terms, answer.header["latency_us"])
+                read = self.read(request, answer, message)
+                yield read.generation(request, self.observed(), answer.header["latency_us"])
 
     @property
     def rule(self) -> Protocol:

@@ -176,11 +176,7 @@ def read_converted(folder: Path) -> Converted:
 
 
 def require_known(opened: OpenedSource, kind: str) -> None:
-    """Refuse a model that no converter of ours knows; `kind` is the format.
-
-    Raises:
-        ModelError: as said.
-    """
+    """Refuse a model that no converter of ours knows; `kind` is the format. Raises ModelError."""
     problem = unknown(opened.folder.config)
     if problem is not None:
         raise ModelError(f"{opened.folder.name('config.json')}: the converter to {kind} {problem}; use another model")

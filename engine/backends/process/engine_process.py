@@ -141,8 +141,7 @@ class EngineProcess:
 
     def ask(self, message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Send a message; the headers of its answers, the last of which has op `done`. Raises as `frames`."""
-        for frame in self.frames(message):
-            yield frame.header
+        yield from (frame.header for frame in self.frames(message))
 
     def frames(self, message: Mapping[str, Any]) -> Iterator[Frame]:
         """Send a message; its answers, the last of which has op `done`.
@@ -279,11 +278,7 @@ def _says(line: str) -> bool:
 
 
 def interpreter(python: str, name: str) -> str:
-    """The interpreter's path; `name` is the engine that it must have.
-
-    Raises:
-        EngineError: there is none.
-    """
+    """The interpreter's path; `name` is the engine that it must have. Raises EngineError: there is none."""
     path = shutil.which(os.path.expanduser(python))
     if path is None:
         raise EngineError(f"engine.python: there is no interpreter {python}; give the path of one that has {name}")

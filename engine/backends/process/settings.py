@@ -11,12 +11,11 @@ from typing import Any, Final, TypeAlias
 
 import schemas
 from engine.backends.access import OutsideAccess, OutsideKind
-from engine.backends.catalogue import BackendKind
-from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
+from engine.backends.catalogue import BackendKind, opener
+from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import Declaration, Part, Shown, levels
 from engine.core.errors import InvalidRequest
 from engine.core.options import OptionType, read_options
-from engine.core.registry import load
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
 
 Refusals: TypeAlias = "Mapping[str, Callable[[SamplingParams], bool]]"
@@ -119,13 +118,8 @@ def backend_kind(words: EngineWords, evidence: Declaration, rules: tuple[str, ..
         words: of the engine.
         evidence: in its records.
         rules: that an arm may request.
-        backend: its class, as `module:Class`, which is imported when models are opened: the driver imports the package
-            too and must load neither transformers nor torch.
+        backend: its class, as `module:Class`.
     """
-
-    def open_models(models: Mapping[str, ModelSource]) -> Backend:
-        opened: Backend = load(backend)(models)
-        return opened
 
     def outside(engine: Mapping[str, Any], _options: Mapping[str, Any]) -> tuple[OutsideAccess, ...]:
         """The interpreter and the converted folders that an arm's engine settings name."""
@@ -137,7 +131,7 @@ def backend_kind(words: EngineWords, evidence: Declaration, rules: tuple[str, ..
         return tuple(accesses)
 
     return BackendKind(
-        open=open_models,
+        open=opener(backend),
         evidence=evidence,
         proposers=tuple(words.kinds),
         rules=rules,
@@ -153,12 +147,7 @@ def refusal(refused: Refusals, sampling: SamplingParams) -> str | None:
 
 DECODED: Final = frozenset((Part.TEXT, Part.DECODED, Part.TOKENS, Part.REFERENCE, Part.ACCOUNTS))
 """The parts of every record: a local target gives the second decoding and the reference pass."""
-SCORED: Final[Mapping[RecordLevel, Shown]] = levels(
-    {
-        RecordLevel.TOKENS: (1, DECODED | {Part.LOGPROBS}),
-        **dict.fromkeys((RecordLevel.SCALARS, RecordLevel.TOPK, RecordLevel.FULL), (1, frozenset[Part]())),
-    }
-)
+SCORED: Final[Mapping[RecordLevel, Shown]] = levels({RecordLevel.TOKENS: (1, DECODED | {Part.LOGPROBS})})
 """The evidence of an engine that reports log-probabilities and no rows."""
 
 

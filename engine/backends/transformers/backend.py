@@ -284,8 +284,7 @@ class TransformersEngine(LocalEngine):
         reason = self._reason(request, output.tokens)
         facts, answer = self._answer(request, output, seen)
         facts["decoded"] = self.target.tokens.decode(output.tokens)
-        header = header_of(request, self._observed(), reason, facts)
-        trace = observed_trace(header, answer)
+        trace = observed_trace(header_of(request, self._observed(), reason, facts), answer)
         text = rule.text(output.tokens, reason)
         return Generation(request, output.tokens, reason, trace, text, latency, facts)
 

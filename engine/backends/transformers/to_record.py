@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from engine.backends.transformers.hooks import HookedGenerate, HookedStep
+from engine.core.sequences import agreeing
 from engine.core.types import Floats, QKind, Timing
 from engine.record.foreign.steps import ForeignStep
 from engine.record.trace import Rows
@@ -108,8 +109,7 @@ def _accepted(step: HookedStep) -> int:
     """
     if step.sampled is not None:
         return step.sampled
-    same = [a == b for a, b in zip(step.committed, step.drafted, strict=False)]
-    return same.index(False) if False in same else len(same)
+    return agreeing(step.committed, step.drafted)
 
 
 def plain(output: GenerateOutput, greedy: bool) -> tuple[ForeignStep, ...]:

@@ -6,28 +6,12 @@ and vLLM's public outputs and metrics (`reconcile`). The hooks wrap internals of
 these are the expected ones. The package imports without vLLM and needs it at an arm's first request.
 """
 
-from collections.abc import Mapping
-
-from engine.backends.catalogue import READ_CHOICES, BackendKind
-from engine.backends.engine_spec import Backend, ModelSource
+from engine.backends.catalogue import READ_CHOICES, BackendKind, opener
 from engine.backends.vllm.options import DECLARED, outside
 from engine.backends.vllm.structured import grammar_problem
 
-
-def open_models(models: Mapping[str, ModelSource]) -> Backend:
-    """Find every model of a suite; engines load them later.
-
-    Raises:
-        ModelError: a model that cannot be found or read.
-    """
-    # the driver imports this package and must load neither transformers nor torch early
-    from engine.backends.vllm.backend import VllmBackend
-
-    return VllmBackend(models)
-
-
 KIND = BackendKind(
-    open=open_models,
+    open=opener("engine.backends.vllm.backend:VllmBackend"),
     evidence=DECLARED,
     proposers=("ngram", "suffix", "draft_model", "medusa", "eagle", "eagle3", "mtp", "dflash", "custom_class"),
     rules=("greedy", "chain", "block"),

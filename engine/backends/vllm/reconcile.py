@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.backends.vllm.spool import SpooledStep
+from engine.core.sequences import agreeing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _against_tokens(name: str, steps: Sequence[SpooledStep], told: SourceReports
     """The steps' tokens begin with the user's; only the last step may hold more."""
     emitted = [token for step in steps for token in step.emitted]
     if tuple(emitted[: len(told.tokens)]) != told.tokens:
-        at = next((i for i, (a, b) in enumerate(zip(emitted, told.tokens, strict=False)) if a != b), len(emitted))
+        at = agreeing(emitted, told.tokens)
         return [f"{name}: token {at} is {_at(emitted, at)}, the output has {_at(told.tokens, at)}"]
     before_last = sum(len(step.emitted) for step in steps[:-1])
     if told.tokens and before_last >= len(told.tokens) and not told.open_end:
@@ -99,7 +100,7 @@ def _against_metrics(steps: Sequence[SpooledStep], told: SourceReports) -> list[
     said = list(zip(told.metrics.accepted, told.metrics.drafted, strict=False))
     if said == counted or (told.open_end and said == counted[: len(said)]):
         return []
-    at = next((i for i, (a, b) in enumerate(zip(counted, said, strict=False)) if a != b), min(len(counted), len(said)))
+    at = agreeing(counted, said)
     return [
         f"metrics: step with drafts {at} has (accepted, drafted) {_at(said, at)}, recorded {_at(counted, at)}; "
         f"{len(said)} and {len(counted)} such steps"

@@ -177,12 +177,9 @@ class GenerateCall:
                 failure = Failure("timeout" if batch.died.timeout else "engine_died", str(batch.died))
                 outcomes = (*batch.outcomes, RequestOutcome(left.pop(0), failure))
                 batch = CallOutcomes(batch.call, outcomes, batch.died)
-            alone = max(0, alone - 1) if alone else self._suspects(left) if batch.died else 0
+            # requests are admitted in order, so the first ones were in flight
+            alone = max(0, alone - 1) if alone else min(self._width, len(left)) if batch.died else 0
             yield batch
-
-    def _suspects(self, left: Sequence[Request]) -> int:
-        """Requests are admitted in order, so these were in flight."""
-        return min(self._width, len(left))
 
     def _given_up(self) -> Failure:
         return Failure("not_tried", f"not tried: the engine died {self._deaths} times, the last time of: {self._cause}")

@@ -160,11 +160,7 @@ def read(folder: ModelFolder) -> HeadCheckpoint:
 
 
 def read_speculators(folder: ModelFolder) -> HeadCheckpoint:
-    """The head in a folder that *speculators* wrote.
-
-    Raises:
-        ModelError: as `read`, or no `transformer_layer_config`.
-    """
+    """The head in a folder that *speculators* wrote. Raises ModelError: as `read`, or no `transformer_layer_config`."""
     layer, where = folder.config.get("transformer_layer_config"), folder.name("config.json")
     if not isinstance(layer, Mapping):
         raise ModelError(f"{where}: transformer_layer_config is missing; restore the file")

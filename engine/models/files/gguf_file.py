@@ -122,7 +122,6 @@ KINDS: Final = {"gpt2": _byte_level, "llama": _pieces}
 
 
 def _split_of(own: Mapping[str, Any]) -> str:
-    """The name of the way to split a text."""
     return ALIASES.get(str(own.get("pre")), str(own.get("pre")))
 
 

@@ -22,8 +22,6 @@ BESIDE: Final = ("response_template.json",)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A file with its handle."""
-
     file: ModelFile
     handle: int
 

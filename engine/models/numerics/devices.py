@@ -52,9 +52,7 @@ def ask_for_stable_kernels(device: torch.device) -> None:
 
 def moved(value: Any, device: torch.device) -> Any:
     """Inputs made on the CPU, tensors in frozen dataclasses and sequences, on a device; a placement stays."""
-    if device == CPU:
-        return value
-    return with_tensors(value, (item.to(device) for item in tensors_of(value)))
+    return value if device == CPU else with_tensors(value, (item.to(device) for item in tensors_of(value)))
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

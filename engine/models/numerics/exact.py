@@ -163,8 +163,7 @@ class ExactNumerics:
         pads, heads = layout.pads, layout.heads
         scores = torch.bmm(grouped(queries, pads, heads), window.keys)
         weights = self._weights(masked(scores.mul_(1.0 / math.sqrt(heads.head_dim)), layout.mask))
-        total = weighted_sum(weights, window.values[0], heads)
-        return ungrouped(total, pads, heads)
+        return ungrouped(weighted_sum(weights, window.values[0], heads), pads, heads)
 
     def _weights(self, scores: Tensor) -> Tensor:
         """exp(score - largest score); the largest depends on the visible columns only."""

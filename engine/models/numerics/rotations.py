@@ -99,23 +99,18 @@ def rope_tables(frequencies: Tensor, positions: int, dtype: torch.dtype) -> Rope
         fine = list(islice(turns(rotation(frequency)), BLOCK + 1))
         within.append(fine[:BLOCK])
         whole.append(list(islice(turns(fine[BLOCK]), blocks)))
-    near, far = _parts(within), _parts(whole)
+    (near_cos, near_sin), (far_cos, far_sin) = _parts(within), _parts(whole)
     # [blocks, BLOCK, half]
-    cos = (far.cos[:, None] * near.cos).sub_(far.sin[:, None] * near.sin).flatten(0, 1)[:positions]
-    sin = (far.sin[:, None] * near.cos).add_(far.cos[:, None] * near.sin).flatten(0, 1)[:positions]
+    cos = (far_cos[:, None] * near_cos).sub_(far_sin[:, None] * near_sin).flatten(0, 1)[:positions]
+    sin = (far_sin[:, None] * near_cos).add_(far_cos[:, None] * near_sin).flatten(0, 1)[:positions]
     return RopeTables(torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """float64 [turns, half] each."""
+def _parts(rows: list[list[Rotation]]) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, float64 [turns, half] each, of rotations by frequency and number of turns.
 
-    cos: Tensor
-    sin: Tensor
-
-
-def _parts(rows: list[list[Rotation]]) -> _Parts:
-    """Rotations by frequency and number of turns; the quotient of two Python integers is correctly rounded."""
+    The quotient of two Python integers is correctly rounded.
+    """
     cos = torch.tensor([[item.cos / ONE for item in row] for row in rows], dtype=torch.float64)
     sin = torch.tensor([[item.sin / ONE for item in row] for row in rows], dtype=torch.float64)
-    return _Parts(cos.T, sin.T)
+    return cos.T, sin.T

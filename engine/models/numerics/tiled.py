@@ -14,6 +14,8 @@ one after the other on this kind of machine (the probe finds out), so zeros betw
 sum has the same terms in the same order as in sequential decoding.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +29,7 @@ from engine.models.numerics import constant_rows, interface
 from engine.models.numerics.constant_rows import filled
 from engine.models.numerics.fast import FastNumerics, gated, packed, padded, plain, rms_norm
 from engine.models.numerics.layouts import (
+    MaskedLayout,
     Padding,
     additive_mask,
     batch_rows,
@@ -63,14 +66,37 @@ class LengthBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedLayout:
+class FixedLayout(MaskedLayout):
     """`mask` [B * kv_heads, width * group, columns] is additive."""
 
-    placement: Placement
-    heads: interface.HeadSizes
-    pads: Padding
     mask: Tensor
     buckets: Sequence[LengthBucket]
+
+    def whole(self) -> FixedLayout:
+        """The layout for a multiple of MOST_QUERIES query rows, each of which works on every bucket."""
+        result = [
+            bucket
+            if bucket.mine is None
+            else replace(bucket, mine=filled(bucket.mine, 1, MOST_QUERIES), blocks=(True,) * len(bucket.blocks))
+            for bucket in self.buckets
+        ]
+        return replace(self, mask=filled(self.mask, 1, MOST_QUERIES), buckets=result)
+
+    def attended(self, queries: Tensor, window: interface.AttentionWindow, part: slice) -> Tensor:
+        """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows.
+
+        There is a product per bucket; each query keeps the result of its own bucket.
+        """
+        total = None
+        for bucket in self.buckets:
+            if not bucket.blocks[part.start // MOST_QUERIES]:
+                continue
+            mask = self.mask[:, part, : bucket.columns]
+            weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, self.heads)
+            result = torch.bmm(weights, window.values[0][:, : bucket.columns])
+            total = result if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], result, total)
+        assert total is not None
+        return total
 
 
 class FixedNumerics(FastNumerics):
@@ -117,24 +143,13 @@ class FixedNumerics(FastNumerics):
         return [interface.AttentionWindow(key, (value,)) for key, value in zip(keys, values, strict=True)]
 
     def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
-        """One product per bucket; each query keeps the result of its own bucket."""
-        assert isinstance(layout, FixedLayout)
+        """The weighted values of each query, block by block of query rows."""
+        assert isinstance(layout, FixedLayout | TiledLayout)
         pads, heads = layout.pads, layout.heads
         turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        whole = _with_whole_blocks(layout) if constant_rows.needed(turned.device) else layout
-        total = by_query_blocks(turned, lambda rows, part: _attended_by_bucket(rows, window, whole, part))
+        whole = layout.whole() if constant_rows.needed(turned.device) else layout
+        total = by_query_blocks(turned, lambda rows, part: whole.attended(rows, window, part))
         return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
-
-
-def _with_whole_blocks(layout: FixedLayout) -> FixedLayout:
-    """The layout for a multiple of MOST_QUERIES query rows, each of which works on every bucket."""
-    result = [
-        bucket
-        if bucket.mine is None
-        else replace(bucket, mine=filled(bucket.mine, 1, MOST_QUERIES), blocks=(True,) * len(bucket.blocks))
-        for bucket in layout.buckets
-    ]
-    return replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), buckets=result)
 
 
 def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]) -> Tensor:
@@ -149,20 +164,6 @@ def by_query_blocks(queries: Tensor, attended: Callable[[Tensor, slice], Tensor]
     return total[:, : queries.shape[1]]
 
 
-def _attended_by_bucket(queries: Tensor, window: interface.AttentionWindow, layout: FixedLayout, part: slice) -> Tensor:
-    """[B * kv_heads, rows of the part, head_dim + 1] weighted values of one block of query rows."""
-    total = None
-    for bucket in layout.buckets:
-        if not bucket.blocks[part.start // MOST_QUERIES]:
-            continue
-        mask = layout.mask[:, part, : bucket.columns]
-        weights = softmax_weights(queries, window.keys[..., : bucket.columns], mask, layout.heads)
-        result = torch.bmm(weights, window.values[0][:, : bucket.columns])
-        total = result if total is None or bucket.mine is None else torch.where(bucket.mine[:, part], result, total)
-    assert total is not None
-    return total
-
-
 def query_blocks(rows: int) -> list[slice]:
     """The query rows of a forward in blocks of at most MOST_QUERIES."""
     return [slice(first, min(first + MOST_QUERIES, rows)) for first in range(0, rows, MOST_QUERIES)]
@@ -175,9 +176,7 @@ def gated_in_parts(gate_up: Tensor) -> Tensor:
     and another exponential than the rest.
     """
     most = max(1, (SERIAL - 1) // (gate_up.shape[-1] // 2))
-    if len(gate_up) <= most:
-        return gated(gate_up)
-    return torch.cat([gated(part) for part in torch.split(gate_up, most)])
+    return gated(gate_up) if len(gate_up) <= most else torch.cat([gated(part) for part in torch.split(gate_up, most)])
 
 
 def buckets(placement: Placement, pads: Padding, heads: interface.HeadSizes) -> list[LengthBucket]:
@@ -233,7 +232,7 @@ def divided(total: Tensor, heads: interface.HeadSizes) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TiledLayout:
+class TiledLayout(MaskedLayout):
     """`mask` [B * kv_heads, width * group, columns] is additive.
 
     members: per tile, [B, 1, 1, 1, TILE + SCRATCH] of 0 and 1, which columns of its window are the tile's;
@@ -241,9 +240,6 @@ class TiledLayout:
     seen: for each block of query rows, how many tiles any of them sees.
     """
 
-    placement: Placement
-    heads: interface.HeadSizes
-    pads: Padding
     mask: Tensor
     tiles: int
     members: tuple[Tensor, ...] | None
@@ -253,6 +249,24 @@ class TiledLayout:
     def reach(self) -> int:
         """Columns of a tile's window."""
         return TILE if self.members is None else TILE + SCRATCH
+
+    def whole(self) -> TiledLayout:
+        """The layout for a multiple of MOST_QUERIES query rows, each of which works on every tile."""
+        # a GPU's library may choose another kernel for fewer columns
+        return replace(self, mask=filled(self.mask, 1, MOST_QUERIES), seen=(self.tiles,) * len(self.seen))
+
+    def attended(self, queries: Tensor, window: interface.AttentionWindow, part: slice) -> Tensor:
+        """[B * kv_heads, rows, head_dim + 1] weighted values of one block of query rows, without tiles that none sees.
+
+        There is one product for all scores, and one per tile for the values.
+        """
+        tiles = self.seen[part.start // MOST_QUERIES]
+        columns = (tiles - 1) * TILE + self.reach
+        weights = softmax_weights(queries, window.keys[..., :columns], self.mask[:, part, :columns], self.heads)
+        total = torch.bmm(tile_weights(weights, self, 0), window.values[0])
+        for tile in range(1, tiles):
+            total += torch.bmm(tile_weights(weights, self, tile), window.values[tile])
+        return total
 
 
 class TiledNumerics(FixedNumerics):
@@ -290,30 +304,6 @@ class TiledNumerics(FixedNumerics):
             for tile in range(layout.tiles)
         ]
         return [interface.AttentionWindow(key, tuple(tiles)) for key, *tiles in zip(keys, *values, strict=True)]
-
-    def attend(self, queries: Tensor, window: interface.AttentionWindow, layout: interface.AttentionLayout) -> Tensor:
-        """One product for all scores, one per tile for the values."""
-        assert isinstance(layout, TiledLayout)
-        pads, heads = layout.pads, layout.heads
-        turned = grouped(queries.to(window.keys.dtype), pads, heads)
-        whole = layout
-        if constant_rows.needed(turned.device):
-            # a GPU's library may choose another kernel for fewer columns
-            everything = (layout.tiles,) * len(layout.seen)
-            whole = replace(layout, mask=filled(layout.mask, 1, MOST_QUERIES), seen=everything)
-        total = by_query_blocks(turned, lambda rows, part: _attended(rows, window, whole, part))
-        return ungrouped(divided(total, heads), pads, heads).to(queries.dtype)
-
-
-def _attended(queries: Tensor, window: interface.AttentionWindow, layout: TiledLayout, part: slice) -> Tensor:
-    """[B * kv_heads, rows, head_dim + 1] weighted values of one block of query rows, without tiles that none sees."""
-    tiles = layout.seen[part.start // MOST_QUERIES]
-    columns = (tiles - 1) * TILE + layout.reach
-    weights = softmax_weights(queries, window.keys[..., :columns], layout.mask[:, part, :columns], layout.heads)
-    total = torch.bmm(tile_weights(weights, layout, 0), window.values[0])
-    for tile in range(1, tiles):
-        total += torch.bmm(tile_weights(weights, layout, tile), window.values[tile])
-    return total
 
 
 def seen_tiles(placement: Placement, pads: Padding, heads: interface.HeadSizes, tiles: int) -> tuple[int, ...]:

@@ -97,8 +97,6 @@ class NgramPool:
 
 @dataclass(frozen=True, slots=True)
 class _LookaheadRow:
-    """The state of one active request."""
-
     window: LookaheadWindow
     pool: NgramPool
 

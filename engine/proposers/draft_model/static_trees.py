@@ -55,9 +55,7 @@ class _DraftedNode:
     @property
     def path(self) -> tuple[int, ...]:
         """The tokens from the root to this node."""
-        if self.parent is None or self.drawn is None:
-            return ()
-        return (*self.parent.path, self.drawn.token)
+        return () if self.parent is None or self.drawn is None else (*self.parent.path, self.drawn.token)
 
 
 @dataclass(slots=True)

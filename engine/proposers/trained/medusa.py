@@ -113,8 +113,7 @@ class MedusaProposer(LastStateProposer):
             ModelError: a head that does not fit the target.
         """
         options = read("medusa", parts.options)
-        side = fitted_head("medusa", parts)
-        return cls(parts, side, options)
+        return cls(parts, fitted_head("medusa", parts), options)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One draft per row, none where nothing was read yet."""

@@ -109,8 +109,7 @@ class MlpSpeculatorProposer(LastStateProposer):
     def build(cls, parts: ProposerParts) -> MlpSpeculatorProposer:
         """From an MLP speculator and the options `draw` and `stop_below`."""
         options = read("mlp_speculator", parts.options)
-        side = fitted_head("mlp_speculator", parts)
-        return cls(parts, side, options)
+        return cls(parts, fitted_head("mlp_speculator", parts), options)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One chain per row, none where nothing was read yet."""

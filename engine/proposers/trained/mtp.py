@@ -94,8 +94,7 @@ class MtpProposer:
     def build(cls, parts: ProposerParts) -> MtpProposer:
         """From a head and the option `stop_below`."""
         options = read("mtp", parts.options)
-        fitted = fitted_head("mtp", parts)
-        return cls(parts, fitted, options["stop_below"])
+        return cls(parts, fitted_head("mtp", parts), options["stop_below"])
 
     def _nothing(self) -> list[_Run]:
         # position k is the first with a state of module k - 1 before it

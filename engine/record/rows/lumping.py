@@ -100,13 +100,9 @@ def cells_of(drafts: Sequence[DraftRows], laws: Sequence[RowLaw], tops: NDArray[
     places = (place for rows in drafts for place in _places(rows))
     for at, (law, place) in enumerate(zip(laws, places, strict=True)):
         # a draft that read the target's noise must not choose cells by its token
-        blind = coupled and _one_hot(place.q)
+        blind = coupled and place.q is not None and bool(place.q.row.max() == 1.0)
         _fill(answer, at, law, tops[at], _Place(place.token, None) if blind else place)
     return answer
-
-
-def _one_hot(q: RowSums | None) -> bool:
-    return q is not None and bool(q.row.max() == 1.0)
 
 
 def _places(rows: DraftRows) -> Iterator[_Place]:

@@ -40,53 +40,40 @@ class Perturbed:
     draft_best_score: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class _PerturbedRow:
-    """A law and the position of its token."""
-
-    law: Floats
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaders:
-    """[n, 2] ids and perturbed scores; `PAD` and NaN where there is none."""
-
-    ids: NDArray[np.uint32]
-    scores: Floats
-
-
 def perturbed(terms: RowTerms, records: list[StepRecord], laws: Sequence[RowLaw]) -> Perturbed:
     """The leaders of every emitted token, with its law, and of every drawn examined one."""
     wanted = terms.protocol is Protocol.GUMBEL and not terms.sampling.greedy
     positions = [record.position + i for record in records for i in range(len(record.verdict.emitted))]
-    rows = (_PerturbedRow(law.p, at) for law, at in zip(laws, positions, strict=True)) if wanted else ()
+    rows = ((law.p, at) for law, at in zip(laws, positions, strict=True)) if wanted else ()
     drafts = list(drawn_rows(records)) if wanted and terms.coupled_draft else []
     own = _leaders(terms, rows, len(positions) if wanted else 0)
-    drawn = (None if draft is None else _PerturbedRow(draft.q, draft.position) for draft in drafts)
-    theirs = _leaders(terms, drawn, len(drafts))
-    return Perturbed(own.ids, own.scores, theirs.ids, theirs.scores)
+    drawn = (None if draft is None else (draft.q, draft.position) for draft in drafts)
+    return Perturbed(*own, *_leaders(terms, drawn, len(drafts)))
 
 
-def _leaders(terms: RowTerms, rows: Iterable[_PerturbedRow | None], count: int) -> _Leaders:
-    result = _Leaders(np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan))
+def _leaders(
+    terms: RowTerms, rows: Iterable[tuple[Floats, int] | None], count: int
+) -> tuple[NDArray[np.uint32], Floats]:
+    """[n, 2] ids and perturbed scores by laws with the positions of their tokens; `PAD` and NaN where there is none."""
+    ids, scores = np.full((count, 2), PAD, np.uint32), np.full((count, 2), np.nan)
     seed, stream = terms.sampling.seed, terms.stream
     randomness = Randomness(seed, stream)
     for at, row in enumerate(rows):
         if row is None:
             continue
-        numbers = randomness.uniforms(row.position, Purpose.TARGET, len(row.law))
-        support = np.flatnonzero(row.law)
+        law, position = row
+        numbers = randomness.uniforms(position, Purpose.TARGET, len(law))
+        support = np.flatnonzero(law)
         # numbers above 0: the engine clips the others to the smallest one
-        waiting = -np.log(np.maximum(numbers[support], np.finfo(np.float64).tiny)) / row.law[support]
+        waiting = -np.log(np.maximum(numbers[support], np.finfo(np.float64).tiny)) / law[support]
         few = min(3, len(support))
         near = support[np.argpartition(waiting, few - 1)[:few]]
-        noise = gumbel_at(seed, stream, np.full(len(near), row.position), near)
-        sums = np.log(row.law[near]) + noise
+        noise = gumbel_at(seed, stream, np.full(len(near), position), near)
+        sums = np.log(law[near]) + noise
         order = np.lexsort((near, -sums))[:2]
-        result.ids[at, : len(order)] = near[order]
-        result.scores[at, : len(order)] = sums[order]
-    return result
+        ids[at, : len(order)] = near[order]
+        scores[at, : len(order)] = sums[order]
+    return ids, scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +121,24 @@ def reduce(terms: RowTerms, records: list[StepRecord]) -> RecordedBlock:
     logits = stacked([record.logits for record in records if scalars], terms.vocabulary)
     scores = _scores(records, logits) if scalars else logits
     token = np.array([item.token for record in records for item in record.verdict.emitted if scalars], dtype=np.int64)
-    tops = _tops(scores if lumped else scores[:0], terms)
-    best = tops.ids[:, 0].tolist() if lumped else []
+    top_id, top_score = _tops(scores if lumped else scores[:0], terms)
+    best = top_id[:, 0].tolist() if lumped else []
     laws = [law_of(row, terms.sampling, top) for row, top in zip(scores, best, strict=False)]
     drafts = [DraftRows(record) for record in records] if lumped else []
     return RecordedBlock(
         records=tuple(_without_rows(record) for record in records),
         logprob=logits[np.arange(len(token)), token] - _normalisers(terms, logits, laws),
-        margin=_margins(scores, tops),
+        margin=_margins(scores, top_score),
         logits_digest=digests(logits),
-        top_id=tops.ids.astype(np.uint32),
-        top_score=tops.scores,
+        top_id=top_id.astype(np.uint32),
+        top_score=top_score,
         top_lse=np.array([law.lse for law in laws], dtype=np.float64),
         logits=logits if full else logits[:0].copy(),
         spare_logits=stacked(
             [record.spare for record in records if full and record.spare is not None], terms.vocabulary
         ),
         q_rows=_q_rows(records if full else [], terms.vocabulary),
-        cells=cells_of(drafts, laws, tops.ids, terms.coupled_draft) if lumped else empty(0, 0),
+        cells=cells_of(drafts, laws, top_id, terms.coupled_draft) if lumped else empty(0, 0),
         draft_masses=draft_masses(drafts),
         perturbed=perturbed(terms, records if lumped else [], laws),
         masks=_masks(records, terms),
@@ -236,10 +223,10 @@ def _scores(records: list[StepRecord], logits: Rows) -> Rows:
     return np.concatenate([record.logits if record.scores is None else record.scores for record in records])
 
 
-def _margins(scores: Rows, tops: _Tops) -> Floats:
+def _margins(scores: Rows, tops: Floats) -> Floats:
     """[E] the largest entry's lead by two passes, a tenth of a partition's cost; `scores` is as before afterwards."""
-    if tops.scores.shape[1] > 1:
-        return np.asarray(tops.scores[:, 0] - tops.scores[:, 1])
+    if tops.shape[1] > 1:
+        return np.asarray(tops[:, 0] - tops[:, 1])
     at = (np.arange(len(scores)), scores.argmax(axis=-1))
     largest = scores[at]
     scores[at] = -np.inf
@@ -258,19 +245,12 @@ def log_sum_exp_under(rows: Rows, largest: Floats) -> Floats:
     return np.asarray(largest + np.log(weights.sum(axis=-1)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tops:
-    """[E, K] the largest scores of each row, descending."""
-
-    ids: NDArray[np.int64]
-    scores: Floats
-
-
-def _tops(scores: Rows, terms: RowTerms) -> _Tops:
+def _tops(scores: Rows, terms: RowTerms) -> tuple[NDArray[np.int64], Floats]:
+    """[E, K] ids and scores of the largest of each row, descending."""
     # below and above `topk` the columns are empty
     count = min(TOP, terms.vocabulary) if terms.level is RecordLevel.TOPK else 0
     ids = np.array([largest(row, count) for row in scores], dtype=np.int64).reshape(len(scores), count)
-    return _Tops(ids, np.take_along_axis(scores, ids, axis=-1).astype(np.float64))
+    return ids, np.take_along_axis(scores, ids, axis=-1).astype(np.float64)
 
 
 def _normalisers(terms: RowTerms, logits: Rows, laws: Sequence[RowLaw]) -> Floats:

@@ -35,8 +35,7 @@ def exits(model: LlamaForCausalLM, tokens: Tensor) -> Iterator[Tensor]:
     """[rows, T, V] logits after each layer of tokens [rows, T], the whole model's last."""
     said = model(tokens, output_hidden_states=True)
     # the last hidden state that transformers gives is normed already: those are the model's own logits
-    for states in said.hidden_states[1:-1]:
-        yield model.lm_head(model.model.norm(states)).float()
+    yield from (model.lm_head(model.model.norm(states)).float() for states in said.hidden_states[1:-1])
     yield said.logits.float()
 
 

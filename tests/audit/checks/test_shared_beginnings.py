@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.checks.token_law.samples import SharedBeginnings
+from audit.checks.token_law.rows import SharedBeginnings
 
 PROMPTS, SAMPLES, LENGTH = 12, 3, 24
 ALPHA = 0.01

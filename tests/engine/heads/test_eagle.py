@@ -14,7 +14,7 @@ from engine.core.types import DraftRule, Protocol, QKind, SamplingParams
 from engine.heads.formats.eagle import forms
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import read_config
-from engine.proposers.trained.feature_draft import DynamicTreeSize, _Growing
+from engine.proposers.trained.eagle import DynamicTreeSize, _Growing
 from engine.proposers.trained.feature_head import FeatureReader, feature_head
 from engine.record.trace import decode, steps_of
 from engine.sampling.transforms import transform

@@ -51,8 +51,7 @@ def read(source: ReportSource) -> Provenance:
 
 
 def _listed(values: Mapping[str, Any]) -> Iterator[NamedText]:
-    for name, value in values.items():
-        yield NamedText(name.replace("_", " "), _text(value))
+    yield from (NamedText(name.replace("_", " "), _text(value)) for name, value in values.items())
 
 
 def _text(value: Any) -> str:

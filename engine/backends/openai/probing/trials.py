@@ -107,7 +107,9 @@ class Prober:
         return {**asked, "sampling_params": sampling, **scores, **self.settings.body}
 
 
-Trial = Callable[[Prober, Api], ProbedFeature]
+TrialResult = tuple[TrialOutcome, str]
+"""With the detail, which may be empty."""
+Trial = Callable[[Prober, Api], TrialResult]
 
 
 def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
@@ -121,65 +123,63 @@ def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
     return (*routes, *outcome)
 
 
-def _guarded(name: str, trial: Callable[[], ProbedFeature]) -> ProbedFeature:
+def _guarded(name: str, trial: Callable[[], TrialResult]) -> ProbedFeature:
     try:
-        return trial()
+        return ProbedFeature(name, *trial())
     except AttemptError as error:
         refused = error.status is not None and 400 <= error.status < 500
         return ProbedFeature(name, TrialOutcome.REFUSED if refused else TrialOutcome.UNCLEAR, error.message)
 
 
-def _route(prober: Prober, api: Api) -> ProbedFeature:
+def _route(prober: Prober, api: Api) -> TrialResult:
     answer = prober.ask(api)
-    return ProbedFeature(api.value, TrialOutcome.YES, f"ended with {answer.finish}")
+    return TrialOutcome.YES, f"ended with {answer.finish}"
 
 
-def _stream(prober: Prober, api: Api) -> ProbedFeature:
+def _stream(prober: Prober, api: Api) -> TrialResult:
     same = prober.ask(api).text == prober.ask_streamed(api).text
-    return ProbedFeature(
-        "stream", TrialOutcome.YES if same else TrialOutcome.UNCLEAR, "" if same else "the text differs"
-    )
+    return TrialOutcome.YES if same else TrialOutcome.UNCLEAR, "" if same else "the text differs"
 
 
-def _one_name(prober: Prober, api: Api) -> ProbedFeature:
+def _one_name(prober: Prober, api: Api) -> TrialResult:
     answers = [prober.ask(api), prober.ask(api, LONG), prober.ask_streamed(api)]
     names = {(answer.meta.get("model"), answer.meta.get("system_fingerprint")) for answer in answers}
     # SGLang's own route names the version of the weights alone
     model = prober.model if api is Api.GENERATE else answers[0].meta.get("model")
     if len(names) > 1 or model != prober.model:
         shown = "several names" if len(names) > 1 else f"answers are by {str(model)[:60]!r}"
-        return ProbedFeature("one name", TrialOutcome.NO, shown)
-    return ProbedFeature("one name", TrialOutcome.YES)
+        return TrialOutcome.NO, shown
+    return TrialOutcome.YES, ""
 
 
-def _own_lists(prober: Prober, api: Api) -> ProbedFeature:
+def _own_lists(prober: Prober, api: Api) -> TrialResult:
     pieces = _scored(prober, api).pieces or ()
     flaw = next((piece.flaw for piece in pieces if piece.flaw), "")
     behind = max((piece.behind for piece in pieces if piece.rivals), default=math.nan)
     if not flaw and behind > TIE:
         flaw = f"a token of the list is likelier by {behind:.2g} nats than the one at temperature 0"
     decided = TrialOutcome.UNCLEAR if math.isnan(behind) else TrialOutcome.YES
-    return ProbedFeature("own lists", TrialOutcome.NO if flaw else decided, flaw)
+    return TrialOutcome.NO if flaw else decided, flaw
 
 
-def _fields_in_stream(prober: Prober, api: Api) -> ProbedFeature:
+def _fields_in_stream(prober: Prober, api: Api) -> TrialResult:
     keys = {**_scores(prober, api), **({"return_token_ids": True} if prober.settings.dialect.token_ids else {})}
     whole, parts = prober.ask(api, **keys), prober.ask_streamed(api, stream_options={"include_usage": True}, **keys)
     lost = sorted(set(fields_of(whole, RIVALS)) - set(fields_of(parts, RIVALS)))
-    return ProbedFeature("fields in stream", TrialOutcome.NO if lost else TrialOutcome.YES, ", ".join(lost))
+    return TrialOutcome.NO if lost else TrialOutcome.YES, ", ".join(lost)
 
 
-def _repeats(prober: Prober, api: Api) -> ProbedFeature:
+def _repeats(prober: Prober, api: Api) -> TrialResult:
     same = prober.ask(api, LONG).text == prober.ask(api, LONG).text
-    return ProbedFeature("repeatable", TrialOutcome.YES if same else TrialOutcome.NO, "temperature 0, asked twice")
+    return TrialOutcome.YES if same else TrialOutcome.NO, "temperature 0, asked twice"
 
 
-def _logprobs(prober: Prober, api: Api) -> ProbedFeature:
+def _logprobs(prober: Prober, api: Api) -> TrialResult:
     pieces = _scored(prober, api).pieces
     if pieces is None:
-        return ProbedFeature("logprobs", TrialOutcome.IGNORED)
+        return TrialOutcome.IGNORED, ""
     rivals = sum(piece.lead == piece.lead for piece in pieces)
-    return ProbedFeature("logprobs", TrialOutcome.YES, f"{len(pieces)} tokens, {rivals} with a rival")
+    return TrialOutcome.YES, f"{len(pieces)} tokens, {rivals} with a rival"
 
 
 def _scored(prober: Prober, api: Api) -> Completion:
@@ -191,67 +191,63 @@ def _scores(prober: Prober, api: Api) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": RIVALS} if flagged else {"logprobs": RIVALS}
 
 
-def _ids_in_logprobs(prober: Prober, api: Api) -> ProbedFeature:
+def _ids_in_logprobs(prober: Prober, api: Api) -> TrialResult:
     pieces = _scored(prober, api).pieces
     named = bool(pieces) and all(piece.id is not None for piece in pieces or ())
-    return ProbedFeature("ids in logprobs", TrialOutcome.YES if named else TrialOutcome.NO)
+    return TrialOutcome.YES if named else TrialOutcome.NO, ""
 
 
-def _token_ids(prober: Prober, api: Api) -> ProbedFeature:
+def _token_ids(prober: Prober, api: Api) -> TrialResult:
     ids = prober.ask(api, return_token_ids=True).token_ids
-    return ProbedFeature("token ids", TrialOutcome.IGNORED if ids is None else TrialOutcome.YES)
+    return TrialOutcome.IGNORED if ids is None else TrialOutcome.YES, ""
 
 
-def _prompt_ids(prober: Prober, api: Api) -> ProbedFeature:
+def _prompt_ids(prober: Prober, api: Api) -> TrialResult:
     prober.ask(Api.COMPLETIONS if api is Api.CHAT else api, prompt=[1, 2, 3])
-    return ProbedFeature("prompt as ids", TrialOutcome.YES)
+    return TrialOutcome.YES, ""
 
 
-def _seed(prober: Prober, api: Api) -> ProbedFeature:
+def _seed(prober: Prober, api: Api) -> TrialResult:
     first, again, other = (prober.ask(api, temperature=HOT, seed=seed).text for seed in (1, 1, 2))
     if first != again:
-        return ProbedFeature("seed", TrialOutcome.IGNORED, "one seed, two answers")
+        return TrialOutcome.IGNORED, "one seed, two answers"
     outcome = TrialOutcome.UNCLEAR if first == other else TrialOutcome.YES
-    return ProbedFeature("seed", outcome, "two seeds, one answer" if first == other else "")
+    return outcome, "two seeds, one answer" if first == other else ""
 
 
-def _cut(name: str, prober: Prober, api: Api) -> ProbedFeature:
+def _cut(name: str, prober: Prober, api: Api) -> TrialResult:
     best = prober.ask(api).text
     free = {prober.ask(api, temperature=HOT, seed=seed).text for seed in (1, 2)}
     cut = {prober.ask(api, temperature=HOT, seed=seed, **{name: ONE_TOKEN[name]}).text for seed in (1, 2)}
     if free == {best}:
-        return ProbedFeature(name, TrialOutcome.UNCLEAR, "draws are the likeliest tokens anyway")
-    return ProbedFeature(name, TrialOutcome.YES if cut == {best} else TrialOutcome.IGNORED)
+        return TrialOutcome.UNCLEAR, "draws are the likeliest tokens anyway"
+    return TrialOutcome.YES if cut == {best} else TrialOutcome.IGNORED, ""
 
 
-def _structured(prober: Prober, api: Api) -> ProbedFeature:
+def _structured(prober: Prober, api: Api) -> TrialResult:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
     answer = prober.ask(api, LONG, response_format=form)
     try:
         document = json.loads(answer.content)
     except ValueError:
         outcome = TrialOutcome.UNCLEAR if answer.finish == "length" else TrialOutcome.IGNORED
-        return ProbedFeature(
-            "json schema", outcome, "no JSON" + (", cut by its length" if outcome == "unclear" else "")
-        )
+        return outcome, "no JSON" + (", cut by its length" if outcome == "unclear" else "")
     fits = document in ({"n": 1}, {"n": 2})
-    return ProbedFeature("json schema", TrialOutcome.YES if fits else TrialOutcome.IGNORED)
+    return TrialOutcome.YES if fits else TrialOutcome.IGNORED, ""
 
 
-def _tools(prober: Prober, api: Api) -> ProbedFeature:
+def _tools(prober: Prober, api: Api) -> TrialResult:
     if api is not Api.CHAT:
-        return ProbedFeature("tools", TrialOutcome.NO, "the chat route does not answer")
+        return TrialOutcome.NO, "the chat route does not answer"
     answer = prober.ask(api, LONG, tools=[TOOL], tool_choice="required")
-    return ProbedFeature("tools", TrialOutcome.YES if answer.tool_calls else TrialOutcome.IGNORED)
+    return TrialOutcome.YES if answer.tool_calls else TrialOutcome.IGNORED, ""
 
 
-def _accounts(prober: Prober, api: Api) -> ProbedFeature:
+def _accounts(prober: Prober, api: Api) -> TrialResult:
     result = prober.ask(api, LONG).speculation
     if result is None:
-        return ProbedFeature("drafts per answer", TrialOutcome.NO)
-    return ProbedFeature(
-        "drafts per answer", TrialOutcome.YES, f"{result.get('drafted')} drafted, {result.get('accepted')} accepted"
-    )
+        return TrialOutcome.NO, ""
+    return TrialOutcome.YES, f"{result.get('drafted')} drafted, {result.get('accepted')} accepted"
 
 
 TRIALS: Final[Mapping[str, Trial]] = {

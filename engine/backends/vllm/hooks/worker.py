@@ -191,7 +191,6 @@ def _masking(function: Callable[..., Any], steps: WorkerLog) -> Callable[..., An
 
 
 def _wrap(point: guard.HookPoint, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put a function's wrapper in its place."""
     text = guard.resolve(point)
     assert text.function is not None
     setattr(text.holder, point.path.rpartition(".")[2], functools.wraps(text.function)(wrapped(text.function)))

@@ -52,9 +52,7 @@ def own_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     Tensors below a page are on the heap.
     """
     size = prod(shape) * dtype.itemsize
-    if size < PAGE:
-        return torch.empty(shape, dtype=dtype)
-    return _mapped(size)[:size].view(dtype).view(shape)
+    return torch.empty(shape, dtype=dtype) if size < PAGE else _mapped(size)[:size].view(dtype).view(shape)
 
 
 def _mapped(size: int) -> Tensor:

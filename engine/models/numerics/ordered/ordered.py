@@ -134,9 +134,5 @@ class Int8Numerics(OrderedNumerics):
     name = "int8"
 
     def matrix(self, affine: interface.Affine) -> interface.Matrix:
-        """The product through rounded panels.
-
-        Raises:
-            ModelError: there is none for this dtype, device or processor.
-        """
+        """The product through rounded panels. Raises ModelError: there is none for this dtype, device or processor."""
         return required(rounded_panels(affine), affine, "numerics int8", "remove it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.backends.openai.facts import EndpointFacts
-from engine.backends.openai.probing.identity import ServerPages, identify
+from engine.backends.openai.probing import ServerPages, identify
 from engine.backends.openai.settings import DIALECTS
 
 
