@@ -49,6 +49,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "review": "Sign an approval or a rejection of a run.",
         "waive": "Sign a waiver of one unmet requirement.",
         "disclose": "Write the plain statement about a run's speculation.",
+        "profile": "Print what a run was asked, for the gate's --serves.",
         "checklist": "Answer what production asks of a run.",
         "controls": "Show the evidence for clauses of laws and standards.",
         "admission": "Admit pods to Kubernetes by the gate's decisions.",

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """Every item's result; an exception of the work is raised here, and the other results are lost."""
-    pool = ThreadPool(min(workers, len(items)))
+    pool = ThreadPool(max(1, min(workers, len(items))))
     try:
         yield from pool.imap_unordered(work, items)
     finally:

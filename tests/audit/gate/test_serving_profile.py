@@ -23,6 +23,7 @@ from audit.store.base.values import RunStatus
 from audit.store.reading.reader import Attempt
 from tests.audit.gate.attacks.honest import SUITE, ran, written
 from tests.audit.gate.runs import DRAFT, NOW, TARGET, arm, facts
+from tests.audit.invoke import invoke
 
 OTHER = "9" * 64
 ULID = "01J0000000000000000000000{}"
@@ -221,6 +222,11 @@ def test_honest_profiles_are_allowed_and_each_that_claims_more_is_not(tmp_path):
     with Store.open(str(store), create=False) as opened:
         run = opened.resolve("latest")
         shown = read_facts(opened, run, trust_verdicts=False, broken=(), ending=UNSIGNED, announce=lambda arm: None)
+        (tmp_path / "shown.yaml").write_text(invoke("profile", "--store", str(store)).stdout)
+    own = asked_profile([str(tmp_path / "shown.yaml")])
+    assert set(own.sampled.settings) == set(CELLS)
+    assert (own.serves, own.deployed.batch_size, own.deployed.drafted) == (("sampled",), 2, 2)
+    assert decide(shown, policy, (), datetime.now(UTC), serves=own).answer is Decision.ALLOW
     for number in range(100):
         honest = number % 2 == 0
         settings = [plain(cell) for cell in chance.sample(CELLS, chance.randint(1, len(CELLS)))]

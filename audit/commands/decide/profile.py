@@ -1,0 +1,29 @@
+"""`audit profile`: the serving profile of a recorded run."""
+
+import io
+
+import click
+from ruamel.yaml import YAML
+
+from audit.gate.shown_profile import shown_profile
+from audit.store import Store
+from audit.terminal.options import complete_runs, store_option
+from audit.text.printer import echo_document
+
+
+@click.command("profile")
+@click.argument("run", default="latest", shell_complete=complete_runs)
+@store_option
+def command(run: str, store: str) -> None:
+    """Print the serving profile of RUN (a ULID, a prefix of one, or latest): what it was asked, and how it ran.
+
+    The run of a server says what the server serves: audit profile > chat.yaml. Then audit gate RUN --serves chat.yaml
+    decides whether another run covers that.
+    """
+    with Store.open(store, create=False, read_only=True) as opened:
+        document = shown_profile(opened, opened.resolve(run))
+    text, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.representer.sort_base_mapping_type_on_output = False
+    yaml.dump(document, text)
+    echo_document(text.getvalue().rstrip("\n"))
