@@ -84,8 +84,9 @@ def _absent_arms(facts: RunFacts) -> Iterator[Reason]:
 
 def _attempts(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     """Reasons about other runs of the same suite and models: whoever repeats a run until it passes shows nothing."""
-    newer = [item for item in facts.attempts if item.ulid > facts.run.ulid]
-    failed = [item for item in facts.attempts if item.ulid < facts.run.ulid and item.ended != PASSED]
+    ended = [item for item in facts.attempts if item.status is not RunStatus.RUNNING]
+    newer = [item for item in ended if item.ulid > facts.run.ulid]
+    failed = [item for item in ended if item.ulid < facts.run.ulid and item.ended != PASSED]
     if newer and newer[-1].ended != PASSED:
         reason = undecided if policy.parts.newest else remark
         yield reason("newest", f"{newer[-1].ulid} of the same suite and models began later and {newer[-1].ended}")

@@ -21,6 +21,7 @@ from audit.gate.serving_profile import (
     MOST_MIN_P,
     DeployedScope,
     SampledRange,
+    SampledSetting,
     ServingProfile,
     narrowed,
 )
@@ -154,41 +155,64 @@ def _served(facts: RunFacts, served: str, sampled: SampledRange, drafts: Sequenc
     """Why nothing shows a kind of requests; each named draft must have drafted for an arm that shows it."""
     requirement = f"serves {served}"
     if served == "sampled":
-        yield from (undecided(requirement, lack.text, about=lack.count) for lack in _sampling(facts, sampled))
-        showing = [arm for arm in facts.candidates if (done := facts.workloads.get(arm.name)) and done.sampled]
-    else:
-        certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
-        arms = facts.candidates
-        showing = [arm for arm in arms if any((arm.name, check) in certified for check in SERVED_BY[served])]
-        if served == "greedy":
-            showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
-        if not showing:
-            checks = " or ".join(SERVED_BY[served])
-            yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
+        for lack in _sampling(facts, sampled, drafts):
+            yield undecided(requirement, lack.text, about=lack.count)
+        return
+    certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
+    showing = [arm for arm in facts.candidates if any((arm.name, check) in certified for check in SERVED_BY[served])]
+    if served == "greedy":
+        showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
+    if not showing:
+        checks = " or ".join(SERVED_BY[served])
+        yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
+    for lack in _undrafted(showing, drafts, "with such requests"):
+        yield undecided(requirement, lack.text, about=lack.count)
+
+
+def _undrafted(showing: Sequence[StoredArm], drafts: Sequence[str], how: str) -> Iterator[Shortfall]:
+    """The drafts to deploy with which none of the arms that show something drafted."""
     used = used_drafts([arm.spec for arm in showing]) if showing else None
     for draft in sorted(set(drafts) - used) if used is not None else ():
-        text = f"no candidate arm with such requests drafted with {draft}, which is to be deployed"
-        yield undecided(requirement, text, about=draft)
+        yield Shortfall(draft, f"no candidate arm {how} drafted with {draft}, which is to be deployed")
 
 
 SAMPLED_FROM: Final = 0.1
 """Smallest temperature of a stated range at which a request counts as sampled."""
 
 
-def _sampling(facts: RunFacts, wanted: SampledRange) -> Iterator[Shortfall]:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The candidate arms that answered certain requests, and these requests by setting."""
+
+    arms: list[StoredArm]
+    requests: list[SampledRequests]
+
+
+def _sampling(facts: RunFacts, wanted: SampledRange, drafts: Sequence[str]) -> Iterator[Shortfall]:
     """Why the run shows nothing about a deployment that samples so."""
-    shown = [part for arm in facts.candidates if (done := facts.workloads.get(arm.name)) for part in done.sampled]
     for setting in wanted.settings:
-        yield from _choices([part for part in shown if part.setting == setting], wanted.choices, f"at {setting}")
-    if not wanted.settings:
-        least = SAMPLED_FROM if wanted.temperatures else FREE_FROM
-        free = [part for part in shown if part.setting.free and part.setting.temperature >= least]
-        text = (
-            f"freely: temperature {least} or more, top_k off or {LEAST_TOP_K} or more, top_p {LEAST_TOP_P} or more, "
-            f"min_p {MOST_MIN_P} or less, no bias; a deployment that samples otherwise says so in a serving profile"
-        )
-        yield from _choices(free, wanted.choices, text)
-        yield from _reach(free, wanted)
+        shown = _shown(facts, setting.__eq__)
+        yield from _choices(shown.requests, wanted.choices, f"at {setting}")
+        yield from _undrafted(shown.arms, drafts, f"that sampled at {setting}")
+    if wanted.settings:
+        return
+    least = SAMPLED_FROM if wanted.temperatures else FREE_FROM
+    free = _shown(facts, lambda setting: setting.free and setting.temperature >= least)
+    text = (
+        f"freely: temperature {least} or more, top_k off or {LEAST_TOP_K} or more, top_p {LEAST_TOP_P} or more, "
+        f"min_p {MOST_MIN_P} or less, no bias; a deployment that samples otherwise says so in a serving profile"
+    )
+    yield from _choices(free.requests, wanted.choices, text)
+    yield from _undrafted(free.arms, drafts, "that sampled freely")
+    yield from _reach(free.requests, wanted)
+
+
+def _shown(facts: RunFacts, shows: Callable[[SampledSetting], bool]) -> _Shown:
+    done = {arm.name: of.sampled for arm in facts.candidates if (of := facts.workloads.get(arm.name))}
+    parts = {name: [part for part in of if shows(part.setting)] for name, of in done.items()}
+    return _Shown(
+        [arm for arm in facts.candidates if parts.get(arm.name)], [part for of in parts.values() for part in of]
+    )
 
 
 def _choices(shown: Sequence[SampledRequests], least: int, how: str) -> Iterator[Shortfall]:

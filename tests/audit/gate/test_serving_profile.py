@@ -136,9 +136,12 @@ def two_drafts():
 
 def test_a_draft_to_deploy_must_have_drafted_for_each_kind_that_is_served():
     draft = Subject("draft", DRAFT, "--subject")
-    assert texts(two_drafts(), (draft,)) == [
-        "cannot_decide: serves sampled: no candidate arm with such requests drafted with draft, which is to be deployed"
-    ]
+    says = "cannot_decide: serves sampled: no candidate arm that sampled {} drafted with draft, which is to be deployed"
+    assert texts(two_drafts(), (draft,)) == [says.format("freely")]
+    own = ServingProfile(("sampled",), SampledRange(settings=(SampledSetting(0.8),)))
+    assert (
+        "no candidate arm that sampled at temperature 0.8 drafted with draft" in texts(two_drafts(), (draft,), own)[1]
+    )
     assert texts(two_drafts(), (draft,), ServingProfile(("greedy",)))[1:] == []
     assert texts(two_drafts()) == []
 
@@ -159,6 +162,7 @@ def test_one_draft_of_two_does_not_name_the_kind():
         ([(9, 1)], {}, Decision.CANNOT_DECIDE, "newest: 01J00000000000000000000009 of the same suite and models began"),
         ([(9, 1)], {"newest": False}, Decision.ALLOW, "began later and found a fault"),
         ([(8, 1), (9, 0)], {}, Decision.ALLOW, None),
+        ([(9, "on")], {}, Decision.ALLOW, None),
         ([(8, 0), (9, None)], {}, Decision.CANNOT_DECIDE, "began later and is interrupted"),
         (
             [("-", 1), ("-", 3)],
@@ -171,7 +175,7 @@ def test_one_draft_of_two_does_not_name_the_kind():
     ],
 )
 def test_other_runs_of_the_suite_are_stated_and_bounded(attempts, evidence, answer, says):
-    statuses = {None: RunStatus.INTERRUPTED}
+    statuses = {None: RunStatus.INTERRUPTED, "on": RunStatus.RUNNING}
     runs = [Attempt(ULID.format(end), statuses.get(code, RunStatus.FINISHED), code) for end, code in attempts]
     policy = replace(load_policy("standard"), coverage={}, parts=PolicyParts(**evidence))
     outcome = decide(replace(facts(), attempts=tuple(runs)), policy, (), NOW, no_subject=True)
