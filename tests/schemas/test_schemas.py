@@ -18,7 +18,7 @@ ENGINES = {
     "engine-transformers",
     "engine-vllm",
 }
-KINDS = "attachment controls disclosure gate-facts plan policy prompt results review speculation suite waiver"
+KINDS = "attachment controls disclosure gate-facts plan policy prompt results review serving-profile speculation suite waiver"
 EXPECTED = {*KINDS.split()} | ENGINES | {"config"}
 
 

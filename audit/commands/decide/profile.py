@@ -17,8 +17,8 @@ from audit.text.printer import echo_document
 def command(run: str, store: str) -> None:
     """Print the serving profile of RUN (a ULID, a prefix of one, or latest): what it was asked, and how it ran.
 
-    The run of a server says what the server serves: audit profile > chat.yaml. Then audit gate RUN --serves chat.yaml
-    decides whether another run covers that.
+    It is the file that the gate's option --serves takes: the run of a server says what that serves, and the gate
+    decides whether another run covers it.
     """
     with Store.open(store, create=False, read_only=True) as opened:
         document = shown_profile(opened, opened.resolve(run))
