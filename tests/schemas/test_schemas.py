@@ -18,8 +18,8 @@ ENGINES = {
     "engine-transformers",
     "engine-vllm",
 }
-KINDS = "attachment controls disclosure gate-facts plan policy prompt results review serving-profile speculation suite waiver"
-EXPECTED = {*KINDS.split()} | ENGINES | {"config"}
+KINDS = "attachment controls disclosure gate-facts plan policy prompt results review speculation suite waiver"
+EXPECTED = {*KINDS.split()} | ENGINES | {"config", "serving-profile"}
 
 
 def nodes(schema: Any) -> Iterator[dict[str, Any]]:
