@@ -10,12 +10,13 @@ The threads do not keep the process alive: a request in flight is abandoned when
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.pool import ThreadPool
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
@@ -47,13 +48,39 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[Result]):
+    result: Result | None
+    error: BaseException | None = None
+
+
 def results(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """Every item's result; an exception of the work is raised here, and the other results are lost."""
-    pool = ThreadPool(max(1, min(workers, len(items))))
-    try:
-        yield from pool.imap_unordered(work, items)
-    finally:
-        pool.terminate()
+    todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    done: queue.SimpleQueue[_Done[Result]] = queue.SimpleQueue()
+    for item in items:
+        todo.put(item)
+
+    def run() -> None:
+        while True:
+            try:
+                item = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put(_Done(work(item)))
+            except BaseException as error:
+                done.put(_Done(None, error))
+                return
+
+    for _ in range(min(workers, len(items))):
+        threading.Thread(target=run, daemon=True).start()
+    for _ in items:
+        result = done.get()
+        if result.error is not None:
+            raise result.error
+        assert result.result is not None
+        yield result.result
 
 
 NAME: Final = "openai"
