@@ -4,35 +4,27 @@ Default values are omitted.
 """
 
 import dataclasses
-import io
 import json
 from collections.abc import Mapping
 from typing import Any, Final
-
-from ruamel.yaml import YAML
 
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.shrink import DEFAULTS
 from audit.suite.prompts import TEMPLATE
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.text.documents import yaml_text
 from engine.backends import REGISTRY
 from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
 from engine.stream.interface import FilterSpec
 
 SUITE_FILE: Final = "suite.yaml"
-WIDTH: Final = 110
 
 
 def files_of(suite: Suite, head: str = "") -> dict[str, bytes]:
     """File names and contents; `head` is a one-line comment for the top of the YAML."""
-    text = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style, yaml.width = None, WIDTH
-    yaml.representer.sort_base_mapping_type_on_output = False
-    yaml.dump(document_of(suite), text)
     comment = f"# {head}\n" if head else ""
-    return {SUITE_FILE: (comment + text.getvalue()).encode()} | {
+    return {SUITE_FILE: (comment + yaml_text(document_of(suite))).encode()} | {
         f"{name}.jsonl": _rows(suite, name).encode() for name in _workloads(suite)
     }
 

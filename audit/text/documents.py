@@ -3,6 +3,7 @@
 Every mistake raises a one-line `UserError`: `path:LINE: problem; fix`.
 """
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ MAX_YAML_BYTES: Final = MIB
 MAX_NODES: Final = 20_000
 """Values of a document. The parser is slow: it takes seconds for as many."""
 MAX_DEPTH: Final = 50
+WIDTH: Final = 110
 PLAIN_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
 TEXT_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "timestamp"))
 
@@ -104,6 +106,15 @@ def read_yaml(path: Path) -> Document:
         UserError: the file cannot be read, or `parse_yaml` refuses it.
     """
     return parse_yaml(str(path), read_bytes(path, MAX_YAML_BYTES))
+
+
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """A document as YAML, its keys in their order."""
+    text, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = None, WIDTH
+    yaml.representer.sort_base_mapping_type_on_output = False
+    yaml.dump(data, text)
+    return text.getvalue()
 
 
 def parse_yaml(path: str, raw: bytes) -> Document:

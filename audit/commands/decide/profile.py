@@ -1,13 +1,11 @@
 """`audit profile`: the serving profile of a recorded run."""
 
-import io
-
 import click
-from ruamel.yaml import YAML
 
 from audit.gate.shown_profile import shown_profile
 from audit.store import Store
 from audit.terminal.options import complete_runs, store_option
+from audit.text.documents import yaml_text
 from audit.text.printer import echo_document
 
 
@@ -22,8 +20,4 @@ def command(run: str, store: str) -> None:
     """
     with Store.open(store, create=False, read_only=True) as opened:
         document = shown_profile(opened, opened.resolve(run))
-    text, yaml = io.StringIO(), YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.representer.sort_base_mapping_type_on_output = False
-    yaml.dump(document, text)
-    echo_document(text.getvalue().rstrip("\n"))
+    echo_document(yaml_text(document).rstrip("\n"))
