@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from audit.errors import UserError
 from audit.store.base.keys import PrivateKey, PublicKey, from_base64
 from audit.store.ledger import log, log_scan
+from audit.store.ledger.log_scan import Scan
 from audit.store.tables.log import CheckpointRow
 
 
@@ -57,7 +58,11 @@ def add(session: Session, sign: Callable[[TreeHead], str]) -> TreeHead:
 
 def compare(session: Session, known_heads: Sequence[TreeHead]) -> Iterator[str]:
     """Why the log does not continue that of a checkpoint, one line for each that it does not."""
-    scanned = log_scan.scan(session, frozenset(head.size for head in known_heads))
+    yield from uncontinued(log_scan.scan(session, frozenset(head.size for head in known_heads)), known_heads)
+
+
+def uncontinued(scanned: Scan, known_heads: Sequence[TreeHead]) -> Iterator[str]:
+    """The lines of `compare` for a scan that has the roots at the checkpoints' sizes."""
     for old in known_heads:
         if old.size > scanned.size:
             yield (

@@ -57,8 +57,10 @@ class SeenLog:
             self._decisions |= places.get(DECISION_KIND, {})
 
     def _problems(self, session: Session) -> Iterator[str]:
-        yield from notes.compare(session, (*self._heads, *_signed_heads(session, self._key)))
-        yield from (f"{broken.place}: {broken.message}" for broken in log_damage(session, log_scan.scan(session)))
+        heads = (*self._heads, *_signed_heads(session, self._key))
+        scanned = log_scan.scan(session, frozenset(head.size for head in heads))
+        yield from notes.uncontinued(scanned, heads)
+        yield from (f"{broken.place}: {broken.message}" for broken in log_damage(session, scanned))
 
     def require_later(self, session: Session, seq: int) -> None:
         """Raises CannotDecide unless each decision that was logged after an entry has its row."""
