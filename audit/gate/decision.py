@@ -31,7 +31,7 @@ class Decision(StrEnum):
 CLOCK: Final = "clock"
 """Subject of a reason that doubts a moment; no waiver mends it."""
 NEVER_WAIVED: Final = frozenset(
-    "arms gate known_bad lossless policy record reviews run signed waivers verdicts".split()
+    "arms gate known_bad lossless policy record reviews run signed statements waivers verdicts".split()
 )
 """Requirements that no waiver touches; nor does one touch a subject, or a check that found a fault."""
 SUBJECT: Final = "subject "
@@ -107,6 +107,8 @@ STEPS: Final[Mapping[str, str]] = {
     "suites": "run a suite that the policy lists, or have this one approved: add its digest to evidence.suites",
     "arms": "run the whole suite again: audit run SUITE",
     "signed": "sign the log: audit db checkpoint --key KEY --out NOTE, and give --checkpoint NOTE",
+    "statements": "audit db checkpoint --key KEY --out NOTE in the run's own store, with a key of keys.trusted; then "
+    "export again, and gate the bundle, or audit import it with --key KEY.pub",
     "policy": "give the policy whose digest the deployment expects",
     "known_bad": "remove the fault from the suite",
     "lossless": "deploy a lossless rule, or use a policy without require_lossless",

@@ -8,6 +8,7 @@ log.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from audit.attest.statement import REVIEW, WAIVER
+from audit.attest.statement import REVIEW, WAIVER, moment
 from audit.attest.waivers import stated
 from audit.checks import load
 from audit.errors import CannotDecide, UserError
@@ -24,6 +25,7 @@ from audit.gate.facts import (
     UNSIGNED,
     ArmWorkload,
     CheckParameters,
+    ListedStatements,
     RunFacts,
     SeriesAlarm,
     SignedEnding,
@@ -36,10 +38,12 @@ from audit.gate.rules.run import used_artifacts
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.runs.rejudge import Recomputed, recomputed
 from audit.store import NewCheck, RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
-from audit.store.base.keys import PublicKey
+from audit.store.base.keys import PublicKey, parse_public
 from audit.store.base.ulid import time_of
+from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.ledger import notes, proof
 from audit.store.ledger.proof import ProvenRun
+from audit.store.reading.reader import ImportEvent
 from audit.store.reading.watches import StoredWatch
 from audit.store.tables.runs import value_of
 from audit.text.documents import decode_text, parse_json, read_bytes
@@ -54,17 +58,20 @@ def read_facts(
     trust_verdicts: bool,
     broken: tuple[str, ...],
     ending: SignedEnding = UNSIGNED,
+    listed: tuple[ListedStatements, ...] = (),
     announce: Callable[[str], None],
 ) -> RunFacts:
     """The facts for a decision on a run, which is named by its ULID.
 
     `trust_verdicts` takes the stored verdicts instead of computing them; `announce` is called with each arm that is
     judged. `broken` are damaged places of the run's record and log: a damaged record is not read. `ending` is what a
-    signature says about the run's end.
+    signature says about the run's end, `listed` what the bundle shows that the record is read from.
     """
     said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
     stored = store.load_run(run)
-    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said, attempts=store.attempts(run))
+    known = partial(
+        RunFacts, stored, begun=_begun(run), ending=ending, stated=said, attempts=store.attempts(run), listed=listed
+    )
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
         return _of_stored(store, stored, broken, known, trusted=trust_verdicts)
     try:
@@ -187,6 +194,43 @@ def by_proof(run: StoredRun, path: Path, keys: TrustedKeys) -> SignedEnding:
         return SignedEnding(problem=f"{path}: {error}")
     ending = _signed(keys, lambda key: _proof_problem(run, proof.verify(document, key, str(path)), str(path)))
     return replace(ending, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def by_bundle(shown: BundleInclusion | None, keys: TrustedKeys) -> SignedEnding:
+    """The run's end in the log of the store that wrote a bundle, by the checkpoint in the bundle."""
+    if shown is None:
+        return SignedEnding(problem="it has no signed checkpoint of its store's log")
+
+    def problem_of(key: PublicKey) -> None:
+        notes.opened(shown.note, key, "its checkpoint")
+
+    return replace(_signed(keys, problem_of), sha256=hashlib.sha256(shown.note.encode()).hexdigest())
+
+
+def of_bundle(shown: BundleInclusion | None, ending: SignedEnding, now: datetime) -> ListedStatements:
+    """Whether a bundle shows that it has all statements of its run; `ending` is that of `by_bundle`."""
+    stated = None if shown is None else shown.head.statements
+    problem = ending.problem or ("its checkpoint, of an earlier version, lists none" if stated is None else None)
+    return ListedStatements("the bundle", problem, timedelta(0) if stated is None else now - stated.at)
+
+
+LISTED: Final = re.compile(r", statements of (\S+) by (\S+)")
+
+
+def of_imports(store: Store, run: str, keys: TrustedKeys) -> tuple[ListedStatements, ...]:
+    """What was shown when the run came into the store, as its events state it; empty if it was made there."""
+    return tuple(_imported(event, keys) for event in store.imports(run))
+
+
+def _imported(event: ImportEvent, keys: TrustedKeys) -> ListedStatements:
+    place = f"the bundle of the import at {event.at:%Y-%m-%d %H:%M}"
+    stated = LISTED.search(event.detail)
+    at, key = (moment(stated[1]), parse_public(stated[2])) if stated else (None, None)
+    if at is None or key is None:
+        return ListedStatements(place, "it was imported without --key")
+    if keys.holder(key) is None:
+        return ListedStatements(place, f"keys.trusted does not list the key {key.name} ({key.id.hex()}) of the import")
+    return ListedStatements(place, None, event.at - at)
 
 
 def _proof_problem(run: StoredRun, proven: ProvenRun, place: str) -> str | None:

@@ -4,19 +4,26 @@ A store records every decision about its runs, whatever the outcome. An error th
 decide" and is recorded too.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from audit.errors import CannotDecide, UserError
 from audit.gate.decide import decide
 from audit.gate.decision import Decision, GateOutcome, outcome_of, undecided
-from audit.gate.evidence import by_checkpoint, by_proof, read_facts, read_watches
-from audit.gate.facts import RunFacts, SignedEnding
+from audit.gate.evidence import by_bundle, by_checkpoint, by_proof, of_bundle, of_imports, read_facts, read_watches
+from audit.gate.facts import ListedStatements, RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
 from audit.gate.rego import rego_reasons
 from audit.store import Store
+from audit.store.base.values import IntegrityViolation
+
+if TYPE_CHECKING:
+    from audit.store.verified_bundle import OpenBundle
 
 
 def judge(store: Store, name: str, request: GateRequest) -> GateJudgement:
@@ -39,9 +46,8 @@ def judge_bundle(path: Path, request: GateRequest, store: Store | None = None) -
     from audit.store.verified_bundle import file_digest, opened
 
     with opened(path) as bundle:
-        broken = tuple(f"{place.place}: {place.message}" for place in bundle.broken)
         origin = f"{BUNDLE}sha256:{file_digest(path)}"
-        judgement = _guarded(request, origin, lambda: _of_bundle(bundle.store, bundle.run, broken, request))
+        judgement = _guarded(request, origin, lambda: _of_bundle(bundle, request))
     return recorded(judgement, store, known=False)
 
 
@@ -71,7 +77,7 @@ def _decided(facts: RunFacts, request: GateRequest) -> GateOutcome:
 
 def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
     run = store.resolve(name)
-    broken = tuple(f"{place.place}: {place.message}" for place in store.damage((run,)))
+    broken = _places(store.damage((run,)))
     keys = request.policy.parts.keys
     ending = SignedEnding()
     if request.checkpoint is not None:
@@ -83,16 +89,36 @@ def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
     return facts if wanted is None else replace(facts, watches=read_watches(store, facts, wanted, request.now))
 
 
-def _of_bundle(store: Store, run: str, broken: tuple[str, ...], request: GateRequest) -> RunFacts:
+def _places(broken: Iterable[IntegrityViolation]) -> tuple[str, ...]:
+    return tuple(f"{place.place}: {place.message}" for place in broken)
+
+
+def _of_bundle(bundle: OpenBundle, request: GateRequest) -> RunFacts:
     if request.checkpoint is not None:
         raise UserError("--checkpoint is of a store's log, which a bundle does not have; give --proof FILE instead")
-    ending = SignedEnding()
+    store, parts = bundle.store, request.policy.parts
+    own = by_bundle(bundle.inclusion, parts.keys)
+    listed = of_bundle(bundle.inclusion, own, request.now)
+    ending = own if parts.signed or own.by is not None else SignedEnding()
     if request.proof is not None:
-        ending = by_proof(store.load_run(run), request.proof, request.policy.parts.keys)
-    return _read(store, run, broken, ending, request)
+        ending = by_proof(store.load_run(bundle.run), request.proof, parts.keys)
+    return _read(store, bundle.run, _places(bundle.broken), ending, request, listed)
 
 
-def _read(store: Store, run: str, broken: tuple[str, ...], ending: SignedEnding, request: GateRequest) -> RunFacts:
+def _read(
+    store: Store,
+    run: str,
+    broken: tuple[str, ...],
+    ending: SignedEnding,
+    request: GateRequest,
+    *listed: ListedStatements,
+) -> RunFacts:
     return read_facts(
-        store, run, trust_verdicts=request.trust_verdicts, broken=broken, ending=ending, announce=request.announce
+        store,
+        run,
+        trust_verdicts=request.trust_verdicts,
+        broken=broken,
+        ending=ending,
+        listed=(*listed, *of_imports(store, run, request.policy.parts.keys)),
+        announce=request.announce,
     )

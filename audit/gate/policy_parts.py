@@ -119,6 +119,7 @@ class PolicyParts:
     keys: TrustedKeys = TrustedKeys()
     waivers: WaiverRules | None = None
     reviews: tuple[ReviewRule, ...] = ()
+    reviews_within: timedelta = timedelta(days=7)
     watched: WatchRule | None = None
     rego: tuple[str, ...] = ()
 
@@ -130,12 +131,13 @@ NO_PARTS: Final = PolicyParts()
 def read_parts(document: Document) -> PolicyParts:
     """The parts of a validated policy. Raises UserError: a duration, key or parameter that does not exist."""
     data: Mapping[str, Any] = document.data
+    evidence: Mapping[str, Any] = data["evidence"]
     keys = _keys(document, data.get("keys", {}))
     return PolicyParts(
-        signed=data["evidence"].get("signed", False),
-        stored_verdicts=data["evidence"].get("stored_verdicts", False),
-        newest=data["evidence"].get("newest", True),
-        attempts=data["evidence"].get("attempts"),
+        signed=evidence.get("signed", False),
+        stored_verdicts=evidence.get("stored_verdicts", False),
+        newest=evidence.get("newest", True),
+        attempts=evidence.get("attempts"),
         parameters={
             check: {name: Limit(**limit) for name, limit in limits.items()}
             for check, limits in data.get("parameters", {}).items()
@@ -146,6 +148,7 @@ def read_parts(document: Document) -> PolicyParts:
         keys=keys,
         waivers=_waivers(document, data["waivers"], keys) if "waivers" in data else None,
         reviews=tuple(_review(document, role, rule, keys) for role, rule in data.get("reviews", {}).items()),
+        reviews_within=duration_at(document, ("evidence", "reviews_within"), evidence.get("reviews_within", "7d")),
         watched=_watched(document, data["watched"]) if "watched" in data else None,
         rego=tuple(digest.removeprefix("sha256:") for digest in data.get("rego", ())),
     )

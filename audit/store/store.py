@@ -63,6 +63,7 @@ class Store:
     copies = reads(arm_reader.copies)
     load_run = reads(reader.load_run)
     attempts = reads(reader.attempts)
+    imports = reads(reader.imports)
     draft_versions = reads(drafts.draft_versions)
     resolve = reads(reader.resolve)
     list_runs = reads(reader.list_runs)
@@ -264,8 +265,8 @@ class Store:
 
         self.read(lambda session: write_bundle(session, find_run(session, run), path))
 
-    def import_run(self, source: Store, run: str, digest: str) -> bool:
-        """Copy a run from the verified store of a bundle, in one transaction; `digest` is the bundle's SHA-256.
+    def import_run(self, source: Store, run: str, origin: str) -> bool:
+        """Copy a run from the verified store of a bundle, in one transaction; `origin` begins with its SHA-256.
 
         False if the run is there already with this content.
 
@@ -274,7 +275,7 @@ class Store:
         """
         from audit.store.bundle.transfer import copy_run
 
-        return source.read(lambda given: self.write(lambda session: copy_run(given, session, run, digest)))
+        return source.read(lambda given: self.write(lambda session: copy_run(given, session, run, origin)))
 
     def write(self, work: Callable[[Session], T]) -> T:
         """Write in one transaction, and log what was written."""

@@ -138,6 +138,9 @@ def inclusion_lines(shown: BundleInclusion | None) -> Iterator[str]:
         return
     rows = ", ".join(f"{count} {name}" for name, count in shown.proven.items())
     yield f"proves      {rows} are in a log of {shown.head.size} entries, root {shown.head.root.hex()}"
+    if shown.head.statements is not None:
+        at = f"{shown.head.statements.at:%Y-%m-%d %H:%M}"
+        yield f"proves      the store's list of {at} UTC has no other signed statement of the run"
     later = ", ".join(f"{count} {name}" for name, count in shown.later.items() if count)
     if later:
         yield f"not proved  {later}, which the log got after the checkpoint"

@@ -1,8 +1,8 @@
 """The part of a bundle that proves its rows to be in the log of the store that wrote it, at its last checkpoint.
 
 The part is a proof as `audit.store.ledger.proof` makes it, with more kinds of rows. Its rows have the keys of that
-store, those of the bundle are numbered from 1 in the same order, so keys are compared by rank. Cannot see: rows that
-the log holds and both the proof and the bundle leave out.
+store, those of the bundle are numbered from 1 in the same order, so keys are compared by rank. Cannot see: rows other
+than signed statements that the log holds and both the proof and the bundle leave out.
 """
 
 import json
@@ -15,32 +15,36 @@ from typing import Any, Final
 from sqlalchemy import JSON, Table, select
 from sqlalchemy.orm import Session
 
-from audit.errors import UserError
+from audit.errors import CannotDecide, UserError
 from audit.store.base.canonical import to_json
 from audit.store.base.keys import PublicKey
 from audit.store.bundle.tables import RUN, encoded, kind_of, parents
-from audit.store.ledger import notes, proof
+from audit.store.ledger import notes, proof, statement_list
 from audit.store.ledger.coverage import COVERED
 from audit.store.ledger.entries import STATE
 from audit.store.ledger.notes import TreeHead
 from audit.store.ledger.proof import ProvenRow
 from audit.store.tables.runs import Base, RunRow
+from audit.store.tables.verdicts import AttestationRow
 
 MANY: Final = frozenset({"request", "erasure"})
 """Tables with a row per request: the record root, which the run's last state has, covers them."""
+ATTESTATION: Final = AttestationRow.__tablename__
+STATEMENTS: Final = "statements"
 KINDS: Final = tuple(name for name, item in COVERED.items() if "run_id" in item.columns and name not in MANY)
 """Tables whose rows of the run are proven, besides the run itself and its last state."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleInclusion:
-    """Proof of the log: the checkpoint, its signer's name, if the signature was verified, and rows by table.
+    """Proof of the log: the checkpoint with its note, its signer's name, if somebody verified it, and rows by table.
 
     proven: rows that the checkpoint covers. later: rows of the bundle that it does not cover.
     broken: why rows of the checkpoint are not those of the bundle; empty if they are.
     """
 
     head: TreeHead
+    note: str
     signer: str
     verified: bool
     proven: Mapping[str, int]
@@ -59,7 +63,15 @@ def inclusion_of(session: Session, run: RunRow) -> dict[str, Any] | None:
         return None
     document = proof.document_of(session, run, checkpoint, KINDS)
     ending = {json.loads(entry["data"])[0] for entry in document["entries"]}
-    return document if {RUN, STATE} <= ending else None
+    if not {RUN, STATE} <= ending:
+        return None
+    stated, listed = (
+        notes.claimed(checkpoint.note, "checkpoint").head.statements,
+        statement_list.listed(session, checkpoint.size),
+    )
+    if stated is not None and statement_list.digest(listed) != stated.sha256:
+        raise CannotDecide("the store's signed statements are not those of its last checkpoint; run: audit db check")
+    return {**document, STATEMENTS: listed}
 
 
 def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None, place: str) -> BundleInclusion:
@@ -68,7 +80,8 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
     Raises:
         UserError: not a proof, or it does not hold; the message says where.
     """
-    claimed = notes.claimed(proof.note_of(document, place), place)
+    note = proof.note_of(document, place)
+    claimed = notes.claimed(note, place)
     proven = proof.verify(document, key, place)
     rows: dict[str, list[ProvenRow]] = {}
     for row in proven.rows:
@@ -86,8 +99,23 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
     (state,) = rows[STATE]
     if (state.values["record_root"], state.values["status"]) != (run.record_root, run.status):
         broken.append("run: its record root or status is not that of the log")
+    broken += _left_out(document, proven.head, run.ulid, rows)
     counts = {name: len(result) for name, result in rows.items()}
-    return BundleInclusion(proven.head, claimed.name, key is not None, counts, later, tuple(broken))
+    return BundleInclusion(proven.head, note, claimed.name, key is not None, counts, later, tuple(broken))
+
+
+def _left_out(document: Any, head: TreeHead, ulid: str, rows: Mapping[str, Sequence[ProvenRow]]) -> list[str]:
+    """The statements of the run that the checkpoint lists, and that the bundle lacks."""
+    listed = document.get(STATEMENTS)
+    if head.statements is None:
+        return []
+    if not isinstance(listed, list) or not all(isinstance(line, str) for line in listed):
+        return [f"{ATTESTATION}: the list of signed statements is missing"]
+    if statement_list.digest(listed) != head.statements.sha256:
+        return [f"{ATTESTATION}: the list of signed statements is not that of the checkpoint"]
+    payloads = [row.values["payload_sha256"] for row in rows.get(ATTESTATION, ())]
+    lost = statement_list.left_out(listed, ulid, payloads)
+    return [f"{ATTESTATION}: the checkpoint lists a signed statement that was left out: {name}" for name in lost]
 
 
 def _ranks(rows: Sequence[ProvenRow]) -> dict[int, int]:

@@ -25,10 +25,10 @@ from audit.store.writing.integrity import broken_places
 PIECE: Final = 100
 
 
-def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
+def copy_run(source: Session, target: Session, ulid: str, origin: str) -> bool:
     """Copy a run with all its rows, and add the event that names the bundle; False if it is there already.
 
-    `source` is a verified store, `target` one in a transaction, `digest` the SHA-256 of the bundle.
+    `source` is a verified store, `target` one in a transaction; `origin` begins with the SHA-256 of the bundle.
 
     Raises:
         UserError: the target has the run with another content.
@@ -40,7 +40,7 @@ def copy_run(source: Session, target: Session, ulid: str, digest: str) -> bool:
         return False
     _copy(RunRows(source, given.id), target)
     run = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
-    target.add(RunEventRow(run_id=run.id, status=run.status, at=datetime.now(UTC), detail=f"{IMPORTED}{digest}"))
+    target.add(RunEventRow(run_id=run.id, status=run.status, at=datetime.now(UTC), detail=f"{IMPORTED}{origin}"))
     sums.keep(target, run)
     for broken in broken_places(target, run):
         raise UserError(f"run {ulid}: {broken.place}: {broken.message}; nothing was imported")

@@ -5,11 +5,12 @@ A note is a `tlog-checkpoint` inside a `signed-note`:
     ORIGIN
     SIZE
     BASE64 OF THE ROOT
+    statements MOMENT BASE64
 
     — NAME BASE64 OF KEY ID AND SIGNATURE
 
-The origin is the name of the key. Signatures of other keys are ignored.
-
+The origin is the name of the key. Signatures of other keys are ignored. The fourth line is an extension, of
+`audit.store.ledger.statement_list`.
 """
 
 import base64
@@ -23,17 +24,19 @@ from sqlalchemy.orm import Session
 
 from audit.errors import UserError
 from audit.store.base.keys import PrivateKey, PublicKey, from_base64
-from audit.store.ledger import log, log_scan
+from audit.store.ledger import log, log_scan, statement_list
 from audit.store.ledger.log_scan import Scan
+from audit.store.ledger.statement_list import StatementDigest
 from audit.store.tables.log import CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)
 class TreeHead:
-    """Size and root of the log."""
+    """Size and root of the log, and the digest of its statements; None in notes of earlier versions."""
 
     size: int
     root: bytes
+    statements: StatementDigest | None = None
 
 
 def known(session: Session) -> tuple[TreeHead, ...]:
@@ -43,9 +46,10 @@ def known(session: Session) -> tuple[TreeHead, ...]:
 
 
 def head(session: Session) -> TreeHead:
-    """Size and root of the log as it is now."""
+    """The log as it is now."""
     size = log.size_of(session)
-    return TreeHead(size, log.root_of(log.frontier_of(session, size)))
+    stated = StatementDigest(datetime.now(UTC), statement_list.digest(statement_list.listed(session, size)))
+    return TreeHead(size, log.root_of(log.frontier_of(session, size)), stated)
 
 
 def add(session: Session, sign: Callable[[TreeHead], str]) -> TreeHead:
@@ -78,7 +82,8 @@ DASH: Final = "\u2014 "
 
 def signed(head: TreeHead, key: PrivateKey) -> str:
     """The signed note of a tree head."""
-    body = f"{key.name}\n{head.size}\n{base64.b64encode(head.root).decode()}\n"
+    more = "" if head.statements is None else f"{head.statements.line}\n"
+    body = f"{key.name}\n{head.size}\n{base64.b64encode(head.root).decode()}\n{more}"
     signature = key.public.id + key.sign(body.encode())
     return f"{body}\n{DASH}{key.name} {base64.b64encode(signature).decode()}\n"
 
@@ -126,4 +131,4 @@ def _head(lines: list[str], place: str) -> TreeHead:
     size, root = lines[1], from_base64(lines[2])
     if not (size.isascii() and size.isdigit() and len(root) == 32):
         raise UserError(f"{place}: not a checkpoint: its size or root cannot be read")
-    return TreeHead(int(size), root)
+    return TreeHead(int(size), root, next(filter(None, map(statement_list.read_line, lines[3:])), None))

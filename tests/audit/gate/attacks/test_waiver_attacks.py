@@ -6,127 +6,24 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from audit.attest.signing import sign_and_store, stored
-from audit.attest.statement import InToto, sign
-from audit.attest.waivers import (
-    Author,
-    PolicyReference,
-    ReviewOutcome,
-    RunReference,
-    SignedReview,
-    Unmet,
-    Waiver,
-    review_statement,
-    waiver_statement,
-)
-from audit.gate.policy import load_policy
+from audit.attest.signing import stored
+from audit.attest.statement import sign
+from audit.attest.waivers import PolicyReference, RunReference, Unmet, waiver_statement
 from audit.store import Store
-from audit.store.base import keys
-from audit.store.base.keys import PrivateKey
 from tests.audit.gate.attacks.honest import POLICY, SUITE, Answer, asked, copied, edited, ran, written
+from tests.audit.gate.attacks.scene import DAY, REJECT, Honest, Scene, honest, rules, scene
 from tests.audit.invoke import invoke
+from tests.audit.store.bundle.build import edited as changed
 
+__all__ = ["honest", "scene"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate_attacks")]
-
-DAY = timedelta(days=1)
-NAMES = ("alice", "bob", "carol", "mallory")
-APPROVE, REJECT = ReviewOutcome
-
-
-@dataclass(frozen=True)
-class Honest:
-    """A store with a run that lacks prompts in one arm, and key pairs of four people."""
-
-    store: Path
-    folder: Path
-
-    def key(self, name: str) -> PrivateKey:
-        return keys.read_private(self.folder / name)
-
-    def public(self, *names: str) -> dict[str, str]:
-        return {name: self.key(name).public.text for name in names}
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory) -> Honest:
-    folder = tmp_path_factory.mktemp("honest")
-    for name in NAMES:
-        keys.init(folder / name, f"example.org/{name}")
-    return Honest(ran(folder, SUITE), folder)
-
-
-def rules(honest: Honest, **changes: Any) -> dict[str, Any]:
-    """A policy whose only unmet requirement is a claim that the sampled arm's suite did not check."""
-    law = {"claim": "law", "checks": ["law"], "arms": {"names": ["sampled"]}}
-    waivers = {"keys": honest.public("alice", "bob", "carol"), "longest": "14d", "requirements": ["law"]}
-    return POLICY | {"require": [*POLICY["require"], law], "waivers": waivers} | changes
-
-
-class Scene:
-    """A copy of the honest store under a policy, to which anybody adds statements."""
-
-    def __init__(self, honest: Honest, folder: Path, policy: dict[str, Any] | None = None) -> None:
-        self.honest, self.folder = honest, folder
-        self.store = copied(honest.store, folder)
-        self.document = policy or rules(honest)
-        self.policy = load_policy(written(folder, "waived.yaml", self.document))
-        self.now = datetime.now(UTC)
-        with Store.open(str(self.store), create=False) as store:
-            run = store.load_run(store.resolve("latest"))
-        self.run = RunReference(run.ulid, str(run.record_root))
-
-    def author(self, name: str, at: datetime | None = None, actor: str | None = None) -> Author:
-        return Author(actor or name, self.honest.key(name).public, at or self.now - timedelta(minutes=1))
-
-    def waiver(self, **changes: Any) -> Waiver:
-        made = Waiver(
-            run=self.run,
-            policy=PolicyReference(self.policy.name, self.policy.sha256),
-            unmet=Unmet("cannot_decide", "law", "sampled", "law"),
-            reason="the law was measured in another run",
-            ticket="OPS-7",
-            author=self.author("alice"),
-            until=self.now + 7 * DAY,
-        )
-        return replace(made, **changes)
-
-    def review(self, waiver: str | None, name: str = "bob", **changes: Any) -> SignedReview:
-        policy = PolicyReference(self.policy.name, self.policy.sha256)
-        author = self.author(name, self.now)
-        made = SignedReview(self.run, policy, waiver, APPROVE, None, "seen", author, None)
-        return replace(made, **changes)
-
-    def add(self, item: Waiver | SignedReview, signer: str = "", run: str = "latest") -> str:
-        """Sign with the key of `signer`, else of the stated author; returns the id."""
-        statement = waiver_statement(item) if isinstance(item, Waiver) else review_statement(item)
-        return self.add_statement(statement, signer or item.author.key.name.rpartition("/")[2], run)
-
-    def add_statement(self, statement: InToto, signer: str, run: str = "latest") -> str:
-        with Store.open(str(self.store), create=False) as store:
-            ulid = store.resolve(run)
-            (signed,) = sign_and_store(store, [statement], [self.honest.key(signer)], ulid, self.now)
-        return signed.payload_sha256
-
-    def waived(self, **changes: Any) -> str:
-        """A waiver that another person approved."""
-        waiver = self.add(self.waiver(**changes))
-        self.add(self.review(waiver))
-        return waiver
-
-    def asked(self, *more: str) -> Answer:
-        return asked(self.folder, "latest", *more, policy=self.document, store=self.store)
-
-
-@pytest.fixture
-def scene(honest, tmp_path) -> Scene:
-    return Scene(honest, tmp_path)
 
 
 def refused(answer: Answer, says: str, code: int = 3) -> None:
@@ -380,14 +277,15 @@ def test_a_waiver_of_one_run_is_none_of_the_next(scene):
 
 def test_a_bundle_has_its_waivers_and_none_that_its_key_did_not_sign(scene):
     waiver = scene.waived()
-    bundle = scene.folder / "run.zip"
-    assert invoke("export", "latest", "--out", str(bundle), "--store", str(scene.store)).exit_code == 0
-    allowed = asked(scene.folder, str(bundle), policy=scene.document)
+    allowed = asked(scene.folder, scene.bundle("carol"), policy=scene.document)
     assert (allowed.code, waiver[:12] in allowed.reasons[0]) == (0, True), allowed.output
-    edited(scene.store, 'UPDATE attestation SET envelope = replace(envelope, \'"sig": "\', \'"sig": "AAAA\')')
-    assert invoke("export", "latest", "--out", str(scene.folder / "2.zip"), "--store", str(scene.store)).exit_code == 0
-    forged = asked(scene.folder, str(scene.folder / "2.zip"), policy=scene.document)
-    refused(forged, "0 of 1 signatures hold")
+
+    def forge(rows: list[Any]) -> None:
+        for row in rows:
+            row["envelope"] = row["envelope"].replace('"sig": "', '"sig": "AAAA')
+
+    forged = changed(Path(scene.bundle("carol")), "attestation", forge)
+    refused(asked(scene.folder, str(forged), policy=scene.document), "0 of 1 signatures hold")
 
 
 def test_a_signed_decision_ends_with_its_waiver(scene):
