@@ -218,7 +218,7 @@ LISTED: Final = re.compile(r", statements of (\S+) by (\S+)")
 
 
 def of_imports(store: Store, run: str, keys: TrustedKeys) -> tuple[ListedStatements, ...]:
-    """What was shown when the run came into the store, as its events state it; empty if it was made there."""
+    """Whether each bundle that the run came in had all statements, as its events state; empty if it was made here."""
     return tuple(_imported(event, keys) for event in store.imports(run))
 
 

@@ -29,9 +29,11 @@ from engine.record.envelope import MAGIC
 
 FREE: Final[Mapping[str, tuple[str, ...]]] = {
     "artifact": ("name", "revision", "manifest"),
-    "run": ("actor", "started_at", "finished_at", "config", "tokens", "content_root", "exit_code"),
-    "run_event": ("at", "detail"),
+    "run": ("actor", "status", "started_at", "finished_at", "config", "tokens", "content_root", "exit_code"),
+    "run_event": ("status", "at", "detail"),
     "token_trace": ("format", "n_events"),
+    "token_piece": ("token", "piece"),
+    "erasure": ("check_result_id", "reason", "actor", "created_at"),
     **dict.fromkeys(("check_result", "coverage", "judgement", "gate_decision", "attachment", "attestation"), ("*",)),
 }
 """Columns of a bundle that no hash of its record covers; those of a log do, if the bundle has a checkpoint."""
