@@ -9,6 +9,7 @@ from audit.gate.decision import Decision, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.parameters import violations
 from audit.gate.policy import ArmFilter, Policy, Requirement, Scope
+from audit.gate.rules.run import made_of
 from audit.gate.rules.workload import short_of
 from audit.report.tables.verdicts import waived_lines
 from audit.store import StoredArm, StoredCheck
@@ -28,6 +29,7 @@ def claim_reasons(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
     yield from _parameters(facts, policy)
     for requirement in policy.require:
         yield from _requirement(facts, policy, requirement)
+    yield from _waived(facts)
 
 
 def selected(facts: RunFacts, requirement: Requirement) -> list[StoredArm]:
@@ -93,6 +95,19 @@ def _coverage(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
             if count < least:
                 text = f"arm {arm.name}: {situation} was examined {count} times, {least} are required"
                 yield undecided("coverage", text, arm.name, about=situation)
+
+
+def _waived(facts: RunFacts) -> Iterator[Reason]:
+    """A remark on each arm with situations that nobody examined because its suite waives them."""
+    document = facts.run.suite_document
+    for arm in facts.candidates:
+        own = next((entry for entry in document.get("arms", ()) if made_of(arm, entry["name"])), {})
+        rule = {**document.get("coverage", {}), **own.get("coverage", {})}
+        counted = facts.coverage.get(arm.name, {})
+        names = counted if rule.get("least") == 0 else rule.get("waive", ())
+        unseen = ", ".join(sorted(name for name in names if not counted.get(name)))
+        if unseen:
+            yield remark("coverage", f"arm {arm.name}: the suite lets these situations go unexamined: {unseen}")
 
 
 def _directed(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

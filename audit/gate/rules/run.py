@@ -10,7 +10,7 @@ from audit.gate.decision import CLOCK, Reason, blocked, remark, undecided
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.subjects import Subject
-from audit.store import ArtifactRef, RunStatus
+from audit.store import ArtifactRef, RunStatus, StoredArm
 from audit.store.base.governance import used_drafts
 from audit.store.reading.reader import PASSED
 from audit.text.durations import CLOCK_SKEW
@@ -75,11 +75,15 @@ def _signature(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
 
 def _absent_arms(facts: RunFacts) -> Iterator[Reason]:
     """A reason for each arm of the suite that the run lacks: it may have been the one that failed."""
-    names = [arm.name for arm in facts.candidates]
     for entry in facts.run.suite_document.get("arms", ()):
         wanted = entry["name"]
-        if not any(name == wanted or name.startswith(f"{wanted}.") for name in names):
+        if not any(made_of(arm, wanted) for arm in facts.candidates):
             yield undecided("arms", f"the suite has an arm {wanted}, and the run's record does not", wanted)
+
+
+def made_of(arm: StoredArm, entry: str) -> bool:
+    """True if the arm is that of the entry of a suite, or one of those into which the entry expands."""
+    return arm.name == entry or arm.name.startswith(f"{entry}.")
 
 
 def _attempts(facts: RunFacts, policy: Policy) -> Iterator[Reason]:

@@ -64,7 +64,8 @@ def test_a_clean_run_of_the_scripted_pair_is_allowed_and_not_without_its_models(
     code, output = gate(store, "standard")
     assert code == 3
     words = [line.split(":")[0].strip() for line in output.splitlines()[1:]]
-    assert words == ["cannot decide", "cannot decide", "next"]
+    assert words == ["cannot decide", "cannot decide", "next", "allow", "allow"]
+    assert "arm sampled: the suite lets these situations go unexamined: long_prompt" in output
     code, output = gate(store, "vllm", "--no-subject")
     assert code == 3, "a run of another engine lacks the checks of this policy"
 

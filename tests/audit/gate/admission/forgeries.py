@@ -9,6 +9,7 @@ from datetime import timedelta
 from sqlalchemy import text
 
 from audit.gate.decision import Decision
+from audit.gate.policy import load_policy
 from audit.store import Store
 from audit.store.base.keys import PrivateKey
 from tests.audit.gate.admission.stores import NAMED, decide, sign
@@ -19,6 +20,7 @@ OURS = PrivateKey("example.org/gate", b"1" * 32)
 THEIRS = PrivateKey("example.org/other", b"2" * 32)
 OTHER = "9" * 64
 UNSIGNED = "no trusted key signed the newest decision"
+EDITED = "was edited or deleted after it was logged"
 OTHERS = NAMED | {"specaudit.dev/target": f"sha256:{OTHER}"}
 
 
@@ -55,9 +57,15 @@ def replayed_after_a_block(url: str) -> None:
         store.add_decision(honest)
 
 
+def newest(column: str, value: str) -> Callable[[str], None]:
+    """Writes a value into the row of the newest decision."""
+    last = "(SELECT max(id) FROM gate_decision)"
+    return lambda url: edit(url, f"UPDATE gate_decision SET {column} = '{value}' WHERE id = {last}")
+
+
 def edited_block(url: str) -> None:
     sign(url, OURS, Decision.BLOCK)
-    edit(url, "UPDATE gate_decision SET decision = 'allow'")
+    newest("decision", "allow")(url)
 
 
 def renamed(old: str, new: str) -> Callable[[str], None]:
@@ -67,11 +75,7 @@ def renamed(old: str, new: str) -> Callable[[str], None]:
 def under_another_policy(url: str) -> None:
     """The row says that a decision was made under the accepted policy; its statement says another one."""
     sign(url, OURS, policy="throughput")
-    edit(
-        url,
-        "UPDATE gate_decision SET policy_sha256 = (SELECT policy_sha256 FROM gate_decision ORDER BY id LIMIT 1)"
-        " WHERE id = (SELECT max(id) FROM gate_decision)",
-    )
+    newest("policy_sha256", load_policy("standard").sha256)(url)
 
 
 FORGERIES = {
@@ -81,10 +85,12 @@ FORGERIES = {
     "a row after a signed block": Forgery(forged_after_a_block, UNSIGNED),
     "an old allow after a signed block": Forgery(replayed_after_a_block, "a decision that a trusted key signed at"),
     "a signed block": Forgery(lambda url: sign(url, OURS, Decision.BLOCK), 'is "block", not allow'),
-    "a block edited to allow": Forgery(edited_block, UNSIGNED),
+    "a block edited to allow": Forgery(edited_block, EDITED, undo=newest("decision", "block")),
     "a signature about other models": Forgery(
         renamed(TARGET, OTHER), "the signed decision is about other models", OTHERS, renamed(OTHER, TARGET)
     ),
-    "another policy": Forgery(under_another_policy, UNSIGNED),
+    "another policy": Forgery(
+        under_another_policy, EDITED, undo=newest("policy_sha256", load_policy("throughput").sha256)
+    ),
     "a decision from the future": Forgery(lambda url: sign(url, OURS, age=-timedelta(hours=1)), "from the future"),
 }

@@ -65,7 +65,7 @@ SUITES = {
         "serves sampled: no candidate arm sampled freely",
     ),
     "a bias of two tokens": (
-        suite(sampling={"temperature": 1, "logit_bias": {"5": 100, "6": 100}}),
+        suite(sampling={"temperature": 1, "logit_bias": [[5, 100.0], [6, 100.0]]}),
         "serves sampled: no candidate arm sampled freely",
     ),
     "greedy only": (copy.deepcopy(SUITE) | {"arms": [SUITE["arms"][0]]}, "serves sampled: no candidate arm sampled"),
