@@ -1,7 +1,7 @@
 """Rules on claims: the verdicts that requirements rest on, the parameters behind them, and what checks examined."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from audit.evidence.identity import answered_by_service
 from audit.evidence.verdicts import Verdict
@@ -101,7 +101,7 @@ def _waived(facts: RunFacts) -> Iterator[Reason]:
     """A remark on each arm with situations that nobody examined because its suite waives them."""
     document = facts.run.suite_document
     for arm in facts.candidates:
-        own = next((entry for entry in document.get("arms", ()) if made_of(arm, entry["name"])), {})
+        own: dict[str, Any] = next((entry for entry in document.get("arms", ()) if made_of(arm, entry["name"])), {})
         rule = {**document.get("coverage", {}), **own.get("coverage", {})}
         counted = facts.coverage.get(arm.name, {})
         names = counted if rule.get("least") == 0 else rule.get("waive", ())
