@@ -1,8 +1,8 @@
 """Grammars by xgrammar: JSON Schema, regular expressions, Lark, choice and structural tags.
 
 The vocabulary gets one more token than the model has, as the library's end token; the caller decides on real ones.
-The library ignores some keywords of a schema; these are refused here. In 0.2.8 strings with a length limit allow raw
-control characters, which no JSON text may hold: check `schema_conformance` finds such outputs.
+The library ignores some keywords of a schema, alone or beside others; these are refused here. In 0.2.8 strings with a
+length limit allow raw control characters, which no JSON text may hold: check `schema_conformance` finds such outputs.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,25 @@ IGNORED: Final = frozenset(
     )
 )
 """Keywords that the library does not enforce."""
+VALUES: Final = frozenset(("const", "enum"))
+COMPOSERS: Final = VALUES | {"$ref", "allOf", "anyOf", "oneOf"}
+"""Keywords beside which the library drops all others."""
+UNASSERTED: Final = frozenset(
+    (
+        *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "deprecated", "description"),
+        *("examples", "readOnly", "title", "writeOnly"),
+    )
+)
+"""Keywords that no value can fail."""
+TEXTS: Final = (("pattern",), ("format",), ("length", "minLength", "maxLength"))
+"""Limits of a text, one of which the library enforces."""
+UNTYPED: Final = frozenset(
+    (
+        *("exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maxLength", "maxProperties", "maximum"),
+        *("minItems", "minLength", "minProperties", "minimum", "pattern", "patternProperties", "propertyNames"),
+    )
+)
+"""Keywords that the library drops where no type is stated."""
 SUBSCHEMAS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 """Keywords whose keys are names, not keywords."""
 
@@ -99,13 +118,58 @@ def compiled_by(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgr
 
 
 def _ignored(schema: Any, names: bool = False) -> Iterator[str]:
-    """The ignored keywords of a schema; with `names` its keys are names of properties or definitions."""
+    """The ignored parts of a schema; with `names` its keys are names of properties or definitions."""
     if isinstance(schema, list):
         for part in schema:
             yield from _ignored(part)
     elif isinstance(schema, dict):
+        if not names:
+            yield from _of_one(schema)
         for key, part in schema.items():
-            if not names and key in IGNORED:
-                yield key
             if names or key not in ("const", "default", "enum", "examples"):
                 yield from _ignored(part, not names and key in SUBSCHEMAS)
+
+
+def _of_one(schema: dict[str, Any]) -> Iterator[str]:
+    """The keywords of one schema that the library drops, alone or beside others."""
+    yield from sorted(IGNORED & schema.keys())
+    asserted = schema.keys() - UNASSERTED
+    for key in sorted(COMPOSERS & asserted):
+        beside = sorted(asserted - {key})
+        if beside and not (key in VALUES and _values_fit(schema, key)):
+            yield f"{beside[0]} beside {key}"
+    if len(schema.get("allOf", ())) > 1:
+        yield "more than one schema in allOf"
+    if not _disjoint(schema.get("oneOf", ())):
+        yield "oneOf of schemas that one value may meet together"
+    texts = [words[0] for words in TEXTS if asserted.intersection(words)]
+    if len(texts) > 1:
+        yield f"{texts[1]} beside {texts[0]}"
+    if "type" not in schema and asserted & UNTYPED:
+        yield f"{min(asserted & UNTYPED)} without a type"
+    properties = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in properties:
+            yield f"required of {name}, which is not among its properties"
+
+
+def _values_fit(schema: dict[str, Any], key: str) -> bool:
+    """True if the rest of a schema accepts each listed value, so that it is no loss."""
+    from jsonschema import Draft202012Validator
+
+    rest = Draft202012Validator({name: part for name, part in schema.items() if name != key})
+    return all(map(rest.is_valid, [schema[key]] if key == "const" else schema[key]))
+
+
+def _disjoint(branches: Any) -> bool:
+    """True if branches have types of their own, or constants of one required property."""
+    parts = [part for part in branches if isinstance(part, dict)]
+    types = ["number" if part.get("type") == "integer" else part.get("type") for part in parts]
+    if all(isinstance(name, str) for name in types) and len({*types}) == len(branches):
+        return True
+    shared = set.intersection(*(set(part.get("required", ())) for part in parts)) if parts else set()
+    for name in shared:
+        constants = [part.get("properties", {}).get(name, {}).get("const") for part in parts]
+        if all(isinstance(value, str | int) for value in constants) and len({*constants}) == len(branches):
+            return True
+    return not branches

@@ -179,12 +179,19 @@ class ConstraintSpec:
     """One grammar, and the library that computes its masks.
 
     source: the schema, the structural tag or the list of choices as canonical JSON; the expression or the grammar as it
-        was written.
+        was written. Raises InvalidRequest: no text.
     """
 
     kind: ConstraintKind
     source: str
     library: str = DEFAULT_LIBRARY
+
+    def __post_init__(self) -> None:
+        try:
+            self.source.encode()
+        except UnicodeEncodeError as error:
+            text = f"structured {self.kind} has half of a surrogate pair, which no text can hold; remove it"
+            raise InvalidRequest(text) from error
 
     @property
     def value(self) -> Any:

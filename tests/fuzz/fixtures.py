@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,37 @@ PROMPTS: Final = (
     {"id": "b", "prompt": "Once upon"},
     {"id": "c", "prompt": "Two", "tools": [{"name": "weather", "parameters": {"type": "object"}}]},
 )
+
+PROFILE: Final = {
+    "version": 1,
+    "description": "a deployment",
+    "serves": {
+        "greedy": True,
+        "sampled": {"lowest": 0.5, "highest": 1.0, "settings": [{"temperature": 1, "top_k": 0}]},
+    },
+    "deployed": {"batch_size": 2, "drafted": 2, "context": 20, "device": "cpu", "numerics": "float64"},
+}
+GRAMMARS: Final[dict[str, Any]] = {
+    "json": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^[a-z]{1,3}$"},
+            "d": {"type": "string", "minLength": 1, "maxLength": 9},
+            "b": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1, "maxItems": 4},
+            "c": {"anyOf": [{"const": 1}, {"enum": ["x", None]}, {"type": "number"}]},
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+        "$defs": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    },
+    "regex": "(ab|[c-e]{2,4})*f?[^g\\d]+",
+    "choice": ["yes", "no", "maybe"],
+    "grammar": 'start: "a" word+ | num\nword: /[a-z]{1,4}/ ","\nnum: /[0-9]+/\n',
+    "structural_tag": {
+        "structures": [{"begin": "<f>", "schema": {"type": "object"}, "end": "</f>"}],
+        "triggers": ["<f>"],
+    },
+}
 
 
 def suite(limit: int) -> dict[str, Any]:
@@ -68,6 +100,27 @@ class Fixtures:
             return {info.filename: archive.read(info) for info in archive.infolist()}
 
     @cached_property
+    def signed(self) -> Path:
+        """A folder with a checkpoint, a proof, a bundle with both, the key, and a policy that asks for reviews."""
+        home = self.home / "signed"
+        home.mkdir()
+        store = str(shutil.copy(self.store, home / "audit.db"))
+        key, note = str(home / "key"), str(home / "note")
+        steps: tuple[tuple[str, ...], ...] = (
+            ("keys", "init", key, "--name", "fuzz"),
+            ("db", "checkpoint", "--key", key, "--out", note, "--store", store),
+            ("db", "prove", "latest", "--out", str(home / "proof.json"), "--store", store),
+            ("export", "latest", "--out", str(home / "run.zip"), "--store", store),
+        )
+        for step in steps:
+            done = invoke(*step)
+            assert done.exit_code == 0, done.output
+        public = (home / "key.pub").read_text().strip()
+        reviews = {"keys": {"trusted": {"log": public}}, "reviews": {"safety": {"keys": {"bob": public}}}}
+        (home / "policy.yaml").write_text(json.dumps(POLICY | reviews))
+        return home
+
+    @cached_property
     def statement(self) -> dict[str, Any]:
         """The statement about an attached report; the report lies beside it."""
         path = self.home / "report.json"
@@ -89,6 +142,7 @@ class Fixtures:
         assert transformers.AutoTokenizer
         assert self.bundle
         assert self.statement
+        assert self.signed
 
     @property
     def policy(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from audit.cli import COMMANDS, main
 from tests.audit.store.bundle.build import restated
 from tests.fuzz.contract import Violation, broken, guarded
 from tests.fuzz.edits import TREE, Edit, as_text, edited_bytes, edited_tree
-from tests.fuzz.fixtures import PROMPTS, REPORT, Fixtures, suite
+from tests.fuzz.fixtures import GRAMMARS, PROFILE, PROMPTS, REPORT, Fixtures, suite
 from tests.fuzz.models import load_odd
 from tests.fuzz.rows import edit_rows
 from tests.fuzz.server import answer_odd
@@ -87,6 +87,33 @@ def reports(fixtures: Fixtures, folder: Path, edits: Edits) -> Violation | None:
     return broken(folder, "attach", "latest", str(folder / name), "--store", _stored(fixtures, folder), "--failed")
 
 
+def profiles(fixtures: Fixtures, folder: Path, edits: Edits) -> Violation | None:
+    """The gate for a deployment with its own serving profile."""
+    path, store = folder / "served.yaml", _stored(fixtures, folder)
+    path.write_bytes(as_text(PROFILE, edits))
+    rules = ("--policy", "standard", "--serves", str(path), "--store", store, "--no-subject", "--trust-verdicts")
+    return broken(folder, "gate", "latest", *rules)
+
+
+def grammars(_fixtures: Fixtures, folder: Path, edits: Edits) -> Violation | None:
+    """A suite whose answers have a grammar: what `validate` accepts, `run` carries out."""
+    path, kind = folder / "suite.yaml", sorted(GRAMMARS)[edits[0].at % len(GRAMMARS)]
+    document = suite(1)
+    document["sampling"] = {"max_new_tokens": 4}
+    library = "xgrammar" if edits[0].to % 2 else "llguidance"
+    for arm in document["arms"]:
+        asked = edited_tree({kind: GRAMMARS[kind]}, edits)
+        raw = asked.get(kind) if isinstance(asked, dict) else None
+        if isinstance(raw, str):
+            asked[kind] = edited_bytes(raw.encode("utf-8", "surrogatepass"), edits).decode("utf-8", "replace")
+        asked = {**asked, "library": library} if isinstance(asked, dict) else asked
+        arm["checks"] = {"constraint_replay": {}, "replay": {}}
+        arm["sampling"] = {**arm["sampling"], "structured": asked, "stop_token_ids": [2]}
+    path.write_bytes(as_text(document, ()))
+    store = ("--store", str(folder / "audit.db"), "--results", str(folder / "results.json"))
+    return broken(folder, "validate", str(path)) or broken(folder, "run", str(path), *store)
+
+
 JUNIT: Final = '<testsuites><testsuite name="s" tests="1"><testcase name="a" classname="b"/></testsuite></testsuites>'
 CARD: Final = "---\nlanguage: en\ntags: [a]\n---\n# Model\n\nText.\n"
 BOM: Final = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": []}
@@ -127,6 +154,26 @@ def bundles(fixtures: Fixtures, folder: Path, edits: Edits) -> Violation | None:
         path.write_bytes(edited_bytes(path.read_bytes(), edits))
     commands = [("verify", str(path)), ("import", str(path), "--store", str(folder / "other.db"))]
     return _first(broken(folder, *command) for command in commands[: 1 + edits[0].to % 2])
+
+
+def signatures(fixtures: Fixtures, folder: Path, edits: Edits) -> Violation | None:
+    """A checkpoint's note, a proof, and the log's proof in a bundle that a policy with reviews judges."""
+    signed, form = fixtures.signed, edits[0].at % 3
+    if form == 0:
+        (folder / "note").write_bytes(edited_bytes((signed / "note").read_bytes(), edits))
+        key, store = str(signed / "key.pub"), _stored(fixtures, folder)
+        return broken(folder, "db", "check", "--checkpoint", str(folder / "note"), "--key", key, "--store", store)
+    if form == 1:
+        (folder / "proof.json").write_bytes(as_text(json.loads((signed / "proof.json").read_bytes()), edits))
+        return broken(folder, "db", "verify-proof", str(folder / "proof.json"), "--key", str(signed / "key.pub"))
+    with zipfile.ZipFile(signed / "run.zip") as archive:
+        parts = {info.filename: archive.read(info) for info in archive.infolist()}
+    for edit in edits:
+        parts["log.jsonl"] = _edited_part(parts["log.jsonl"], edit)
+    with zipfile.ZipFile(folder / "run.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in restated(parts).items():
+            archive.writestr(name, content)
+    return broken(folder, "gate", str(folder / "run.zip"), "--policy", str(signed / "policy.yaml"), "--trust-verdicts")
 
 
 def _edited_part(raw: bytes, edit: Edit) -> bytes:
@@ -243,9 +290,12 @@ KINDS: Final = {
         Kind("checks", checks, "suite"),
         Kind("prompts", prompts, "prompt", share=2),
         Kind("policies", policies, "policy", share=2),
+        Kind("profiles", profiles, "policy"),
+        Kind("grammars", grammars, "prompt", share=2),
         Kind("reports", reports, share=2),
         Kind("attachments", attachments, "attachment", share=2),
         Kind("bundles", bundles, share=2),
+        Kind("signatures", signatures),
         Kind("stores", stores, "results", share=3),
         Kind("traces", traces, binary=True),
         Kind("models", models, share=2),

@@ -95,6 +95,19 @@ def test_a_complete_answer_leaves_end_tokens_only(library):
     [
         ({"regex": "(a"}, "llguidance", "regex: llguidance refuses it"),
         ({"regex": "(a"}, "xgrammar", "regex: xgrammar refuses it"),
+        *(
+            ({kind: value}, "llguidance", f"{kind} has half of a surrogate pair")
+            for kind, value in (
+                ("json", {"type": "string", "pattern": "\ud800"}),
+                ("regex", "\udfff"),
+                ("choice", ["a", "\ud800"]),
+                ("grammar", 'start: "\ud800"'),
+                (
+                    "structural_tag",
+                    {"structures": [{"begin": "\ud800", "schema": {}, "end": "."}], "triggers": ["\ud800"]},
+                ),
+            )
+        ),
         ({"json": {"type": "array", "uniqueItems": True}}, "llguidance", "uniqueItems"),
         ({"json": {"type": "array", "uniqueItems": True}}, "xgrammar", "does not enforce uniqueItems"),
         ({"json": {"properties": {"a": {"not": {}}}}}, "xgrammar", "does not enforce not"),
