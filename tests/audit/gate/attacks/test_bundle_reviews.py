@@ -89,6 +89,7 @@ def test_a_bundle_without_a_trusted_signature_may_lack_a_rejection(scene):
 def test_a_bundle_from_before_a_rejection_ages(scene, honest):
     bundle = scene.bundle("carol")
     reject(scene)
+    assert judged(scene, bundle).code == 0, "nobody can know of what came later"
     short = policy(honest, "2s")["evidence"]
     time.sleep(2.1)
     says(judged(scene, bundle, evidence=short), "may lack a later rejection", "at most 0:00:02 are allowed")

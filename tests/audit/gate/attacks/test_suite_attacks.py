@@ -106,6 +106,7 @@ POLICIES = {
         "law: arm sampled: law is missing",
         3,
     ),
+    "situation that the suite waives": (policy(coverage={"after_rejection": 10**6}), "coverage: arm greedy: after_", 3),
     "too few tokens": (policy(**evidence(min_tokens=10**6)), "min_tokens: ", 3),
     "other target": (policy(subjects={"digests": {"target": OTHER}}), "subject target: policy is", 1),
     "other engine": (policy(subjects={"digests": {"engine/sampled": OTHER}}), "subject engine/sampled: ", 1),
