@@ -34,6 +34,7 @@ APART = $(TESTENV) .venv-$(1)/bin/python -m pytest -m $(2) -rP $(ONLY)
 VLLM_TESTS ?= tests/vllm
 CASES ?= 10000
 KILLS ?= 300
+SOAK ?= 1800
 KILLS_PG ?= 50
 BENCHES ?= engines recording numerics batch context gamma
 
@@ -79,7 +80,7 @@ test: $(INSTALLED)  ## Run the unit tier: every case of at most 0.4 s, in minute
 	$(PYTEST) $(PARALLEL)
 
 ##@ More tests
-.PHONY: test-medium test-slow test-all test-postgres test-equality test-browser test-bitwise selftest fuzz kills
+.PHONY: test-medium test-slow test-all test-postgres test-equality test-browser test-bitwise selftest fuzz kills soak
 test-medium: $(INSTALLED)  ## The cases that cost more than 0.4 s; SHARE=K/N for a part.
 	$(PYTEST) $(PARALLEL) -m "medium and not slow and not heavy and not postgres" $(ONLY)
 
@@ -109,6 +110,9 @@ selftest: $(INSTALLED)  ## The checks catch gross faults, and clean arms raise n
 # without SEED the seed is fresh; the run prints it
 fuzz: $(INSTALLED)  ## Mutated suites, policies, reports, bundles, stores, models, answers, arguments: CASES of them, from SEED.
 	$(TESTENV) $(BIN)/python -m tests.fuzz --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+soak: $(INSTALLED)  ## `audit serve` with 200 clients, a tenth hostile, for SOAK seconds: honest ones are answered, memory is flat.
+	$(PYTEST) -m slow -s --soak $(SOAK) tests/audit/serve/test_soak.py
 
 # 300 and 50 kills take an hour on 2 cores
 kills: $(INSTALLED)  ## Kill runs at random moments, KILLS on SQLite and KILLS_PG on PostgreSQL: nothing is lost, nothing repeated.

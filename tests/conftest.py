@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--points", type=int, default=3, help="moments of a full disk and of locks (test_hard_times.py)")
     parser.addoption("--figures", metavar="FOLDER", help="where slow tests write figures for docs/promises.md")
     parser.addoption("--honest", type=int, default=10, help="stores without damage (test_honest_stores.py)")
+    parser.addoption("--soak", type=int, default=30, help="seconds of test_soak.py")
     parser.addoption("--honest-from", type=int, default=0, help="the first run of test_honest_endpoints.py")
     parser.addoption("--quickstart-store", metavar="FILE", help="a store with a quickstart, so that none is run")
     parser.addoption("--mlx-python", metavar="PATH", help="the interpreter that has mlx_lm (tests/process_engines)")
