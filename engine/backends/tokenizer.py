@@ -44,6 +44,8 @@ OWNED: Final = frozenset(
 """Arguments of a template that come from elsewhere."""
 BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 BLANK: Final = "\u2581"
+PANIC: Final = "PanicException"
+"""The class that pyo3 raises for a panic of Rust; it cannot be imported."""
 
 
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
@@ -51,7 +53,7 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
 
     def encode(prompt: Prompt) -> list[int]:
         if prompt.text is not None:
-            return list(tokenizer(prompt.text)["input_ids"])
+            return _ids(tokenizer, prompt.text, source)
         if not tokenizer.chat_template:
             raise ModelError(f"{source}: no chat template; use prompts with raw text (key prompt)")
         owned = sorted(OWNED & set(prompt.template))
@@ -61,7 +63,7 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
         if prompt.tools and prompt.tool_choice != "auto":
             template["tool_choice"] = prompt.tool_choice
         text = chat_text(tokenizer, prompt.messages, source, add_generation_prompt=True, **template)
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return _ids(tokenizer, text, source, add_special_tokens=False)
 
     def decode(tokens: Sequence[int]) -> str:
         return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -76,6 +78,17 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
         lambda vocabulary: spelling_of(tokenizer, vocabulary),
         write if getattr(tokenizer, "chat_template", None) else None,
     )
+
+
+def _ids(tokenizer: Any, text: str, source: str, **options: Any) -> list[int]:
+    """The tokens of a text. Raises ModelError: the library panics, which is no Exception."""
+    try:
+        return list(tokenizer(text, **options)["input_ids"])
+    except BaseException as error:
+        if type(error).__name__ != PANIC:
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{source}: its tokenizer gives up on a prompt ({reason}); restore tokenizer.json") from None
 
 
 class _TooSlow(Exception):

@@ -28,6 +28,7 @@ from engine.models.files.folder import (
     tokenizer_digest,
 )
 from engine.models.files.gguf_file import GgufFile, ResolvedSource, folder_of
+from engine.models.files.tokenizer_trial import TokenizerFile, refusal
 from engine.models.files.verified_files import pinned
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import check_tensors, read_config
@@ -264,6 +265,7 @@ def load_tokenizer(folder: ModelFolder) -> Any | None:
     if not any(Path(file.name).match(pattern) for file in folder.files for pattern in TOKENIZER_PATTERNS):
         return None
     _require_bounded(read_json(folder.path / TOKENIZER, folder.name(TOKENIZER)) or {}, folder.name(TOKENIZER))
+    _require_tried(folder)
     from transformers import AutoTokenizer
 
     try:
@@ -287,6 +289,16 @@ def _require_bounded(document: Mapping[str, Any], where: str) -> None:
     growth = math.prod(_growth(part) for part in parts if part.get("type") == "Replace")
     if growth > MOST_GROWTH:
         raise ModelError(f"{where}: its rules make a text {growth:.0f} times as long; restore the file")
+
+
+def _require_tried(folder: ModelFolder) -> None:
+    """Refuse a tokenizer that cannot be built, or reads a short text in no time that one would wait."""
+    file = next((file for file in folder.files if file.name == TOKENIZER), None)
+    if file is None or folder.label.startswith("bundled:"):
+        return
+    problem = refusal(TokenizerFile(file.sha256, file.size, folder.path / TOKENIZER))
+    if problem is not None:
+        raise ModelError(f"{folder.name(TOKENIZER)}: it {problem}; restore the file")
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:

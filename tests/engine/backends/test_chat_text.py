@@ -72,3 +72,16 @@ def test_arguments_reach_the_template_and_its_own_are_refused(tokenizer):
             read.encode(Prompt(MESSAGES, template={"add_generation_prompt": False}))
     finally:
         tokenizer.chat_template = kept
+
+
+def test_a_panic_of_the_library_is_one_line_that_names_the_model():
+    """Pyo3's class is no Exception; a prompt may bring about what the texts of the trial did not."""
+    panic = type("PanicException", (BaseException,), {})
+
+    def broken(text, **options):
+        raise panic("Onig: Regex search error:\n retry-limit-in-match over")
+
+    broken.chat_template = None
+    with pytest.raises(ModelError, match=r"^\./theirs: its tokenizer gives up on a prompt \(Onig: .* over\)") as caught:
+        tokens_by(broken, "./theirs").encode(Prompt(text="aaa"))
+    assert "\n" not in str(caught.value)

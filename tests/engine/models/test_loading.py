@@ -28,6 +28,17 @@ def write_tokenizer(folder, vocabulary=VOCABULARY, merges=MERGES, template="{{ m
     tokenizer.save_pretrained(folder)
 
 
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+PADDING = {
+    **{"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None},
+    **{"pad_id": 0, "pad_type_id": 0, "pad_token": "x"},
+}
+FIRST, SECOND = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+MANY_TIMES = {
+    **{"type": "TemplateProcessing", "single": [FIRST] * 20_000, "pair": [FIRST, SECOND], "special_tokens": {}}
+}
+
+
 def tenfold(times):
     """Rules each of which makes ten of every letter a."""
     rule = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
@@ -204,6 +215,24 @@ class TestMistakes:
         change(document)
         (folder / "tokenizer.json").write_text(json.dumps(document))
         self.refused(f"tokenizer.json: {message}" if message.startswith("the") else message, folder)
+
+    @pytest.mark.medium
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"pre_tokenizer": SPLIT | {"pattern": {"Regex": "(a+)+$"}}}, "fails on a short text: Onig: Regex search"),
+            ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|a)*$"}, "content": "x"}}, "fails on a short"),
+            ({"padding": PADDING}, "takes more than [0-9]+ MiB on a short text"),
+            ({"post_processor": MANY_TIMES}, "takes more than [0-9]+ MiB on a short text"),
+        ],
+    )
+    def test_a_tokenizer_that_no_rule_of_ours_foresees_is_built_in_a_process_with_limits(
+        self, folder, change, message, capfd
+    ):
+        document = json.loads((folder / "tokenizer.json").read_text())
+        (folder / "tokenizer.json").write_text(json.dumps(document | change))
+        self.refused(f"tokenizer.json: it {message}.*; restore the file", folder)
+        assert "panicked" not in capfd.readouterr().err
 
     def test_a_tokenizer_that_grows_a_text_a_little_is_read(self, folder):
         document = json.loads((folder / "tokenizer.json").read_text())
