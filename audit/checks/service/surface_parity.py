@@ -5,10 +5,11 @@ and each answer agrees with itself: log-probabilities are at most 0, a token sta
 or is less likely than all of it, and at temperature 0 without penalties it is the first of the list or tied. Statistic:
 answers that lack such a field or contradict themselves. One is a fault, because speculation took a feature of the
 service away; it is inconclusive where plain answers contradict themselves too, or lose the same fields in their
-streams. Fields that depend on what an answer says (content, reasoning, refusals, tool calls) are compared by how often
-they are filled: a fault if the plain answers fill one more often than chance allows (Fisher's exact test, one-sided, at
-`alpha` divided by these fields). Cannot see: a field that both lack, and values that are wrong and consistent (see
-logprob_closeness, token_law and greedy_equality).
+streams. Fields that depend on what an answer says (content, reasoning, refusals, tool calls; lists of the requested
+length, where tokens of one text share an entry) are compared by how often they are filled: a fault if the plain answers
+fill one more often than chance allows (Fisher's exact test, one-sided, at `alpha` divided by these fields). Cannot see:
+a field that both lack, and values that are wrong and consistent (see logprob_closeness, token_law and
+greedy_equality).
 """
 
 from collections import Counter
@@ -20,7 +21,7 @@ from audit.checks.base.interface import Check, Design, needs_nothing
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from engine.backends.evidence import Part
-from engine.backends.openai.surface import CONTENT, KEY
+from engine.backends.openai.surface import BY_CHANCE, KEY
 
 MAX_FINDINGS = 20
 NO_SURFACE = "no service answered: the engine ran here, and its record has one form"
@@ -111,7 +112,7 @@ def _lost(ours: ArmSurface, plain: ArmSurface) -> Iterator[Finding]:
     """Each field that all plain answers fill, at the first answer without it."""
     for name in plain.always() if plain.answers else ():
         without = ours.lacking(name)
-        if without and name not in CONTENT:
+        if without and name not in BY_CHANCE:
             text = f"{name}: filled in all {plain.answers} plain answers, missing in {len(without)} of {ours.answers}"
             yield Finding(without[0], 0, text)
 
@@ -126,14 +127,14 @@ def _streamed(ours: ArmSurface, plain: ArmSurface) -> Iterator[Finding]:
 
 
 def fewer_than_plain(ours: ArmSurface, plain: ArmSurface, alpha: float) -> Iterator[Finding]:
-    """Each field of content that plain answers fill more often than chance allows."""
+    """Each field of `BY_CHANCE` that plain answers fill more often than chance allows."""
     from scipy.stats import hypergeom
 
-    for name in CONTENT:
+    for name in BY_CHANCE:
         kept, had = ours.filled.get(name, 0), plain.filled.get(name, 0)
         # given the sum of both, the smaller the candidate's count, the stronger the evidence
         p_value = hypergeom.cdf(kept, ours.answers + plain.answers, kept + had, ours.answers)
-        if p_value < alpha / len(CONTENT):
+        if p_value < alpha / len(BY_CHANCE):
             text = f"{name}: filled in {had} of {plain.answers} plain answers, in {kept} of {ours.answers} here"
             yield Finding(next(iter(ours.lacking(name))), 0, text)
 

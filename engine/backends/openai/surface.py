@@ -16,7 +16,10 @@ from engine.record.facts import CONSTRAINT
 KEY: Final = "surface"
 """Of a record's facts."""
 CONTENT: Final = ("content", "reasoning", "refusal", "tool_calls")
-"""Fields that an answer has or lacks by what it says."""
+WHOLE_LISTS: Final = "whole lists"
+"""Every list of likely tokens has the requested length."""
+BY_CHANCE: Final = (*CONTENT, WHOLE_LISTS)
+"""Fields that an answer has or lacks by what it says: in a list with one entry per text, tokens of one text are one."""
 MOST_FLAWS: Final = 20
 INSTEAD: Final = {"refusal": "a refusal", "tool_calls": "a tool call"}
 """Parts of an answer that may come instead of its content, and their names."""
@@ -37,13 +40,13 @@ def surface_facts(
         behind = [piece.behind for piece in answer.pieces if not math.isnan(piece.behind)]
         facts |= {"behind": max(behind), "behind_at": behind.index(max(behind))} if behind else {}
     if parts is not None:
-        lost = set(facts["fields"]) - set(fields_of(parts, rivals)) - set(CONTENT)
+        lost = set(facts["fields"]) - set(fields_of(parts, rivals)) - set(BY_CHANCE)
         facts["streamed_lacks"] = sorted(lost)
     return {KEY: facts}
 
 
 def fields_of(answer: Completion, rivals: int) -> list[str]:
-    """The fields that an answer fills, with lists of at least `rivals` likely tokens."""
+    """The fields that an answer fills; `rivals` is the requested length of the lists of likely tokens."""
     pieces = answer.pieces or ()
     # an answer without any token has no list to fill
     scored = answer.pieces is not None or not answer.text
@@ -53,7 +56,8 @@ def fields_of(answer: Completion, rivals: int) -> list[str]:
         "token_ids": answer.token_ids is not None,
         "prompt_token_ids": answer.prompt_ids is not None,
         "logprobs": scored and not any(math.isnan(piece.logprob) for piece in pieces),
-        "top_logprobs": scored and all(piece.rivals >= rivals or piece.parts for piece in pieces),
+        "top_logprobs": scored and all(piece.rivals >= (min(rivals, 1) if piece.keyed else rivals) for piece in pieces),
+        WHOLE_LISTS: scored and all(piece.rivals >= rivals for piece in pieces),
         "ids in logprobs": scored and all(piece.id is not None for piece in pieces),
         "bytes in logprobs": scored and all(piece.raw is not None for piece in pieces),
         **{f"usage.{key[:100]}": True for key, value in answer.usage.items() if isinstance(value, int)},

@@ -7,6 +7,7 @@ from audit.checks.base.interface import evaluate
 from audit.checks.service.surface_parity import CHECK, ArmSurface, fewer_than_plain
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.verdicts import Verdict
+from engine.backends.openai.surface import WHOLE_LISTS
 from engine.record.effective import Effective
 from tests.audit.checks.external_arms import answered
 
@@ -65,20 +66,28 @@ def test_a_tie_is_no_contradiction():
     assert judge([surface(behind=0.001, behind_at=0)]).verdict is Verdict.CERTIFIED
 
 
-def counts(answers, filled):
-    told = {str(at): surface(*(() if at < filled else ("content",))) for at in range(answers)}
-    return ArmSurface(told, {"content": filled})
+def counts(answers, filled, name):
+    told = {str(at): surface(*(() if at < filled else (name,))) for at in range(answers)}
+    return ArmSurface(told, {name: filled})
 
 
-def test_what_answers_say_may_differ_by_chance_at_the_stated_rate():
-    """At 1e-4 for four fields at most 2.5e-5 of pairs with equal shares alarm: none of 400 with probability 0.99."""
+@pytest.mark.parametrize("name", ["content", WHOLE_LISTS])
+def test_what_answers_say_may_differ_by_chance_at_the_stated_rate(name):
+    """At 1e-4 for five fields at most 2e-5 of pairs with equal shares alarm: none of 400 with probability 0.99."""
     random = np.random.default_rng(7)
     for share in (0.1, 0.5, 0.9, 1.0):
         for ours, plain in random.binomial(64, share, (100, 2)):
-            assert not list(fewer_than_plain(counts(64, ours), counts(64, plain), 1e-4))
+            assert not list(fewer_than_plain(counts(64, ours, name), counts(64, plain, name), 1e-4))
     for ours, plain in zip(random.binomial(64, 0.4, 20), random.binomial(64, 0.95, 20), strict=True):
-        (found,) = fewer_than_plain(counts(64, ours), counts(64, plain), 1e-4)
-        assert found.message.startswith(f"content: filled in {plain} of 64 plain answers")
+        (found,) = fewer_than_plain(counts(64, ours, name), counts(64, plain, name), 1e-4)
+        assert found.message.startswith(f"{name}: filled in {plain} of 64 plain answers")
+
+
+def test_lists_that_are_shorter_in_one_answer_are_no_fault_and_in_all_of_them_one():
+    """Where a list has one entry per text; tokens of one text share it, whoever drafts."""
+    plain = [{"fields": [*FIELDS, WHOLE_LISTS]}] * 20
+    assert judge([*plain[1:], surface()], plain).verdict is Verdict.CERTIFIED
+    assert judge([surface()] * 20, plain).verdict is Verdict.FAULT
 
 
 def test_without_a_service_or_plain_answers_nothing_is_judged():

@@ -24,7 +24,7 @@ class Piece:
     lead: its reported rivals' largest log-probability minus the second largest; NaN if fewer than two are reported.
     raw: its bytes, if the server gives them: one token may hold a part of a character.
     rivals: number of entries in its list of likely tokens.
-    parts: one entry of the list may stand for several, so that it may be shorter than requested.
+    keyed: the list has one entry per text, so that it may be shorter than requested.
     behind: the largest log-probability of the list minus its own; NaN without a list.
     flaw: how the token and its list contradict each other; empty if they do not.
     """
@@ -35,7 +35,7 @@ class Piece:
     id: int | None = None
     raw: bytes | None = None
     rivals: int = field(default=0, compare=False)
-    parts: bool = field(default=False, compare=False)
+    keyed: bool = field(default=False, compare=False)
     behind: float = field(default=math.nan, compare=False)
     flaw: str = field(default="", compare=False)
 
@@ -90,7 +90,7 @@ def _piece(token: ListedToken, *, lost: bool) -> Piece:
         int(named[1]) if named else token.own,
         token.raw,
         rivals=len(token.rivals),
-        parts=token.parts,
+        keyed=token.keyed,
         behind=max(values, default=math.nan) - token.logprob,
         flaw=_flaw(token, lost=lost),
     )

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from engine.backends.openai.forms.native import NativeReader
 from engine.backends.openai.forms.token_lists import Piece
 from engine.backends.openai.response import Collector, Completion, ToolCall, read
 from engine.backends.openai.secret import Secret
-from engine.backends.openai.surface import fields_of
+from engine.backends.openai.surface import WHOLE_LISTS, fields_of
 
 CHAT = {
     "id": "a",
@@ -127,9 +128,11 @@ def test_tokens_of_one_text_share_a_key_of_the_older_route(parts):
     assert [piece.flaw for piece in pieces] == ["", "", "'w' has log-probability -0.7, in its own list -0.9", "", ""]
     assert [round(piece.lead, 6) for piece in pieces[::2]] == [0.5, 0.1, 0.9]
     assert all(math.isnan(piece.lead) for piece in pieces[1::2])
-    # a short list of words is what surface_parity looks for
-    long = [name for name, few in (("all", pieces), ("part", pieces[3:4])) if "top_logprobs" in fields(few, 3)]
-    assert (long, "top_logprobs" in fields(pieces[:1], 2)) == (["part"], True)
+    # tokens of one text share an entry, so a short list is no lost feature by itself; an empty one is
+    assert {"top_logprobs", WHOLE_LISTS} & set(fields(pieces, 3)) == {"top_logprobs"}
+    assert WHOLE_LISTS in fields(pieces[:1], 2)
+    assert "top_logprobs" not in fields([replace(pieces[0], rivals=0)], 3)
+    assert "top_logprobs" not in fields([replace(pieces[0], keyed=False)], 3)
 
 
 def fields(pieces, rivals):
