@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.checks.base.interface import Check, Design
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance.outliers import AcceptanceChance, AcceptanceFit, Plan, fit, judged
 from engine.backends.evidence import Part
@@ -161,12 +161,10 @@ def _row(request: OddRequest) -> dict[str, Any]:
 CHECK = Check(
     name="acceptance_outliers",
     claim="acceptance",
-    needs=Level.L0,
     defaults={"alpha": 0.005, "margin": 0.8, "min_answers": 20, "max_findings": 20},
     run=_run,
     applies=lambda evidence: None if any(plan_of(request) for request in evidence.candidate.requests) else NO_DRAFTS,
     foresee=_foresee,
     null="every request's drafts are accepted as those of its domain's requests, up to its difficulty",
     effect="share of its expected accepted tokens that a request lacks",
-    plan=needs_nothing,
 )

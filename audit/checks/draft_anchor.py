@@ -27,7 +27,7 @@ from audit.checks.base.plans import none_of
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.precision import is_half
-from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmKind, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from engine.backends.evidence import Part
@@ -335,7 +335,6 @@ def _summary(bounds: _Bounds, findings: list[Finding], worst: float, *, certifie
 CHECK = Check(
     name="draft_anchor",
     claim="drafts",
-    needs=Level.L0,
     defaults={"margin": 0.1, "tolerance": 0.001, "half_tolerance": 0.05, "confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.random_numbers import seed_of, shared_numbers
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import normal_ppf, t_ppf
@@ -263,7 +263,6 @@ def _details(
 CHECK = Check(
     name="two_sample",
     claim="text",
-    needs=Level.L0,
     defaults={"alpha": 0.001, "margin": 0.05, "permutations": 9999, "min_prompts": 8},
     run=_run,
     applies=_applies,

@@ -243,7 +243,6 @@ def _plan(params: Params, _design: Design) -> SampleSize | None:
 CHECK = Check(
     name="transcript",
     claim="transcript",
-    needs=Level.L0,
     defaults={"margin": 0.05, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=needs_key,
