@@ -115,8 +115,7 @@ def compare(recorded: RequestRecord, again: RequestRecord, noise: DraftNoise) ->
     """
     steps: list[ComparedStep] = []
     leads = _leads(again)
-    pairs = zip(steps_of(recorded.trace), steps_of(again.trace), strict=False)
-    for ours, theirs in pairs:
+    for ours, theirs in zip(steps_of(recorded.trace), steps_of(again.trace), strict=False):
         if not (ours.tree.tokens or theirs.tree.tokens or _had_room(ours)):
             continue
         steps.append(_compare_step(ours, theirs, leads.get(ours.index, {}), noise))

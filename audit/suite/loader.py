@@ -390,5 +390,4 @@ def _whole(value: Any) -> Any:
 
 def _digest(raw: bytes, prompts: Iterable[bytes], rules: Mapping[str, bytes]) -> str:
     """SHA-256 over the digests of the YAML bytes, of the prompt files and of the filters' rule files, in order."""
-    parts = [hashlib.sha256(raw).digest(), *prompts, *rules.values()]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+    return hashlib.sha256(b"".join([hashlib.sha256(raw).digest(), *prompts, *rules.values()])).hexdigest()

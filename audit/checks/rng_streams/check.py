@@ -199,8 +199,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
 
 def _twice(arm: ArmRecord, numberses: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """A finding for each repeated number."""
-    values = by_purpose(numberses)
-    doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
+    doubled = repeated(np.concatenate([np.empty(0), *by_purpose(numberses).values()]))
     first: dict[float, str] = {}
     for request, item in zip(arm.requests, numberses, strict=True):
         for number in item.listed:
