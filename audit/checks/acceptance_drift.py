@@ -175,10 +175,6 @@ def _recorded(params: Params) -> dict[str, drift.RecordedRate]:
     return result
 
 
-def _accept(params: Params) -> None:
-    _recorded(params)
-
-
 def _rate(result: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
     return ratio_interval(result.accepted[mask], result.drafted[mask], result.prompt[mask], confidence)
 
@@ -321,5 +317,5 @@ CHECK = Check(
     foresee=_foresee,
     null="the acceptance rate is the recorded one, and is what p and q give from the first request to the last",
     effect="change in the share of drafted tokens that are accepted",
-    accept=_accept,
+    accept=_recorded,
 )

@@ -216,7 +216,7 @@ class _Loader:
 
     def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> CandidateSpec:
         sampling = self._sampling(place, entry.get("sampling", {}))
-        options = _verifier_entry(entry["verifier"])
+        options = {"kind": entry["verifier"]} if isinstance(entry["verifier"], str) else dict(entry["verifier"])
         verifier = Protocol(options.pop("kind"))
         self._verifier((*place, "verifier"), verifier, options)
         if verifier is Protocol.GREEDY and not sampling.greedy:
@@ -354,10 +354,6 @@ class _Loader:
         words = list(accepted)
         if name not in words:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
-
-
-def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": entry} if isinstance(entry, str) else dict(entry)
 
 
 def _proposer_problem(spec: ProposerSpec) -> str | None:

@@ -183,13 +183,9 @@ the excess.
 """
 
 
-def _at_step_start(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-    return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
-
-
 MIN_TOKENS_AT_STEP_START = Fault(
     "vllm-project/vllm#32642",
-    wrappers.with_inputs(_at_step_start),
+    wrappers.with_inputs(lambda inputs: _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)),
     Suits(temperature="both", needs=("masks", "end tokens")),
     Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
     situation="min_tokens_in_draft",
@@ -266,13 +262,11 @@ Drafting and verification count in the same table, and nothing takes the rejecte
 # bans
 
 
-def _prefix_one_early(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-    return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
-
-
 BAD_WORDS_ONE_EARLY_IN_DRAFT = Fault(
     "vllm-project/vllm#52311",
-    wrappers.with_inputs(_prefix_one_early),
+    wrappers.with_inputs(
+        lambda inputs: replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
+    ),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(

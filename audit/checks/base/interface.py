@@ -260,7 +260,7 @@ class Check:
     foresee: Callable[[Params, Design], str | None] = always_applies
     covers: frozenset[Group] = frozenset()
     """Groups of situations that the claim is about; empty for a claim that is not about speculation."""
-    accept: Callable[[Params], None] = accept_all
+    accept: Callable[[Params], object] = accept_all
     """Raises a `UserError` for parameters that the check cannot use, before anything runs."""
     examines: Callable[[Evidence], Examined] = examine_all
     """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
