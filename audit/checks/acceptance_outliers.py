@@ -21,6 +21,7 @@ from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance.outliers import AcceptanceChance, AcceptanceFit, Plan, fit, judged
 from engine.backends.evidence import Part
+from engine.core.sequences import grouped
 from engine.core.types import Role
 
 NO_DRAFTS = NoEvidence("no record says how many tokens each request drafted and how many were accepted")
@@ -84,11 +85,8 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    domains: dict[str, list[tuple[str, Plan]]] = {}
-    for request in evidence.candidate.requests:
-        plan = plan_of(request)
-        if plan:
-            domains.setdefault(request.domain, []).append((request.request_id, plan))
+    planned = ((request, plan_of(request)) for request in evidence.candidate.requests)
+    domains = grouped((request.domain, (request.request_id, plan)) for request, plan in planned if plan)
     large = {name: item for name, item in sorted(domains.items()) if len(item) >= params["min_answers"]}
     small = {name: len(item) for name, item in sorted(domains.items()) if name not in large}
     if not large:
