@@ -38,8 +38,7 @@ class CycloneDx(PointedReport):
         span = splice.object_at(text, ())
         if span.member(PROPERTIES) is not None:
             raise ValueError("the BOM has properties of its own")
-        value = [{"name": NAME, "value": json.dumps(block)}]
-        return splice.insert(text, span, PROPERTIES, value).encode()
+        return splice.insert(text, span, PROPERTIES, [{"name": NAME, "value": json.dumps(block)}]).encode()
 
     def remove(self, report: bytes) -> bytes:
         """The BOM without its properties, which are the pointer alone."""

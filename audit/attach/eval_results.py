@@ -71,8 +71,7 @@ def _ends(report: bytes) -> Iterator[tuple[int, int]]:
     for entry in root.value:
         if not isinstance(entry, MappingNode) or entry.flow_style:
             raise ValueError("an entry is not in block style")
-        last = entry.value[-1][1]
-        yield _last_line(last) + 1, entry.start_mark.column
+        yield _last_line(entry.value[-1][1]) + 1, entry.start_mark.column
 
 
 def _last_line(node: Any) -> int:

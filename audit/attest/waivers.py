@@ -185,8 +185,7 @@ def stated(rows: Iterable[StoredAttestation]) -> Stated:
 def _verified(row: StoredAttestation) -> Waiver | SignedReview:
     """The value of a stored statement; raises UserError: it is malformed, or not signed by the key that it names."""
     place, raw = f"attestation {row.payload_sha256[:SHORT]}", row.envelope.encode()
-    claimed = unverified(raw, place).statement
-    key = _key(claimed.predicate)
+    key = _key(unverified(raw, place).statement.predicate)
     if key is None:
         raise UserError(f"{place}: it names no public key")
     signed = opened(raw, place, (key,)).signed
@@ -220,8 +219,7 @@ def statement_problem(statement: InToto) -> str | None:
             return f"the {kind} is malformed: {name} is no moment with a time zone"
     if _key(predicate) is None:
         return f"the {kind} is malformed: key is no public key"
-    waiver = predicate.get("waiver")
-    if statement.subjects != _subjects(_run(predicate), _policy(predicate), waiver):
+    if statement.subjects != _subjects(_run(predicate), _policy(predicate), predicate.get("waiver")):
         return f"the subjects of the {kind} are not those of its predicate"
     return None
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, Design
 from audit.checks.base.ranges import CONFIDENCE
 from audit.errors import UserError
 from audit.evidence.acceptance import expected_acceptance
@@ -175,10 +175,6 @@ def _recorded(params: Params) -> dict[str, drift.RecordedRate]:
     return result
 
 
-def _accept(params: Params) -> None:
-    _recorded(params)
-
-
 def _rate(result: DraftSteps, mask: NDArray[np.bool_], confidence: float) -> ClusterInterval:
     return ratio_interval(result.accepted[mask], result.drafted[mask], result.prompt[mask], confidence)
 
@@ -315,13 +311,11 @@ def _interval(interval: ClusterInterval) -> dict[str, Any]:
 CHECK = Check(
     name="acceptance_drift",
     claim="acceptance",
-    needs=Level.L0,
     defaults={"expected": {}, "margin": 0.05, "alpha": 0.001},
     run=_run,
     applies=_applies,
     foresee=_foresee,
     null="the acceptance rate is the recorded one, and is what p and q give from the first request to the last",
     effect="change in the share of drafted tokens that are accepted",
-    plan=needs_nothing,
-    accept=_accept,
+    accept=_recorded,
 )

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.checks.base.interface import Check, Design
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance.outliers import AcceptanceChance, AcceptanceFit, Plan, fit, judged
 from engine.backends.evidence import Part
+from engine.core.sequences import grouped
 from engine.core.types import Role
 
 NO_DRAFTS = NoEvidence("no record says how many tokens each request drafted and how many were accepted")
@@ -84,11 +85,8 @@ def _foresee(params: Params, design: Design) -> str | None:
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
-    domains: dict[str, list[tuple[str, Plan]]] = {}
-    for request in evidence.candidate.requests:
-        plan = plan_of(request)
-        if plan:
-            domains.setdefault(request.domain, []).append((request.request_id, plan))
+    planned = ((request, plan_of(request)) for request in evidence.candidate.requests)
+    domains = grouped((request.domain, (request.request_id, plan)) for request, plan in planned if plan)
     large = {name: item for name, item in sorted(domains.items()) if len(item) >= params["min_answers"]}
     small = {name: len(item) for name, item in sorted(domains.items()) if name not in large}
     if not large:
@@ -161,12 +159,10 @@ def _row(request: OddRequest) -> dict[str, Any]:
 CHECK = Check(
     name="acceptance_outliers",
     claim="acceptance",
-    needs=Level.L0,
     defaults={"alpha": 0.005, "margin": 0.8, "min_answers": 20, "max_findings": 20},
     run=_run,
     applies=lambda evidence: None if any(plan_of(request) for request in evidence.candidate.requests) else NO_DRAFTS,
     foresee=_foresee,
     null="every request's drafts are accepted as those of its domain's requests, up to its difficulty",
     effect="share of its expected accepted tokens that a request lacks",
-    plan=needs_nothing,
 )

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.checks.base.interface import Check, needs_nothing
-from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.checks.base.interface import Check
+from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.record.effective import Effective, LoopOwner
 from engine.record.requests import account_of
@@ -112,14 +112,11 @@ def _differences(findings: Sequence[Finding]) -> str:
 CHECK = Check(
     name="configuration",
     claim="configuration",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=lambda evidence: None if evidence.candidate.effective.requested else OURS,
     foresee=lambda _params, design: OURS if design.shown.decoder is LoopOwner.OWN else None,
     null="every requested setting is in effect",
     effect="settings that are not in effect",
-    plan=needs_nothing,
     failures=True,
     external=True,
 )

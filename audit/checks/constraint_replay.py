@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from audit.checks.base.interface import NO_GRAMMAR, Check, Design, needs_nothing
+from audit.checks.base.interface import NO_GRAMMAR, Check, Design
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
@@ -166,13 +166,10 @@ def _run(evidence: Evidence, _params: Params) -> CheckResult:
 CHECK = Check(
     name="constraint_replay",
     claim="constraint",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=_applies,
     foresee=_foresee,
     null="every deciding row has the grammar's mask after the emitted tokens before it",
     effect="share of tokens under a wrong mask",
-    plan=needs_nothing,
     covers=frozenset({Group.EVENTS}),
 )

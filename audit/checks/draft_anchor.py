@@ -27,7 +27,7 @@ from audit.checks.base.plans import none_of
 from audit.evidence.coverage.examined import redrafted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.precision import is_half
-from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmKind, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from engine.backends.evidence import Part
@@ -115,8 +115,7 @@ def compare(recorded: RequestRecord, again: RequestRecord, noise: DraftNoise) ->
     """
     steps: list[ComparedStep] = []
     leads = _leads(again)
-    pairs = zip(steps_of(recorded.trace), steps_of(again.trace), strict=False)
-    for ours, theirs in pairs:
+    for ours, theirs in zip(steps_of(recorded.trace), steps_of(again.trace), strict=False):
         if not (ours.tree.tokens or theirs.tree.tokens or _had_room(ours)):
             continue
         steps.append(_compare_step(ours, theirs, leads.get(ours.index, {}), noise))
@@ -335,7 +334,6 @@ def _summary(bounds: _Bounds, findings: list[Finding], worst: float, *, certifie
 CHECK = Check(
     name="draft_anchor",
     claim="drafts",
-    needs=Level.L0,
     defaults={"margin": 0.1, "tolerance": 0.001, "half_tolerance": 0.05, "confidence": 0.99, "max_findings": 20},
     run=_run,
     applies=_applies,

@@ -17,7 +17,7 @@ from audit.checks.base.interface import Check
 from audit.checks.base.plans import at_least
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -184,7 +184,6 @@ def _summary(tally: _Tally, least: int) -> str:
 CHECK = Check(
     name="filter_equality",
     claim="filters",
-    needs=Level.L0,
     defaults={"min_decisions": 10},
     run=_run,
     applies=_applies,

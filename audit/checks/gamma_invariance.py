@@ -181,7 +181,6 @@ def _lengths(evidence: Evidence) -> str:
 CHECK = Check(
     name="gamma_invariance",
     claim="equality",
-    needs=Level.L0,
     defaults={"margin": 0.3, "confidence": 0.99, "alpha": 0.001, "leak_margin": 0.1, "min_tokens": 500},
     run=_run,
     applies=_applies,

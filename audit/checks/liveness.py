@@ -15,7 +15,7 @@ from typing import Any
 
 from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
@@ -146,7 +146,6 @@ def _reason(request: RequestRecord) -> str:
 CHECK = Check(
     name="liveness",
     claim="liveness",
-    needs=Level.L0,
     defaults={"margin": 1.0, "refusals": False},
     run=_run,
     applies=_applies,

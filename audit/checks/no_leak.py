@@ -14,10 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from audit.checks.base.interface import Check, needs_nothing
+from audit.checks.base.interface import Check
 from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.streams import STREAM, FreshFilters, RecordedStream, needs, other_chunk, stream_again, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -139,13 +139,10 @@ def _summary(n: int, broken: int, silent: int) -> str:
 CHECK = Check(
     name="no_leak",
     claim="leak",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=_applies,
     foresee=lambda _params, design: NO_STREAM if design.stream is None else None,
     null="what left the engine is the committed text, after its tokens were committed",
     effect="share of requests whose stream leaks",
-    plan=needs_nothing,
     covers=frozenset({Group.EVENTS}),
 )

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, Design
 from audit.evidence.acceptance import emitted_tokens, target_steps, tokens_per_forward
 from audit.evidence.pairing import Pairing, pair_arms
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict, worst
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
@@ -183,12 +183,10 @@ def _interval(interval: ClusterInterval) -> dict[str, float | None]:
 CHECK = Check(
     name="performance",
     claim="cost",
-    needs=Level.L0,
     defaults={"min_speedup": 0.0, "max_p99_ratio": 0.0, "min_tokens_per_forward": 0.0},
     run=_run,
     applies=_applies,
     foresee=_foresee,
     null="the candidate reaches the required speed",
     effect="tokens per second over the baseline's",
-    plan=needs_nothing,
 )

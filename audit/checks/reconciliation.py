@@ -12,9 +12,9 @@ accounts. Cannot see: an error that all accounts share.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from audit.checks.base.interface import Check, gives, needs_nothing
+from audit.checks.base.interface import Check, gives
 from audit.evidence.identity import STREAMED
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
 from engine.backends.openai.server_counters import DRAFTED, DRAFTS, POSITIONS
@@ -126,13 +126,10 @@ def _summary(n: int, sources: list[str], result: tuple[list[Finding], list[Findi
 CHECK = Check(
     name="reconciliation",
     claim="evidence",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=_applies,
     foresee=gives(Part.ACCOUNTS, ONE_ACCOUNT),
     null="independent accounts of every request agree",
     effect="mismatches",
-    plan=needs_nothing,
     external=True,
 )

@@ -19,7 +19,7 @@ from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.triage import parting
 from audit.evidence.pairing import Divergence, Pairing, compared, divergence, pair_arms
-from audit.evidence.records import Evidence, Level
+from audit.evidence.records import Evidence
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.laws import binomial_sf
@@ -169,7 +169,6 @@ def _details(comparison: SeedComparison, noise: SeedComparison, pairs: int) -> d
 CHECK = Check(
     name="same_seed",
     claim="equality",
-    needs=Level.L0,
     defaults={"alpha": 0.001, "confidence": 0.99, "max_numerical_per_1000": 5.0, "min_tokens": 1000},
     run=_run,
     applies=_applies,

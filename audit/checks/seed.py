@@ -19,7 +19,7 @@ from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
-from audit.evidence.records import ArmKind, Evidence, Level
+from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect
@@ -150,7 +150,6 @@ def _accept(params: Params) -> None:
 CHECK = Check(
     name="seed",
     claim="seed",
-    needs=Level.L0,
     defaults={"margin": 0.3, "alpha": 0.001, "max_untriaged": 0.5, "arms": [str(kind) for kind in ARMS]},
     run=_run,
     applies=_applies,

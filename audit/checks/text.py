@@ -13,9 +13,9 @@ of the text, and which of two occurrences of a stop string should have ended the
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audit.checks.base.interface import Check, gives, needs_nothing
+from audit.checks.base.interface import Check, gives
 from audit.checks.base.wrong_units import counted
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.streams import stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -158,12 +158,9 @@ def _difference(text: str, wanted: str) -> str:
 CHECK = Check(
     name="text",
     claim="decoding",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=_applies,
     foresee=gives(Part.DECODED, NoEvidence(ONE_ACCOUNT)),
     null="the text of every request is what its tokens decode to",
     effect="share of requests whose text differs",
-    plan=needs_nothing,
 )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.random_numbers import seed_of, shared_numbers
-from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmRecord, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import normal_ppf, t_ppf
@@ -40,7 +40,7 @@ from audit.stats.two_sample import (
     pooled,
     spectrum_test,
 )
-from engine.core.sequences import agreeing
+from engine.core.sequences import agreeing, grouped
 from engine.core.types import FinishReason, Floats, Protocol
 
 TESTS = {"hamming": hamming_test, "spectrum": spectrum_test, "bigrams": bigram_test, "first token": first_token_test}
@@ -106,17 +106,13 @@ def _keys(arm: ArmRecord) -> set[tuple[int, int]]:
 def gather(evidence: Evidence) -> ArmSamples:
     """The comparable answers: prompts with two or more answers in both arms."""
     assert evidence.baseline is not None
-    sides = [_by_case(arm) for arm in (evidence.candidate, evidence.baseline)]
+    sides = [
+        grouped((request.case_id, request) for request in arm.requests)
+        for arm in (evidence.candidate, evidence.baseline)
+    ]
     prompts = tuple(case for case in sides[0] if case in sides[1] and min(len(side[case]) for side in sides) >= 2)
     ours, theirs = (tuple(item for case in prompts for item in side[case][:MOST]) for side in sides)
     return ArmSamples(ours, theirs, prompts)
-
-
-def _by_case(arm: ArmRecord) -> dict[str, list[RequestRecord]]:
-    mapping: dict[str, list[RequestRecord]] = {}
-    for request in arm.requests:
-        mapping.setdefault(request.case_id, []).append(request)
-    return mapping
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:
@@ -216,11 +212,7 @@ def same_numbers(samples: ArmSamples) -> str | None:
 
 def _matched(samples: ArmSamples, theirs: dict[str, RequestRecord]) -> list[list[RequestRecord]]:
     """By prompt, the candidate's answers whose key the baseline has too."""
-    mapping: dict[str, list[RequestRecord]] = {}
-    for request in samples.ours:
-        if request.key in theirs:
-            mapping.setdefault(request.case_id, []).append(request)
-    return list(mapping.values())
+    return list(grouped((one.case_id, one) for one in samples.ours if one.key in theirs).values())
 
 
 def _summary(
@@ -263,7 +255,6 @@ def _details(
 CHECK = Check(
     name="two_sample",
     claim="text",
-    needs=Level.L0,
     defaults={"alpha": 0.001, "margin": 0.05, "permutations": 9999, "min_prompts": 8},
     run=_run,
     applies=_applies,

@@ -203,11 +203,8 @@ def unreadable(arm: ArmRecord, cells: bool = False) -> str | None:
     """Why an arm's decisions cannot be recomputed, or None; with `cells`, level `topk` is enough."""
     if not arm.requests:
         return EMPTY
-    for request in arm.requests:
-        reason = unreadable_request(request, cells)
-        if reason is not None:
-            return reason
-    return None
+    reasons = (unreadable_request(request, cells) for request in arm.requests)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def unreadable_request(

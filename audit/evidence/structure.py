@@ -43,8 +43,7 @@ def structure_faults(request: RequestRecord) -> Iterator[Violation]:
 
 def _suspect(trace: Trace, expected: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[S] steps that may have a fault; every step of a trace with a branching tree."""
-    nodes = numbered(trace.n_drafted)
-    if not np.array_equal(trace.node_parent, nodes.local - 1):
+    if not np.array_equal(trace.node_parent, numbered(trace.n_drafted).local - 1):
         return np.ones(trace.steps, dtype=np.bool_)
     emitted, count = numbered(trace.n_emitted), trace.steps
     wrong = np.bincount(emitted.step[~_in_place(trace)], minlength=count) > 0

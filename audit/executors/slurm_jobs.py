@@ -68,8 +68,7 @@ class SlurmQueue:
 
     def states(self, jobs: Collection[str]) -> Mapping[str, str]:
         """States by job, of the jobs that SLURM still knows. Raises NoAnswer: the controller cannot be reached."""
-        command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(jobs)}"]
-        done = _done(command)
+        done = _done(["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(jobs)}"])
         if done.returncode == 0:
             return dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.strip())
         if "Invalid job id" in done.stderr:

@@ -24,6 +24,7 @@ from audit.runs.prepare import PreparedArm, PreparedRun
 from audit.runs.runner import Progress
 from audit.store import NewRequest, RequestKey, RunStatus, Store
 from engine.core.errors import EngineError
+from engine.core.sequences import grouped
 
 CUTS: Final = 2
 """Pieces of an arm per worker: more would balance better, and decode more often in batches that are not full."""
@@ -120,10 +121,7 @@ class Spread:
         """Store what a part brought."""
         _require_whole_part(self.prepared, done)
         finished = store.finished(run)
-        by_arm: dict[str, list[NewRequest]] = {}
-        for new in done.requests:
-            by_arm.setdefault(new.arm, []).append(new)
-        for name, requests in by_arm.items():
+        for name, requests in grouped((new.arm, new) for new in done.requests).items():
             arm = next(other for other in self.prepared.arms if other.planned.name == name)
             rest = remaining(arm, finished, partial(store.load_arm, run))
             made = list(_not_stored(requests, rest, finished))

@@ -147,8 +147,7 @@ def _unapproved(approval: Approval, rules: WaiverRules) -> str | None:
         return approval.rejected
     if len(approval.by) >= rules.approvals:
         return None
-    missing = f"{len(approval.by)} of {rules.approvals} approvals"
-    return "; ".join([missing, *approval.refused])
+    return "; ".join([f"{len(approval.by)} of {rules.approvals} approvals", *approval.refused])
 
 
 def approval_of(waiver: Waiver, rules: WaiverRules, facts: RunFacts, policy: Policy, now: datetime) -> Approval:

@@ -245,5 +245,4 @@ def _checked(path: Path, start: MinimizeStart, note: Callable[[str], None]) -> S
 
 
 def _once(prepared: PreparedRun, check: str) -> CheckResult:
-    evidence = all_evidence(prepared.arms)
-    return evaluate(load(check), evidence, prepared.suite.arms[0].checks[check])
+    return evaluate(load(check), all_evidence(prepared.arms), prepared.suite.arms[0].checks[check])

@@ -77,8 +77,7 @@ def plainer(params: SamplingParams, stays: Stays) -> SamplingParams:
     given = set_names(params)
 
     def only(names: tuple[str, ...]) -> SamplingParams:
-        dropped = {name: DEFAULTS[name] for name in given if name not in names}
-        return dataclasses.replace(params, **dropped)
+        return dataclasses.replace(params, **{name: DEFAULTS[name] for name in given if name not in names})
 
     kept = fewest(given, lambda names: stays(only(names)))
     plain = only(kept)

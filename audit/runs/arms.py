@@ -22,6 +22,7 @@ from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import ArmSettings
 from engine.core.errors import InvalidRequest
+from engine.core.sequences import grouped
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.stream.interface import StreamSpec
 
@@ -139,9 +140,7 @@ def repeated_slots(suite: Suite, arm: Arm, repetitions: range) -> list[RequestSl
 
 def plan_arms(suite: Suite) -> tuple[Arm, ...]:
     """List baselines, controls, then the candidates in the suite's order, each followed by its companions."""
-    groups: dict[_Terms, list[CandidateSpec]] = {}
-    for arm in suite.arms:
-        groups.setdefault(_terms(suite, arm), []).append(arm)
+    groups = grouped((_terms(suite, arm), arm) for arm in suite.arms)
     names = _baseline_names(groups, {arm.name for arm in suite.arms})
     baselines, controls, candidates = [], [], {}
     for terms, arms in groups.items():

@@ -57,12 +57,8 @@ def arm_record(arm: PreparedArm, made: Iterable[Generation]) -> ArmRecord:
     refused = tuple(record for record in records if record.finish_reason is FinishReason.FILTER and not record.tokens)
     lost = {item.request_id for item in (*failed, *refused)}
     answered = tuple(record for record in records if record.request_id not in lost)
-    planned, level = arm.planned, _level(arm, answered)
-    return ArmRecord(planned.name, planned.kind, level, arm.effective, answered, failed, refused)
-
-
-def _level(arm: PreparedArm, answered: Sequence[RequestRecord]) -> Level:
-    return min([arm.level, *(Level(item.trace.header.facts.get("level", Level.L4)) for item in answered)])
+    level = min([arm.level, *(Level(item.trace.header.facts.get("level", Level.L4)) for item in answered)])
+    return ArmRecord(arm.planned.name, arm.planned.kind, level, arm.effective, answered, failed, refused)
 
 
 def _record(arm: PreparedArm, key: RequestKey, generation: Generation) -> RequestRecord:

@@ -32,6 +32,7 @@ from audit.runs.interim_looks import InterimLook, at_interim_look
 from audit.runs.reading_helpers import ReadingHelpers
 from audit.store import NewCheck, SituationCount, Store, StoredCheck
 from audit.suite.spec import ArmChecks
+from engine.core.sequences import grouped
 
 NOTHING_DECIDED: Final[Mapping[tuple[str, str], Verdict]] = MappingProxyType({})
 NO_VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType({})
@@ -196,10 +197,7 @@ def _with_scope(result: CheckResult, scope: ArmScope) -> CheckResult:
 
 def exit_code(checks: Iterable[StoredCheck]) -> int:
     """1 if an arm has a fault, 0 if every arm is certified and decided (see `arm_exit_code`), else 3."""
-    by_arm: dict[str, list[StoredCheck]] = {}
-    for check in checks:
-        by_arm.setdefault(check.arm, []).append(check)
-    codes = {arm_exit_code(results) for results in by_arm.values()}
+    codes = {arm_exit_code(results) for results in grouped((check.arm, check) for check in checks).values()}
     return 1 if 1 in codes else 0 if codes == {0} else 3
 
 

@@ -101,8 +101,7 @@ class ReadingHelpers:
         """A batch handed over; None if no helper takes it."""
         try:
             if self._pool is None:
-                context = get_context("spawn")
-                self._pool = ProcessPoolExecutor(self._count, context, initializer=pool_worker)
+                self._pool = ProcessPoolExecutor(self._count, get_context("spawn"), initializer=pool_worker)
             return self._pool.submit(read_there, bare, names, requests)
         except (OSError, BrokenProcessPool):
             self._count = 0

@@ -14,6 +14,7 @@ from audit.evidence.coverage.rule import LEAST, CoverageRule
 from audit.runs.arms import ArmLinks
 from audit.store import StoredArm, StoredCheck, StoredRun
 from audit.suite.spec import ArmChecks
+from engine.core.sequences import grouped
 
 JUDGED: Final = "judged"
 """The key of an arm's checks and floors in its specification."""
@@ -35,9 +36,7 @@ def recorded_arms(run: StoredRun, results: Iterable[StoredCheck]) -> RecordedArm
     """The arms of a run with these stored results."""
     candidates = run.candidates
     links = tuple(_links(arm, [candidate.name for candidate in candidates]) for arm in run.arms)
-    by_arm: dict[str, list[str]] = {}
-    for result in results:
-        by_arm.setdefault(result.arm, []).append(result.check)
+    by_arm = grouped((result.arm, result.check) for result in results)
     every = {arm.name: _checks(arm, by_arm.get(arm.name, [])) for arm in candidates}
     known = {name: ArmChecks(_known(judged.checks), judged.coverage) for name, judged in every.items()}
     unknown = [line for name, judged in every.items() for line in _unknown(name, judged.checks)]

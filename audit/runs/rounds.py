@@ -10,7 +10,7 @@ The run's events record the looks, and the number of repetitions follows from th
 interrupted run continues where it stopped.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from audit.errors import UserError
@@ -20,7 +20,7 @@ from audit.runs.interim_looks import InterimLook, InterimResult, RunStopRule, in
 from audit.runs.judge import Judging, exit_code, judge
 from audit.runs.prepare import PreparedArm, PreparedRun, for_round
 from audit.runs.situations.rounds import Directing, direct
-from audit.store import RequestKey, RunStatus, Store, StoredCheck
+from audit.store import RequestKey, RunStatus, StoredCheck
 from audit.suite.spec import Suite
 
 PASSED = "every bound is reached"
@@ -30,15 +30,10 @@ NO_EVIDENCE = "more rounds would lack the same evidence: no check that ran is un
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Directing):
     """The inputs of one run's rounds."""
 
-    prepared: PreparedRun
     rule: RunStopRule
-    store: Store
-    run: str
-    generate: Callable[[PreparedArm], None]
-    """Runs those requests of an arm that the store lacks."""
     progress: Judging
 
 
@@ -65,7 +60,7 @@ def _round(rounds: Rounds, last: InterimResult | None) -> InterimResult:
         number, arms = last.look + 1, _arms(rounds.prepared, last.open)
     repetitions = repeat_suite(rounds, arms, 0 if last is None else last.repetitions)
     if last is None:
-        direct(Directing(rounds.prepared, rounds.store, rounds.run, rounds.generate))
+        direct(rounds)
     judge([arm.planned for arm in arms], rounds.store, rounds.run, rounds.progress, InterimLook(number))
     result = _interim_look(rounds, number, repetitions)
     rounds.store.set_status(rounds.run, RunStatus.RUNNING, result.detail())

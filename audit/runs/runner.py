@@ -191,7 +191,7 @@ def _go(
                 part = next_turns(prepared.suite, part, partial(store.load_arm, name))
 
         if rule is not None:
-            run_rounds(Rounds(prepared, rule, store, name, generate, progress))
+            run_rounds(Rounds(prepared, store, name, generate, rule, progress))
         else:
             for arm in prepared.arms:
                 generate(arm)

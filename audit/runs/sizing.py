@@ -163,8 +163,7 @@ def plan(suite: Suite, past: RunHistory) -> RunPlan:
     rate, rate_from = _rate(past)
     arms = plan_arms(suite)
     loads = tuple(_load(suite, arm, past, rate) for arm in arms)
-    tokens = {other.arm: other.tokens for other in loads}
-    checks = tuple(_checks(suite, arms, tokens, past))
+    checks = tuple(_checks(suite, arms, {other.arm: other.tokens for other in loads}, past))
     total = sum(load.tokens + load.directed for load in loads)
     return RunPlan(FORMAT, suite.name, suite.sha256, loads, checks, total, total / rate, rate, rate_from, _code(checks))
 

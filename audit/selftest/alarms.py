@@ -92,8 +92,7 @@ def try_clean(arm: CleanArm, tokens: int) -> CleanResult:
     """Run one clean arm and its battery."""
     listed = battery.names()
     suite = suite_of(arm.scenario, None, arm.seed, tokens, listed)
-    settings = battery.recorded(alone(recording_of(suite)))
-    checks = battery.results(gather(suite), listed, settings)
+    checks = battery.results(gather(suite), listed, battery.recorded(alone(recording_of(suite))))
     values = {test: p for name, result in checks.items() for test, p in battery.p_values(name, result).items()}
     return CleanResult(arm, battery.faulted(checks), values)
 

@@ -157,8 +157,7 @@ class ChainJudgement:
 
     def needed(self, share: float) -> int:
         """The tokens that show such a leak with probability 0.9."""
-        distance = detectable_shift(ALPHA / 4)
-        return round(self.tokens * (distance * self.leak.error / share) ** 2)
+        return round(self.tokens * (detectable_shift(ALPHA / 4) * self.leak.error / share) ** 2)
 
 
 def judge_walk(seen: Walk, p: Floats, q: Floats) -> ChainJudgement:

@@ -89,8 +89,7 @@ def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:
 
 def detect_by_default(name: str, limits: DetectionLimits) -> DefaultDetection:
     """Try sizes until the default checks catch the fault in enough seeds, or sizes run out."""
-    fault = faults.load(name)
-    heavy = fault.scenario.models != "scripted"
+    heavy = faults.load(name).scenario.models != "scripted"
     sizes = [tokens for tokens in SIZES if tokens <= limits.record and not (heavy and tokens > BRIEFLY)]
     detection = _at_size(name, (sizes or [limits.record])[0], limits)
     for tokens in sizes[1:]:

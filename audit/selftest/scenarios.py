@@ -86,8 +86,7 @@ def clean_arms(count: int) -> tuple[CleanArm, ...]:
 def _places() -> Iterator[tuple[str, str]]:
     turn = 0
     while True:
-        rare = RARE[turn // RARE_EVERY % len(RARE)]
-        families = (*COMMON, rare) if turn % RARE_EVERY == 0 else COMMON
+        families = (*COMMON, RARE[turn // RARE_EVERY % len(RARE)]) if turn % RARE_EVERY == 0 else COMMON
         yield from ((family, sampling) for family in families for sampling in SAMPLINGS)
         turn += 1
 

@@ -98,8 +98,7 @@ def wish_of_models(
     backend = "scripted" if target.source.startswith("scripted:") else "native"
     served = {"proposer": kind, "gamma": plan.gamma, "rows": rows, "record": level.value}
     listed = {name: item.source for name, item in models.items()}
-    document = {"backend": backend, "models": listed, SUITE: served}
-    return ServeWish(ARM, backend, models, plan, document)
+    return ServeWish(ARM, backend, models, plan, {"backend": backend, "models": listed, SUITE: served})
 
 
 def wish_of_arm(suite: Suite, name: str | None, rows: int | None) -> ServeWish:

@@ -46,7 +46,6 @@ class Certificate:
     """Audited positions."""
     violations: int
     """Units that replay did not reproduce or could not decide."""
-    n_anchored: int
     anchored_mean: float
     """Mean distance of the anchored units from the reference."""
     floor: float | None
@@ -125,7 +124,6 @@ def certify(
         confidence=confidence,
         n_decisions=decisions,
         violations=violations,
-        n_anchored=len(anchored),
         anchored_mean=float(np.mean(anchored)) if len(anchored) else float("nan"),
         floor=floor,
     )

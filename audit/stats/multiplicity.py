@@ -43,8 +43,7 @@ def percent(confidence: float) -> str:
         return f"more than {_text(1 - LEAST)}"
     place = min(error.adjusted(), Decimal(confidence).adjusted())
     # one place after the first digit keeps two digits
-    rounded = error.quantize(Decimal(1).scaleb(place - 1), ROUND_HALF_EVEN)
-    return _text(1 - rounded)
+    return _text(1 - error.quantize(Decimal(1).scaleb(place - 1), ROUND_HALF_EVEN))
 
 
 def _text(level: Decimal) -> str:

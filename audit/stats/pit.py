@@ -57,8 +57,7 @@ def intervals(p: Floats, order: Floats, token: NDArray[np.int64]) -> Intervals:
     """
     rows = np.arange(len(token))
     own = order[rows, token][:, None]
-    ids = np.arange(p.shape[1])
-    before = (order > own) | ((order == own) & (ids < token[:, None]))
+    before = (order > own) | ((order == own) & (np.arange(p.shape[1]) < token[:, None]))
     return Intervals(np.where(before, p, 0.0).sum(axis=1), p[rows, token])
 
 

@@ -216,7 +216,7 @@ class _Loader:
 
     def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> CandidateSpec:
         sampling = self._sampling(place, entry.get("sampling", {}))
-        options = _verifier_entry(entry["verifier"])
+        options = {"kind": entry["verifier"]} if isinstance(entry["verifier"], str) else dict(entry["verifier"])
         verifier = Protocol(options.pop("kind"))
         self._verifier((*place, "verifier"), verifier, options)
         if verifier is Protocol.GREEDY and not sampling.greedy:
@@ -356,10 +356,6 @@ class _Loader:
             raise self._document.error(place, f"unknown {kind} {quoted(name)}; {suggestion(name, words)}")
 
 
-def _verifier_entry(entry: str | Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": entry} if isinstance(entry, str) else dict(entry)
-
-
 def _proposer_problem(spec: ProposerSpec) -> str | None:
     """The problem with the proposer's options or its missing model, or None; reads no weights."""
     try:
@@ -390,5 +386,4 @@ def _whole(value: Any) -> Any:
 
 def _digest(raw: bytes, prompts: Iterable[bytes], rules: Mapping[str, bytes]) -> str:
     """SHA-256 over the digests of the YAML bytes, of the prompt files and of the filters' rule files, in order."""
-    parts = [hashlib.sha256(raw).digest(), *prompts, *rules.values()]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+    return hashlib.sha256(b"".join([hashlib.sha256(raw).digest(), *prompts, *rules.values()])).hexdigest()

@@ -65,15 +65,12 @@ def suite_document(probe: EndpointProbe, wishes: SuiteWishes) -> dict[str, Any]:
         "models": {"target": wishes.target or f"served:{probe.model}"},
         "engine": _engine(probe, wishes),
         "workloads": [
-            {"name": name, "prompts": f"suites:prompts/{name}.jsonl", "limit": 16} for name in _domains(probe)
+            {"name": name, "prompts": f"suites:prompts/{name}.jsonl", "limit": 16}
+            for name in (() if probe.api is None else DOMAINS[probe.api])
         ],
         "sampling": {"temperature": 0, "max_new_tokens": 64},
         "arms": [_greedy(probe, wishes), *([_sampled(probe, wishes)] if probe.holds("seed") else [])],
     }
-
-
-def _domains(probe: EndpointProbe) -> tuple[str, ...]:
-    return () if probe.api is None else DOMAINS[probe.api]
 
 
 def _engine(probe: EndpointProbe, wishes: SuiteWishes) -> dict[str, Any]:

@@ -71,8 +71,7 @@ def worker_options(function: F) -> F:
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    before = context.meta.get(CHOSEN, WorkerChoice())
-    context.meta[CHOSEN] = replace(before, **{str(parameter.name): value})
+    context.meta[CHOSEN] = replace(context.meta.get(CHOSEN, WorkerChoice()), **{str(parameter.name): value})
 
 
 def _keep_slurm(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:

@@ -130,13 +130,11 @@ def _width() -> int | None:
 
 
 def _markdown(columns: Sequence[str], rows: Rows) -> None:
-    numbers = [all(_numeric(row[index]) for row in rows) for index in range(len(columns))]
+    numbers = [
+        all(isinstance(row[index], int | float | Decimal | None) for row in rows) for index in range(len(columns))
+    ]
     # a document: its lines stay whole whatever the width
     echo_document("\n".join(table_lines(columns, (list(map(cell, row)) for row in rows), numbers)))
-
-
-def _numeric(value: Any) -> bool:
-    return value is None or isinstance(value, int | float | Decimal)
 
 
 def _json(columns: Sequence[str], rows: Rows) -> None:

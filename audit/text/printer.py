@@ -54,8 +54,7 @@ def echo_raw(text: str) -> None:
 
 def echo_painted(pieces: Iterable[Painted]) -> None:
     """Print one line on stdout, in colours if the terminal has them. It is not broken between words."""
-    coloured = colours(sys.stdout)
-    _write("".join(map(_styled if coloured else _plain, pieces)), err=False)
+    _write("".join(map(_styled if colours(sys.stdout) else _plain, pieces)), err=False)
 
 
 def painted_lines(pieces: Sequence[Painted]) -> Iterator[list[Painted]]:

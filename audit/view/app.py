@@ -40,8 +40,7 @@ class Viewer:
     def answer(self, state: ViewState, make: PageMaker, request: Request) -> Response:
         """The page of an address, or why there is none."""
         try:
-            page = make(state, request)
-            return self._rendered(page)
+            return self._rendered(make(state, request))
         except UnclearAddress as error:
             return self._refused(400, "Unclear address", f"{error}.")
         except LostStore as error:

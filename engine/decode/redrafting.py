@@ -151,8 +151,7 @@ class _Unread:
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """Zeros."""
         del cache
-        shape = (*placement.tokens.shape, self.vocabulary)
-        return Forward(torch.zeros(shape) if want.logits else None, {})
+        return Forward(torch.zeros((*placement.tokens.shape, self.vocabulary)) if want.logits else None, {})
 
 
 @dataclass(frozen=True, slots=True)

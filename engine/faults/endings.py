@@ -6,8 +6,8 @@ from functools import partial
 from typing import Final, Literal
 
 from engine.core.types import FinishReason, Protocol, Role, SamplingParams, StepOutcome
-from engine.decode.seams import EngineParts
-from engine.faults.interface import ANY_ARM, ChangeParts, Fault, Scenario, Situation, Suits
+from engine.decode.seams import EngineParts, StopsOf
+from engine.faults.interface import ANY_ARM, Fault, Scenario, Situation, Suits
 from engine.sampling.stopping import Decode, StopRule, TruncatedOutcome, trim
 
 Kind = Literal["end tokens", "stop strings"]
@@ -38,31 +38,29 @@ class LateStops(StopRule):
         return replace(cut, verdict=verdict) if kind == self.late else cut
 
 
-def with_late_stops(kind: Kind) -> ChangeParts:
-    """Keep the tokens after ends of a kind."""
-    return lambda parts: replace(parts, stops=partial(LateStops, late=kind))
+def _stops_fault(
+    upstream: str, stops: StopsOf, situation: Situation, suits: Suits = ENDING, scenario: Scenario = END_TOKENS
+) -> Fault:
+    """A fault of the rule by which a response ends."""
+    return Fault(
+        upstream, lambda parts: replace(parts, stops=stops), suits, scenario, breaks="structure", situation=situation
+    )
 
 
-TOKENS_AFTER_END_TOKEN = Fault(
-    "vllm-project/vllm#56101, #56137, sgl-project/sglang#39826",
-    with_late_stops("end tokens"),
-    ENDING,
-    END_TOKENS,
-    breaks="structure",
-    situation="end_in_draft",
+TOKENS_AFTER_END_TOKEN = _stops_fault(
+    "vllm-project/vllm#56101, #56137, sgl-project/sglang#39826", partial(LateStops, late="end tokens"), "end_in_draft"
 )
 """The tokens that a step decided after an end token are emitted and counted.
 
 The end is found only when the step is over. The excess is the rest of the step, so plain decoding never shows it.
 """
 
-TOKENS_AFTER_STOP_STRING = Fault(
+TOKENS_AFTER_STOP_STRING = _stops_fault(
     "vllm-project/vllm#47616, snowflakedb/ArcticInference#161",
-    with_late_stops("stop strings"),
+    partial(LateStops, late="stop strings"),
+    "stop_string_in_draft",
     STOPPING,
     STOP_LETTERS,
-    breaks="structure",
-    situation="stop_string_in_draft",
 )
 """The tokens that a step decided after a stop string stay in the response.
 
@@ -151,18 +149,9 @@ class _MissedEnds(StopRule):
         return TruncatedOutcome(verdict, None)
 
 
-def _missed_fault(upstream: str, misses: Misses, suits: Suits, scenario: Scenario, situation: Situation) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, stops=partial(_MissedEnds, misses=misses))
-
-    return Fault(upstream, apply, suits, scenario, breaks="structure", situation=situation)
-
-
-DRAFTED_END_IGNORED = _missed_fault(
+DRAFTED_END_IGNORED = _stops_fault(
     "microsoft/onnxruntime-genai#2491",
-    lambda end: end.kind == "end tokens" and end.role is Role.ACCEPTED,
-    ENDING,
-    END_TOKENS,
+    partial(_MissedEnds, misses=lambda end: end.kind == "end tokens" and end.role is Role.ACCEPTED),
     "end_in_draft",
 )
 """An end token that was drafted does not end the response; one that the target draws does.
@@ -170,36 +159,35 @@ DRAFTED_END_IGNORED = _missed_fault(
 Accepted drafts take the path of prompt tokens, which resets the end.
 """
 
-BONUS_END_IGNORED = _missed_fault(
+BONUS_END_IGNORED = _stops_fault(
     "none known: engines that look for ends among the drafted tokens and those that replace them",
-    lambda end: end.kind == "end tokens" and end.role is Role.BONUS,
-    ENDING,
-    replace(END_TOKENS, gamma=1),
+    partial(_MissedEnds, misses=lambda end: end.kind == "end tokens" and end.role is Role.BONUS),
     "end_at_bonus",
+    scenario=replace(END_TOKENS, gamma=1),
 )
 """An end token that is the bonus token of a draft that was kept whole does not end the response."""
 
-STOP_STRING_OUT_OF_WINDOW = _missed_fault(
+STOP_STRING_OUT_OF_WINDOW = _stops_fault(
     "sgl-project/sglang#23802, #27637",
-    lambda end: end.kind == "stop strings" and end.left > max(map(len, end.stop)),
+    partial(_MissedEnds, misses=lambda end: end.kind == "stop strings" and end.left > max(map(len, end.stop))),
+    "stop_string_in_draft",
     STOPPING,
     STOP_LETTERS,
-    "stop_string_in_draft",
 )
 """Stop strings are searched in as many tokens as the longest of them has, at the end of the step.
 
 A stop string that is followed by more accepted tokens lies outside this window, and the response goes on for ever.
 """
 
-STOP_STRING_ACROSS_STEPS_MISSED = _missed_fault(
+STOP_STRING_ACROSS_STEPS_MISSED = _stops_fault(
     "none known: engines that search the text of each step by itself; PaddlePaddle/FastDeploy#7166 is near",
-    lambda end: end.kind == "stop strings" and end.place < min(map(len, end.stop)),
+    partial(_MissedEnds, misses=lambda end: end.kind == "stop strings" and end.place < min(map(len, end.stop))),
+    "stop_string_across_steps",
     STOPPING,
     Scenario(
         protocol=Protocol.GUMBEL,
         sampling=SamplingParams(temperature=1.0, stop=tuple(a + b for a in "aeimqu" for b in "bdfhjlnprtvxz ")),
     ),
-    "stop_string_across_steps",
 )
 """A stop string whose first letters are of the step before is not found.
 
@@ -217,13 +205,8 @@ class _BonusAfterEnd(StopRule):
         return replace(cut, verdict=verdict)
 
 
-BONUS_AFTER_END = Fault(
-    "sgl-project/sglang#33758, #30291",
-    lambda parts: replace(parts, stops=_BonusAfterEnd),
-    ENDING,
-    replace(END_TOKENS, gamma=1),
-    breaks="structure",
-    situation="end_at_last_draft",
+BONUS_AFTER_END = _stops_fault(
+    "sgl-project/sglang#33758, #30291", _BonusAfterEnd, "end_at_last_draft", scenario=replace(END_TOKENS, gamma=1)
 )
 """The bonus token is emitted although the last token of the draft, which was kept, ended the response.
 
@@ -241,13 +224,7 @@ class _CutShort(StopRule):
         return replace(cut, verdict=trim(cut.verdict, count - 1))
 
 
-LENGTH_CUT_SHORT = Fault(
-    "ikawrakow/ik_llama.cpp#2358",
-    lambda parts: replace(parts, stops=_CutShort),
-    ANY_ARM,
-    breaks="structure",
-    situation="length_in_draft",
-)
+LENGTH_CUT_SHORT = _stops_fault("ikawrakow/ik_llama.cpp#2358", _CutShort, "length_in_draft", ANY_ARM, Scenario())
 """A response whose last step has several tokens ends before its limit, and says that the limit was reached.
 
 The whole step is charged before its tokens are emitted. Responses whose last step has one token are right.
@@ -263,13 +240,7 @@ class _OutOfOrder(StopRule):
         return self.decode(late) if reason is FinishReason.LENGTH else StopRule.text(self, tokens, reason)
 
 
-TEXT_OUT_OF_ORDER = Fault(
-    "ikawrakow/ik_llama.cpp#1274",
-    lambda parts: replace(parts, stops=_OutOfOrder),
-    ANY_ARM,
-    breaks="structure",
-    situation="kept_whole",
-)
+TEXT_OUT_OF_ORDER = _stops_fault("ikawrakow/ik_llama.cpp#1274", _OutOfOrder, "kept_whole", ANY_ARM, Scenario())
 """The text has tokens in another order than the response: accepted drafts overtake a token that is held back.
 
 A token waits for the search for stop strings, and drafted tokens are delivered without it. The token ids are right.

@@ -9,7 +9,7 @@ import torch
 from engine.core.types import Protocol, SamplingParams
 from engine.decode.seams import EngineParts
 from engine.faults import wrappers
-from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Suits
+from engine.faults.interface import AWAY_FROM_ZERO, Fault, Scenario, Situation, Suits
 from engine.sampling.transforms import TransformedRow, softmax
 
 NO_PENALTIES: Final = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -19,6 +19,16 @@ NO_TEMPERATURE: Final = {"temperature": 1.0}
 
 PENALISED: Final = Suits(temperature="both", needs=("penalties",))
 PENALISING: Final = Scenario(sampling=SamplingParams(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.5))
+
+
+def _penalty_fault(
+    upstream: str,
+    change: wrappers.ChangeInputs,
+    situation: Situation = "penalty_in_draft",
+    scenario: Scenario = PENALISING,
+) -> Fault:
+    """A fault of rows that are transformed with wrong counts for penalties, or without any."""
+    return Fault(upstream, wrappers.with_inputs(change), PENALISED, scenario, situation=situation)
 
 
 # parameters that drafted or bonus rows ignore
@@ -77,12 +87,9 @@ TRUNCATION_MISSING_WITHOUT_DRAFT = Fault(
 The better the proposer finds something to copy, the rarer the fault.
 """
 
-PENALTIES_MISSING_ON_DRAFTED_ROWS = Fault(
+PENALTIES_MISSING_ON_DRAFTED_ROWS = _penalty_fault(
     "vllm-project/vllm#18902, #19482, NVIDIA/TensorRT-LLM#17701",
-    wrappers.with_inputs(lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs),
-    PENALISED,
-    PENALISING,
-    situation="penalty_in_draft",
+    lambda inputs: inputs.without(NO_PENALTIES) if inputs.drafted else inputs,
 )
 """Drafted tokens are tested without repetition, presence and frequency penalties; bonus tokens have them.
 
@@ -103,13 +110,9 @@ MASKS_MISSING_ON_DRAFTED_ROWS = Fault(
 A forbidden token can come out of a residual, and a favoured one is rejected.
 """
 
-PENALTIES_MISSING_ON_BONUS_ROW = Fault(
+PENALTIES_MISSING_ON_BONUS_ROW = _penalty_fault(
     "none known: the other half of engines that transform drafted and bonus rows in two places",
-    wrappers.with_inputs(
-        lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS)
-    ),
-    PENALISED,
-    PENALISING,
+    lambda inputs: inputs if inputs.drafted or not inputs.path else inputs.without(NO_PENALTIES | NO_MASKS),
     situation="bonus_token",
 )
 """Bonus tokens are drawn without penalties, bias and masks; drafted tokens are tested with them.
@@ -119,12 +122,10 @@ Every drafted token dilutes the fault: only a step that keeps its whole draft sh
 
 # wrong counts
 
-PENALTIES_DOUBLE_COUNTED = Fault(
+PENALTIES_DOUBLE_COUNTED = _penalty_fault(
     "vllm-project/vllm#33251",
-    wrappers.with_inputs(lambda inputs: replace(inputs, path=inputs.path * 2)),
-    PENALISED,
-    Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
-    situation="penalty_in_draft",
+    lambda inputs: replace(inputs, path=inputs.path * 2),
+    scenario=Scenario(sampling=SamplingParams(temperature=1.0, frequency_penalty=0.8)),
 )
 """The frequency penalty counts the drafted tokens on a row's path twice.
 
@@ -183,13 +184,9 @@ the excess.
 """
 
 
-def _at_step_start(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-    return _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)
-
-
 MIN_TOKENS_AT_STEP_START = Fault(
     "vllm-project/vllm#32642",
-    wrappers.with_inputs(_at_step_start),
+    wrappers.with_inputs(lambda inputs: _counted_as(inputs, len(inputs.committed) - inputs.n_prompt)),
     Suits(temperature="both", needs=("masks", "end tokens")),
     Scenario(sampling=SamplingParams(temperature=1.0, min_tokens=8, stop_token_ids=(2, 9, 17, 28))),
     situation="min_tokens_in_draft",
@@ -199,28 +196,15 @@ MIN_TOKENS_AT_STEP_START = Fault(
 In the step that reaches the minimum, end tokens stay forbidden up to its last row.
 """
 
-PENALTIES_WITHOUT_DRAFT = Fault(
-    "sgl-project/sglang#28242",
-    wrappers.with_inputs(lambda inputs: replace(inputs, path=())),
-    PENALISED,
-    PENALISING,
-    situation="penalty_in_draft",
-)
+PENALTIES_WITHOUT_DRAFT = _penalty_fault("sgl-project/sglang#28242", lambda inputs: replace(inputs, path=()))
 """All rows of a draft are penalised for the committed tokens only, not for the drafted tokens before them.
 
 A token that a draft repeats is penalised from the next step on.
 """
 
-PENALTIES_OF_LAST_TOKEN = Fault(
+PENALTIES_OF_LAST_TOKEN = _penalty_fault(
     "ikawrakow/ik_llama.cpp#2410",
-    wrappers.with_inputs(
-        lambda inputs: replace(
-            inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()
-        )
-    ),
-    PENALISED,
-    PENALISING,
-    situation="penalty_in_draft",
+    lambda inputs: replace(inputs, committed=[*inputs.committed[: inputs.n_prompt], *_generated(inputs)[-1:]], path=()),
 )
 """Penalties know one token of the response, the one before the row.
 
@@ -266,13 +250,11 @@ Drafting and verification count in the same table, and nothing takes the rejecte
 # bans
 
 
-def _prefix_one_early(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-    return replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
-
-
 BAD_WORDS_ONE_EARLY_IN_DRAFT = Fault(
     "vllm-project/vllm#52311",
-    wrappers.with_inputs(_prefix_one_early),
+    wrappers.with_inputs(
+        lambda inputs: replace(inputs, path=(inputs.committed[-1], *inputs.path[:-1])) if inputs.path else inputs
+    ),
     Suits(temperature="both", needs=("masks",)),
     Scenario(
         sampling=SamplingParams(

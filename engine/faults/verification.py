@@ -3,6 +3,7 @@
 Most of them replace one piece of the chain rule (`engine.faults.chain_walk`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -12,7 +13,7 @@ import numpy as np
 from engine.core.trees import children
 from engine.core.types import Emitted, Floats, Proposal, Protocol, Role, SamplingParams, StepOutcome
 from engine.faults.chain_walk import ChainWalk, Ending, Trial, accepts, bonus, positive_part, replace_token, with_walk
-from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Scenario, Suits
+from engine.faults.interface import CHAIN_ONLY, WARPED, Fault, Scenario, Situation, Suits
 from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import TargetRows, inverse_cdf, softmax
 from engine.verify.interface import Verifier, VerifierFacts, match
@@ -27,6 +28,12 @@ SMALL_RESIDUAL: Final = 0.05
 """The mass below which `REJECTED_TOKEN_RECOVERED` acts."""
 ALIKE: Final = Scenario(sampling=SamplingParams(temperature=10.0))
 """A temperature at which p and q are almost uniform, so that the residual of a rejection is small."""
+Walk = Callable[[VerifierFacts], ChainWalk]
+
+
+def _walk_fault(upstream: str, walk: Walk, situation: Situation, scenario: Scenario | None = None) -> Fault:
+    """A fault of the chain rule that shows in sampled chains."""
+    return Fault(upstream, with_walk(walk), CHAIN_ONLY, scenario or Scenario(), situation=situation)
 
 
 def _bare_softmax(rows: TargetRows, row: int) -> Floats:
@@ -35,31 +42,25 @@ def _bare_softmax(rows: TargetRows, row: int) -> Floats:
 
 # the acceptance test
 
-TARGET_NOT_WARPED_IN_TEST = Fault(
-    "vllm-project/vllm#9834, #10198",
-    with_walk(partial(ChainWalk, tested=_bare_softmax)),
-    CHAIN_ONLY,
-    WARPED,
-    situation="outside_truncation",
+TARGET_NOT_WARPED_IN_TEST = _walk_fault(
+    "vllm-project/vllm#9834, #10198", partial(ChainWalk, tested=_bare_softmax), "outside_truncation", WARPED
 )
 """Drafts are tested against the bare softmax of the target, without temperature and truncation.
 
 The residual comes from the same softmax; only the bonus token follows the request's parameters.
 """
 
-SQRT_ACCEPTANCE = Fault(
+SQRT_ACCEPTANCE = _walk_fault(
     "none known: stands for every acceptance function that is not min(1, p / q)",
-    with_walk(partial(ChainWalk, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token)),
-    CHAIN_ONLY,
-    situation="rejected_first",
+    partial(ChainWalk, accept=lambda trial: trial.u * trial.u * trial.q_token < trial.p_token),
+    "rejected_first",
 )
 """The test compares with the square root of p / q: a tuned rule that accepts more than p allows."""
 
-ALWAYS_ACCEPT_TOP1 = Fault(
+ALWAYS_ACCEPT_TOP1 = _walk_fault(
     "none known: a short cut that looks safe, because the target would choose the token at temperature 0",
-    with_walk(partial(ChainWalk, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial))),
-    CHAIN_ONLY,
-    situation="rejected_first",
+    partial(ChainWalk, accept=lambda trial: trial.token == int(np.argmax(trial.p)) or accepts(trial)),
+    "rejected_first",
 )
 """A drafted token that is the most likely one under the target is kept without a test."""
 
@@ -68,11 +69,10 @@ def _lenient(rate: float) -> Fault:
     def accept(trial: Trial) -> bool:
         return accepts(trial) or trial.numbers.uniform(trial.position, Purpose.ACCEPT, 1) < rate
 
-    return Fault(
+    return _walk_fault(
         "none known: stands for a rare race or rounding that lets a token through",
-        with_walk(partial(ChainWalk, accept=accept)),
-        CHAIN_ONLY,
-        situation="rejected_first",
+        partial(ChainWalk, accept=accept),
+        "rejected_first",
     )
 
 
@@ -85,26 +85,23 @@ LENIENT_0_1_PERCENT = _lenient(0.001)
 tokens about 1 / e^2 tokens.
 """
 
-FIRST_DRAFT_UNVERIFIED = Fault(
+FIRST_DRAFT_UNVERIFIED = _walk_fault(
     "ohdearquant/lattice#243",
-    with_walk(partial(ChainWalk, accept=lambda trial: trial.node == 0 or accepts(trial))),
-    CHAIN_ONLY,
-    situation="rejected_first",
+    partial(ChainWalk, accept=lambda trial: trial.node == 0 or accepts(trial)),
+    "rejected_first",
 )
 """The first drafted token of a step is kept untested: verification begins one position too late."""
-LAST_DRAFT_UNVERIFIED = Fault(
+LAST_DRAFT_UNVERIFIED = _walk_fault(
     "none known: the mirror image of ohdearquant/lattice#243, whose loop began one too late",
-    with_walk(partial(ChainWalk, accept=lambda trial: trial.node == len(trial.proposal.tree) - 1 or accepts(trial))),
-    CHAIN_ONLY,
-    situation="rejected_last",
+    partial(ChainWalk, accept=lambda trial: trial.node == len(trial.proposal.tree) - 1 or accepts(trial)),
+    "rejected_last",
 )
 """The last drafted token of a step is kept untested: the loop over the drafts ends one position too early."""
 
-ACCEPTS_EVERYTHING = Fault(
+ACCEPTS_EVERYTHING = _walk_fault(
     "ggml-org/llama.cpp#3919, huggingface/transformers#28508",
-    with_walk(partial(ChainWalk, accept=lambda _trial: True)),
-    CHAIN_ONLY,
-    situation="kept_whole",
+    partial(ChainWalk, accept=lambda _trial: True),
+    "kept_whole",
 )
 """Every drafted token is kept: the output is the draft's, and the acceptance rate is 1."""
 
@@ -136,11 +133,10 @@ GREEDY_ACCEPTS_TOP2 = Fault(
 
 # the residual
 
-RESAMPLE_FROM_P = Fault(
+RESAMPLE_FROM_P = _walk_fault(
     "none known: the option skip_sample_adjustment of romsto/Speculative-Decoding does it, by reading",
-    with_walk(partial(ChainWalk, left=lambda trial: trial.p)),
-    CHAIN_ONLY,
-    situation="recovered_token",
+    partial(ChainWalk, left=lambda trial: trial.p),
+    "recovered_token",
 )
 """A rejected token is replaced by a draw from p, not from max(p - q, 0): tokens that q favours come out too often."""
 
@@ -156,11 +152,10 @@ def _search_or_argmax(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, token, u)
 
 
-RESIDUAL_NOT_RENORMALISED = Fault(
+RESIDUAL_NOT_RENORMALISED = _walk_fault(
     "none known: a plain slip, a search that finds no token and falls through",
-    with_walk(partial(ChainWalk, recover=_search_or_argmax)),
-    CHAIN_ONLY,
-    situation="recovered_token",
+    partial(ChainWalk, recover=_search_or_argmax),
+    "recovered_token",
 )
 """The replacement is drawn from a residual that is not normalised.
 
@@ -172,11 +167,10 @@ def _likeliest(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, int(np.argmax(left)), trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
 
 
-GREEDY_RECOVERED_TOKEN = Fault(
+GREEDY_RECOVERED_TOKEN = _walk_fault(
     "none known: a plain slip, a greedy path taken for a sampled request",
-    with_walk(partial(ChainWalk, recover=_likeliest)),
-    CHAIN_ONLY,
-    situation="recovered_token",
+    partial(ChainWalk, recover=_likeliest),
+    "recovered_token",
 )
 """A rejected token is replaced by the most likely token of the residual, not by a draw from the residual."""
 
@@ -187,11 +181,10 @@ def _p_without_token(trial: Trial) -> Floats:
     return left
 
 
-ONE_HOT_RESIDUAL_SOFT_TEST = Fault(
+ONE_HOT_RESIDUAL_SOFT_TEST = _walk_fault(
     "none known: the two kinds of draft mixed up; engines with both have a branch for each",
-    with_walk(partial(ChainWalk, left=_p_without_token)),
-    CHAIN_ONLY,
-    situation="recovered_token",
+    partial(ChainWalk, left=_p_without_token),
+    "recovered_token",
 )
 """The test is the one for a sampled draft, the residual the one for a deterministic draft.
 
@@ -227,12 +220,11 @@ REJECTED_TOKEN_LEAKS = Fault(
 
 The output contains a token that the target did not choose; every later token is right for the text that it follows.
 """
-RESIDUAL_WITH_EPSILON = Fault(
+RESIDUAL_WITH_EPSILON = _walk_fault(
     "vectorch-ai/ScaleLLM#202",
-    with_walk(partial(ChainWalk, left=lambda trial: positive_part(trial) + RESIDUAL_EPSILON)),
-    CHAIN_ONLY,
+    partial(ChainWalk, left=lambda trial: positive_part(trial) + RESIDUAL_EPSILON),
+    "recovered_token",
     ALIKE,
-    situation="recovered_token",
 )
 """A constant keeps the residual from a division by zero, and gives every token a share of the replacements.
 
@@ -246,12 +238,8 @@ def _rejected_if_small(trial: Trial, left: Floats) -> Emitted:
     return _recovered(trial, trial.token, trial.numbers.uniform(trial.position, Purpose.RESIDUAL))
 
 
-REJECTED_TOKEN_RECOVERED = Fault(
-    "vllm-project/vllm#41834",
-    with_walk(partial(ChainWalk, recover=_rejected_if_small)),
-    CHAIN_ONLY,
-    ALIKE,
-    situation="small_residual",
+REJECTED_TOKEN_RECOVERED = _walk_fault(
+    "vllm-project/vllm#41834", partial(ChainWalk, recover=_rejected_if_small), "small_residual", ALIKE
 )
 """Where the residual is too small to draw from, the token that was just rejected replaces itself.
 
@@ -263,11 +251,10 @@ def _target_s_own(trial: Trial) -> bool:
     return inverse_cdf(trial.p, trial.numbers.uniform(trial.position, Purpose.BONUS, 1)) == trial.token
 
 
-SAME_TOKEN_ACCEPTED = Fault(
+SAME_TOKEN_ACCEPTED = _walk_fault(
     "alibaba/rtp-llm#1295",
-    with_walk(partial(ChainWalk, accept=lambda trial: accepts(trial) or _target_s_own(trial))),
-    CHAIN_ONLY,
-    situation="rejected_first",
+    partial(ChainWalk, accept=lambda trial: accepts(trial) or _target_s_own(trial)),
+    "rejected_first",
 )
 """A drafted token is also kept if a draw from the target gives the same token.
 
@@ -299,12 +286,11 @@ The right draw is thrown away, and the next iteration of the loop makes another 
 
 # the bonus token
 
-BONUS_NOT_WARPED = Fault(
+BONUS_NOT_WARPED = _walk_fault(
     "none known: the copy of EAGLE-1 in hemingkx/Spec-Bench does it, by reading",
-    with_walk(partial(ChainWalk, ends=_bare_softmax)),
-    CHAIN_ONLY,
+    partial(ChainWalk, ends=_bare_softmax),
+    "bonus_token",
     WARPED,
-    situation="bonus_token",
 )
 """The bonus token is drawn from the bare softmax of the target, without temperature and truncation."""
 BONUS_DROPPED = Fault(
@@ -330,7 +316,5 @@ def _bonus_or_repeat(ending: Ending) -> tuple[Emitted, ...]:
     return (Emitted(token, Role.BONUS, row, float(ending.p[token]), u),)
 
 
-BONUS_REPEATS_TOKEN = Fault(
-    "kekzl/imp#683", with_walk(partial(ChainWalk, last=_bonus_or_repeat)), CHAIN_ONLY, situation="bonus_token"
-)
+BONUS_REPEATS_TOKEN = _walk_fault("kekzl/imp#683", partial(ChainWalk, last=_bonus_or_repeat), "bonus_token")
 """One bonus token in twenty repeats the accepted token before it."""

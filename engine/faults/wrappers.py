@@ -54,23 +54,18 @@ def overwrite(model: TargetModel, cache: SlotCache, row: int, tokens: Mapping[in
         model.forward(cache, placement, WantedOutputs(logits=False))
 
 
-class _ChangedLogits(WrappedModel):
-    def __init__(self, inner: TargetModel, change: ChangeLogits) -> None:
+class _ChangedModel(WrappedModel):
+    def __init__(
+        self, inner: TargetModel, place: ChangePlacement = as_it_is, answer: ChangeLogits | None = None
+    ) -> None:
         super().__init__(inner)
-        self._change = change
+        self._place, self._answer = place, answer
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        forward = self.inner.forward(cache, placement, want)
-        return forward if forward.logits is None else replace(forward, logits=self._change(forward.logits, placement))
-
-
-class _ChangedPlacement(WrappedModel):
-    def __init__(self, inner: TargetModel, change: ChangePlacement) -> None:
-        super().__init__(inner)
-        self._change = change
-
-    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        return self.inner.forward(cache, self._change(placement) if want.logits else placement, want)
+        forward = self.inner.forward(cache, self._place(placement) if want.logits else placement, want)
+        if forward.logits is None or self._answer is None:
+            return forward
+        return replace(forward, logits=self._answer(forward.logits, placement))
 
 
 def with_target(wrap: WrapModel) -> ChangeParts:
@@ -80,12 +75,12 @@ def with_target(wrap: WrapModel) -> ChangeParts:
 
 def with_logits(change: ChangeLogits) -> ChangeParts:
     """Give the verifier other logits than the target computed."""
-    return with_target(lambda model: _ChangedLogits(model, change))
+    return with_target(lambda model: _ChangedModel(model, answer=change))
 
 
 def with_placement(change: ChangePlacement) -> ChangeParts:
     """Have the target read the tokens of a verification step with another placement than the loop chose."""
-    return with_target(lambda model: _ChangedPlacement(model, change))
+    return with_target(lambda model: _ChangedModel(model, change))
 
 
 class WrappedRows(TargetRows):

@@ -16,7 +16,7 @@ from engine.heads.checkpoint import TensorSpec
 from engine.models.cache import CacheShape, TensorSlotCache, aim_at, require_capacity
 from engine.models.decoder.lean import SeparateLayers
 from engine.models.interface import Placement
-from engine.models.lean_weights import LeanConfig, LeanWeights, rope_frequencies
+from engine.models.lean_weights import LeanConfig, LeanWeights, layer_shapes, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
 from engine.models.numerics.interface import Affine, ForwardContext, HeadSizes, LayerBody, Matrix, Norm
@@ -138,24 +138,7 @@ class Decoder:
 
 def layer_slots(config: LeanConfig, published: str, ours: str, form: LayerForm) -> list[TensorSpec]:
     """The tensors of one layer: `published` and `ours` are the prefixes of their names, as in "layers.0."."""
-    hidden, wide = config.hidden, config.hidden * len(form.norms)
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    matrices = {
-        "self_attn.q_proj": (queries, wide, config.qkv_bias),
-        "self_attn.k_proj": (keys, wide, config.qkv_bias),
-        "self_attn.v_proj": (keys, wide, config.qkv_bias),
-        "self_attn.o_proj": (hidden, queries, config.out_bias),
-        "mlp.gate_proj": (config.ffn, hidden, config.mlp_bias),
-        "mlp.up_proj": (config.ffn, hidden, config.mlp_bias),
-        "mlp.down_proj": (hidden, config.ffn, config.mlp_bias),
-    }
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, (rows, columns, bias) in matrices.items():
-        shapes |= {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
-    norms = {name: hidden for name in (*form.norms, "post_attention_layernorm") if name is not None}
-    if config.qk_norm:
-        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
-    shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
+    shapes = layer_shapes(config, [name for name in form.norms if name is not None], len(form.norms))
     return [TensorSpec(f"{published}{name}", f"{ours}{name}", shape) for name, shape in shapes.items()]
 
 

@@ -79,8 +79,7 @@ class BlockDecoder:
         return self._last_norm(x)
 
     def _turns(self, placement: Placement) -> RopeTables:
-        positions = flat(placement.positions, placement)
-        turns: RopeTables = moved(self._rope.at(positions), self._device)
+        turns: RopeTables = moved(self._rope.at(flat(placement.positions, placement)), self._device)
         return turns
 
     def _keys_values(self, layer: _BlockLayer, rows: Tensor, rope: RopeTables) -> Tensor:

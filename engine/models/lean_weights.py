@@ -170,16 +170,20 @@ def expected_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocabulary, config.hidden)
     for layer in range(config.layers):
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in layer_shapes(config).items()}
     return shapes
 
 
-def _layer_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
+def layer_shapes(
+    config: LeanConfig, norms: Iterable[str] = ("input_layernorm",), chunks: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """The tensors of one layer by name, whose input has so many chunks of the hidden size, under these norms."""
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    wide = config.hidden * chunks
     matrices = {
-        "self_attn.q_proj": (queries, config.hidden, config.qkv_bias),
-        "self_attn.k_proj": (keys, config.hidden, config.qkv_bias),
-        "self_attn.v_proj": (keys, config.hidden, config.qkv_bias),
+        "self_attn.q_proj": (queries, wide, config.qkv_bias),
+        "self_attn.k_proj": (keys, wide, config.qkv_bias),
+        "self_attn.v_proj": (keys, wide, config.qkv_bias),
         "self_attn.o_proj": (config.hidden, queries, config.out_bias),
         "mlp.gate_proj": (config.ffn, config.hidden, config.mlp_bias),
         "mlp.up_proj": (config.ffn, config.hidden, config.mlp_bias),
@@ -187,13 +191,11 @@ def _layer_shapes(config: LeanConfig) -> dict[str, tuple[int, ...]]:
     }
     shapes: dict[str, tuple[int, ...]] = {}
     for name, (rows, columns, bias) in matrices.items():
-        shapes[f"{name}.weight"] = (rows, columns)
-        if bias:
-            shapes[f"{name}.bias"] = (rows,)
-    norms = {"input_layernorm": config.hidden, "post_attention_layernorm": config.hidden}
+        shapes |= {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
+    sizes = dict.fromkeys((*norms, "post_attention_layernorm"), config.hidden)
     if config.qk_norm:
-        norms |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
-    return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}
+        sizes |= {"self_attn.q_norm": config.head_dim, "self_attn.k_norm": config.head_dim}
+    return shapes | {f"{name}.weight": (size,) for name, size in sizes.items()}
 
 
 def check_tensors(config: LeanConfig, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from audit.checks.accounting import rules
 from audit.checks.accounting.statements import RecordedBatch, batch_findings, recorded_batch, statement_findings
-from audit.checks.base.interface import ByRequest, Check, gives, needs_nothing
+from audit.checks.base.interface import ByRequest, Check, gives
 from audit.evidence.coverage.groups import Group
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord, foreign_tokens
@@ -221,7 +221,6 @@ BY_REQUEST = ByRequest(_read, _Accounting)
 CHECK = Check(
     name="accounting",
     claim="accounting",
-    needs=Level.L0,
     defaults={"confidence": 0.99, "max_findings": 20},
     run=BY_REQUEST.run,
     by_request=BY_REQUEST,
@@ -229,6 +228,5 @@ CHECK = Check(
     foresee=gives(Part.TOKENS, "the engine names no tokens, or its end tokens are not known"),
     null="no request contradicts itself",
     effect="share of requests with a contradiction",
-    plan=needs_nothing,
     covers=frozenset({Group.DRAFTING, Group.ENDS}),
 )

@@ -219,8 +219,7 @@ def row_faults(trace: Trace, *, ours: bool = True) -> Iterator[Violation]:
 def one_hot_faults(trace: Trace) -> Iterator[Violation]:
     """Rows of q of drafted tokens that nobody drew, which have all mass on that token; level `full`."""
     owner, first = numbered(trace.n_examined).step, entries_before(trace.n_drafted)
-    certain = np.flatnonzero(trace.q_kind[owner] == QKind.ONE_HOT)[: len(trace.q_rows)]
-    for x in certain:
+    for x in np.flatnonzero(trace.q_kind[owner] == QKind.ONE_HOT)[: len(trace.q_rows)]:
         token, row = int(trace.node_token[first[owner[x]] + trace.examined_node[x]]), trace.q_rows[x]
         if not (row[token] == 1 and np.count_nonzero(row) == 1):
             yield Violation(int(owner[x]), f"q of drafted token {token} is another law than the token itself")

@@ -32,7 +32,7 @@ OF_REQUESTS: Final = ("prompt", "sampling", "eos_ids", "vocabulary", "stream")
 def statement_findings(evidence: Evidence) -> Iterator[Finding]:
     """Contradictions of the headers and the statement of an arm of our own loop."""
     arm = evidence.candidate
-    theirs = {} if evidence.baseline is None else _headers(evidence.baseline)
+    theirs = {} if evidence.baseline is None else {one.key: one.trace.header for one in evidence.baseline.requests}
     stated = arm.effective.to_json()
     first = arm.requests[0].trace.header
     for request in arm.requests:
@@ -48,10 +48,6 @@ def statement_findings(evidence: Evidence) -> Iterator[Finding]:
                 message = f"its header says {name} {said!r:.80}, elsewhere it is {true!r:.80}"
                 yield Finding(request.request_id, 0, message)
     yield from _of_arms(evidence, stated)
-
-
-def _headers(arm: ArmRecord) -> Mapping[str, TraceHeader]:
-    return {request.key: request.trace.header for request in arm.requests}
 
 
 def _offer(header: TraceHeader) -> Mapping[str, Any]:

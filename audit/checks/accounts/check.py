@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import ByRequest, Check, needs_nothing, never_excused
+from audit.checks.base.interface import ByRequest, Check
 from audit.errors import UserError
 from audit.evidence.accounts import TABLE, Quantity
 from audit.evidence.identity import ANSWER
@@ -135,13 +135,10 @@ BY_REQUEST: ByRequest[Any] = ByRequest(recorded, _begin)
 CHECK = Check(
     name="second_accounts",
     claim="accounts",
-    needs=Level.L0,
     defaults={"waive": {}},
     run=BY_REQUEST.run,
-    applies=never_excused,
     null="every recorded quantity was compared with an independent account",
     effect="quantities without a second account",
-    plan=needs_nothing,
     accept=_accept,
     by_request=BY_REQUEST,
     settle=settled,

@@ -14,7 +14,7 @@ that decided no emitted token, or wrong files.
 
 from typing import Final
 
-from audit.checks.base.interface import Check, Design, needs_anchor, needs_nothing, needs_reference
+from audit.checks.base.interface import Check, Design, needs_anchor, needs_reference
 from audit.evidence.anchor.judgement import DEFAULTS, AnchorResult, anchored_rows, numbers
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
@@ -95,7 +95,6 @@ CHECK = Check(
     foresee=_foresee,
     null="every deciding row is the reference's, within the noise of plain decoding",
     effect="share of rows beyond noise",
-    plan=needs_nothing,
     companions=(ArmKind.ANCHOR, ArmKind.NOISE),
     covers=frozenset({Group.DRAFTING, Group.BATCH}),
     examines=anchored,

@@ -11,7 +11,7 @@ show, but no check certifies an arm of which it could not read a part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from audit.evidence.coverage.groups import Examined, Group
@@ -138,6 +138,10 @@ def never_excused(_evidence: Evidence) -> None:
     """`applies` of a check that every arm has evidence for."""
 
 
+def needs_nothing(_params: Params, _design: Design) -> None:
+    """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
+
+
 def needs_key(evidence: Evidence) -> str | None:
     """`applies` of a check that recomputes the decisions of a lossless rule from their random numbers."""
     if not evidence.candidate.keyed:
@@ -241,13 +245,13 @@ class Check:
 
     name: str
     claim: str
-    needs: Level
-    defaults: Params
     run: Callable[[Evidence, Params], CheckResult]
-    applies: Callable[[Evidence], str | None]
     null: str
     effect: str
-    plan: Callable[[Params, Design], SampleSize | None]
+    needs: Level = Level.L0
+    defaults: Params = field(default_factory=dict)
+    applies: Callable[[Evidence], str | None] = never_excused
+    plan: Callable[[Params, Design], SampleSize | None] = needs_nothing
     companions: tuple[ArmKind, ...] = ()
     """Further arms for comparison; they run only if a check requests them."""
     anytime: bool = False
@@ -256,7 +260,7 @@ class Check:
     foresee: Callable[[Params, Design], str | None] = always_applies
     covers: frozenset[Group] = frozenset()
     """Groups of situations that the claim is about; empty for a claim that is not about speculation."""
-    accept: Callable[[Params], None] = accept_all
+    accept: Callable[[Params], object] = accept_all
     """Raises a `UserError` for parameters that the check cannot use, before anything runs."""
     examines: Callable[[Evidence], Examined] = examine_all
     """The tokens of the candidate that the check examines: an occurrence elsewhere does not count."""
@@ -273,10 +277,6 @@ class Check:
     def seen(self, evidence: Evidence) -> Evidence:
         """The part of an arm's evidence that the check judges."""
         return evidence.of_workload() if self.statistical and evidence.candidate.directed else evidence
-
-
-def needs_nothing(_params: Params, _design: Design) -> None:
-    """`plan` of a check that can decide on any amount of evidence, or whose need only the evidence itself shows."""
 
 
 def foreseen(check: Check, params: Params, design: Design) -> str | None:

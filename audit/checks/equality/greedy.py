@@ -19,7 +19,7 @@ from audit.evidence.coverage.examined import until_parted
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.greedy import INSTRUMENT
 from audit.evidence.divergence.triage import judge_equality
-from audit.evidence.records import Evidence, Level
+from audit.evidence.records import Evidence
 from audit.evidence.verdicts import NoEvidence
 
 SAMPLED = "greedy equality holds at temperature 0 only; at other temperatures see coupled_equality and law"
@@ -36,7 +36,6 @@ def _applies(evidence: Evidence) -> str | None:
 CHECK = Check(
     name="greedy_equality",
     claim="equality",
-    needs=Level.L0,
     defaults={"max_numerical_per_1000": 5.0, "min_tokens": 200, "confidence": 0.99, "noise_bound": -1.0},
     run=partial(judge_equality, instrument=INSTRUMENT),
     applies=_applies,

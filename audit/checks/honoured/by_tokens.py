@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from audit.checks.base.interface import Check, needs_anchor, needs_nothing, needs_reference
+from audit.checks.base.interface import Check, needs_anchor, needs_reference
 from audit.checks.honoured.causes import active, without
 from audit.evidence.anchor.reference_laws import end_hidden, followed, not_followed
 from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import Indices
-from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmKind, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.core.types import Floats, RecordLevel, SamplingParams
 from engine.record.trace import Trace
@@ -284,7 +284,6 @@ def _detail(one: ParameterEvidence) -> dict[str, Any]:
 CHECK = Check(
     name="honoured_by_tokens",
     claim="parameters",
-    needs=Level.L0,
     defaults={"alpha": 0.001, "confidence": 0.99, "margin": 0.002, "max_tokens": 20_000},
     run=_run,
     applies=_applies,
@@ -292,7 +291,6 @@ CHECK = Check(
     null="each token is drawn from the law with one requested parameter ignored",
     effect="mean total variation between the laws with and without a parameter that the tokens do not show",
     # the summary says how many tokens would do
-    plan=needs_nothing,
     companions=(ArmKind.ANCHOR,),
     covers=frozenset({Group.PARAMETERS}),
     examines=anchored,

@@ -237,7 +237,6 @@ def _examines(evidence: Evidence) -> Examined:
 CHECK = Check(
     name="long_context",
     claim="contexts",
-    needs=Level.L0,
     defaults={"margin": 0.1, "alpha": 0.001, "confidence": 0.99, "min_tokens": 200, "maximum": 0, "slack": 16},
     run=_run,
     applies=_applies,

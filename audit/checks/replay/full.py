@@ -115,8 +115,7 @@ def block_faults(block: BlockStep | None, trace: Trace, view: StepView, randomne
         yield "the block rule examines every drafted token in order, the record does not have them so"
         return
     ruling = rule_block(block, randomness)
-    numbers = trace.examined_uniform[view.examined].tolist()
-    if not all(map(identical, numbers, ruling.numbers)):
+    if not all(map(identical, trace.examined_uniform[view.examined].tolist(), ruling.numbers)):
         yield "the acceptance numbers are not those of the key"
     for i, token in enumerate(block.tokens):
         x = view.examined.start + i

@@ -49,8 +49,7 @@ def strange_steps(trace: Trace, made: Decisions, exact: LumpedDecisions) -> Susp
     """Count the decisions and find the steps; arguments as in `audit.checks.replay.masses`."""
     examined, emitted = numbered(trace.n_examined), numbered(trace.n_emitted)
     drawn = trace.q_kind[examined.step] == QKind.FULL
-    node = examined_nodes(trace)
-    number = trace.node_uniform[node]
+    number = trace.node_uniform[examined_nodes(trace)]
     silent = drawn & (np.isnan(number) | np.isnan(trace.q_below))
     keys = _keys(trace, examined, emitted)
     # NaN compares as wrong

@@ -33,6 +33,7 @@ from audit.stats.laws import normal_sf, poisson_sf
 from audit.stats.multiplicity import holm
 from audit.stats.pit import smooth_test
 from audit.stats.power import replay_effect
+from engine.core.sequences import grouped
 from engine.core.types import Floats, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import Trace
@@ -148,10 +149,8 @@ def _unreadable(arm: ArmRecord) -> str | None:
 
 def by_purpose(numberses: Sequence[RequestNumbers]) -> dict[Purpose, Floats]:
     """The recorded numbers of each purpose, in order."""
-    values: dict[Purpose, list[float]] = {}
-    for number in (number for item in numberses for number in item.listed):
-        if not math.isnan(number.value):
-            values.setdefault(number.purpose, []).append(number.value)
+    every = (number for item in numberses for number in item.listed)
+    values = grouped((number.purpose, number.value) for number in every if not math.isnan(number.value))
     return {purpose: np.array(listed) for purpose, listed in sorted(values.items())}
 
 
@@ -161,9 +160,7 @@ def battery(numberses: Sequence[RequestNumbers], generator: np.random.Generator)
     tests = [coincidences(np.concatenate([np.empty(0), *values.values()]))]
     for purpose, listed in values.items():
         tests.extend(uniformity(f"{purpose.name.lower()} numbers", listed, generator))
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for pair in (pair for item in numberses for pair in item.pairs):
-        pairs.setdefault(pair.name, []).append((pair.first, pair.second))
+    pairs = grouped((pair.name, (pair.first, pair.second)) for item in numberses for pair in item.pairs)
     pairs["request, next request"] = list(_neighbours(numberses))
     for name, listed_pairs in sorted(pairs.items()):
         first, second = np.array(listed_pairs, dtype=np.float64).reshape(-1, 2).T
@@ -199,8 +196,7 @@ def _coarse(values: dict[Purpose, Floats], least: int) -> Iterator[Finding]:
 
 def _twice(arm: ArmRecord, numberses: Sequence[RequestNumbers]) -> Iterator[Finding]:
     """A finding for each repeated number."""
-    values = by_purpose(numberses)
-    doubled = repeated(np.concatenate([np.empty(0), *values.values()]))
+    doubled = repeated(np.concatenate([np.empty(0), *by_purpose(numberses).values()]))
     first: dict[float, str] = {}
     for request, item in zip(arm.requests, numberses, strict=True):
         for number in item.listed:

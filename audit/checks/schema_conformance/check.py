@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from audit.checks.base.interface import NO_GRAMMAR, Check, needs_nothing
+from audit.checks.base.interface import NO_GRAMMAR, Check
 from audit.checks.base.wrong_units import counted
 from audit.checks.schema_conformance.judges import Judge, Opinion, judge_of
 from audit.evidence.coverage.groups import Group
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.core.structured import ConstraintSpec
@@ -156,13 +156,10 @@ def _clean(ours: _Judged) -> str:
 CHECK = Check(
     name="schema_conformance",
     claim="schema",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=lambda evidence: None if evidence.constrained else NO_GRAMMAR,
     foresee=lambda _params, design: None if design.structured else NO_GRAMMAR,
     null="the text of every finished answer follows its grammar",
     effect="share of invalid answers",
-    plan=needs_nothing,
     covers=frozenset({Group.EVENTS}),
 )

@@ -13,9 +13,9 @@ under the requested name (see token_law and two_sample), and instances that no h
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from audit.checks.base.interface import Check, Design, needs_nothing
+from audit.checks.base.interface import Check, Design
 from audit.evidence.identity import CONFIGURED, AnsweredBy, VersionPair, answered_by, answered_by_service, versions
-from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
 from engine.record.facts import SERVING
@@ -138,13 +138,10 @@ def _summary(arms: Sequence[ArmIdentity], findings: Sequence[Finding], doubts: S
 CHECK = Check(
     name="identity",
     claim="identity",
-    needs=Level.L0,
-    defaults={},
     run=_run,
     applies=_applies,
     foresee=_foresee,
     null="one service, under the requested name, gave all answers",
     effect="answers of another service",
-    plan=needs_nothing,
     external=True,
 )

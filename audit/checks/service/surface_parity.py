@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.checks.base.interface import Check, Design, needs_nothing
-from audit.evidence.records import ArmRecord, Evidence, Level
+from audit.checks.base.interface import Check, Design
+from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from engine.backends.evidence import Part
 from engine.backends.openai.surface import BY_CHANCE, KEY
@@ -153,13 +153,11 @@ def _summary(ours: ArmSurface, plain: ArmSurface, findings: list[Finding], *, sh
 CHECK = Check(
     name="surface_parity",
     claim="surface",
-    needs=Level.L0,
     defaults={"alpha": 0.0001, "tie": 0.01},
     run=_run,
     applies=_applies,
     foresee=_foresee,
     null="every field of plain answers is there under speculation, and no answer contradicts itself",
     effect="answers that differ in form",
-    plan=needs_nothing,
     external=True,
 )

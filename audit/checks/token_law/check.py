@@ -29,7 +29,7 @@ from audit.evidence.decisions import steps_by_token
 from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token_tests
 from audit.evidence.law.table import moments_of
 from audit.evidence.random_numbers import seed_of
-from audit.evidence.records import ArmKind, Evidence, Level, RequestRecord
+from audit.evidence.records import ArmKind, Evidence, RequestRecord
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
@@ -204,7 +204,6 @@ def _behind(request: RequestRecord, near: float) -> Iterator[Finding]:
 CHECK = Check(
     name="token_law",
     claim="law",
-    needs=Level.L0,
     defaults={
         "alpha": 0.005,
         "confidence": 0.99,

@@ -23,7 +23,7 @@ from audit.checks.base.wrong_units import counted
 from audit.checks.tool_calls.answers import JudgedAnswer, JudgedArm, judge_answers
 from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask
-from audit.evidence.records import Evidence, Level, RequestRecord
+from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.tool_calls import answered, can_reread, offers_tools, spans_of, unread_reason
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
@@ -249,7 +249,6 @@ def _examined(evidence: Evidence) -> Examined:
 CHECK = Check(
     name="tool_call_equality",
     claim="tools",
-    needs=Level.L0,
     defaults={
         "margin": 0.05,
         "within_margin": False,

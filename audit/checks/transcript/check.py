@@ -32,6 +32,7 @@ from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, Pred
 from audit.stats.distance import Binned, WitnessEstimate, binned, witness
 from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
+from engine.core.sequences import grouped
 
 EXACT = ("replay", "accounting")
 TESTED = ("q_contract", "rng_streams", "prefix_measurable")
@@ -108,9 +109,7 @@ def audited_positions(arm: ArmRecord, parts: TranscriptParts) -> AuditedPosition
     wrong = {
         (finding.request, finding.step) for name in ("replay", "q_contract") for finding in parts.results[name].findings
     }
-    prompts: dict[str, list[RequestRecord]] = {}
-    for request in arm.requests:
-        prompts.setdefault(request.case_id, []).append(request)
+    prompts = grouped((request.case_id, request) for request in arm.requests)
     drawn = [requests[int(generator.integers(len(requests)))] for requests in prompts.values()]
     steps = [(item.request_id, _step_of(item, generator.random())) for item in drawn if item.tokens]
     return AuditedPositions(len(steps), sum(step in wrong for step in steps))
@@ -243,7 +242,6 @@ def _plan(params: Params, _design: Design) -> SampleSize | None:
 CHECK = Check(
     name="transcript",
     claim="transcript",
-    needs=Level.L0,
     defaults={"margin": 0.05, "confidence": 0.99, "alpha": 0.001, "max_findings": 20},
     run=_run,
     applies=needs_key,

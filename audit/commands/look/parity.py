@@ -68,8 +68,7 @@ def command(
     from audit.report.comparisons.parity import ParityLimits, run_parity
 
     with Store.open(store, create=False, read_only=True) as opened:
-        names = [opened.resolve(run) for run in runs]
-        parity = run_parity(opened, names, ParityLimits(**limits))
+        parity = run_parity(opened, [opened.resolve(run) for run in runs], ParityLimits(**limits))
     if as_json:
         echo_json(parity)
     else:

@@ -31,8 +31,7 @@ def command(target: str, draft: str | None, prompts: Path | None, out: Path | No
         raise UserError(f"{target} is a server; write: audit probe {target} --suite FILE")
     place = out or Path(f"{Path(target.partition(':')[2] or target).resolve().name.removesuffix('.gguf')}.yaml")
     require_new(place)
-    text = suite_text(FirstSuite(target, draft, prompts, place))
-    write_staged({place: text.encode("utf-8")})
+    write_staged({place: suite_text(FirstSuite(target, draft, prompts, place)).encode("utf-8")})
     load_suite(str(place))
     note(f"{place}: written")
     echo(

@@ -57,8 +57,7 @@ def command(
         part = shard_of(record)
         if part is not None:
             prepared = share_of(prepared, part)
-        excluded = {"until": stop_rule(record), "baseline": earlier}
-        fill = filling(ctx, prepared, threads, granted, **excluded)
+        fill = filling(ctx, prepared, threads, granted, until=stop_rule(record), baseline=earlier)
         begun = partial(resume, prepared, opened, name, accept_changes=accept_changes, fill=fill)
         ctx.exit(finish(opened, begun, RunEnding(results, form)))
 

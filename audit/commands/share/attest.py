@@ -42,8 +42,7 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
         for path in files.values():
             require_new(path)
         now = datetime.now(UTC)
-        statements = [statement(kind, facts) for kind in files]
-        signed = sign_and_store(opened, statements, signers, ulid, now)
+        signed = sign_and_store(opened, [statement(kind, facts) for kind in files], signers, ulid, now)
     with staged({path: item.text.encode() for path, item in zip(files.values(), signed, strict=True)}):
         echo(*(f"{kind.ljust(12)} {path}" for kind, path in files.items()))
     echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")

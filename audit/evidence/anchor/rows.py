@@ -16,7 +16,7 @@ from audit.evidence.decisions import deciding_row, deciding_rows, steps_by_token
 from audit.evidence.pairing import Pair, compared, pair_arms
 from audit.evidence.records import ArmRecord, RequestRecord
 from audit.stats.distance import Distances, distances, top_k_distance
-from engine.core.sequences import agreeing
+from engine.core.sequences import agreeing, grouped
 from engine.core.types import Floats, RecordLevel
 from engine.record.columns import shape_fault
 from engine.record.trace import Ints, Trace
@@ -231,7 +231,5 @@ def _joined(parts: list[Floats]) -> Floats:
 
 def by_case(compared_requests: tuple[ReferenceComparison, ...]) -> Floats:
     """[C] mean distance of each prompt: over its requests the mean over positions; prompts are independent."""
-    means: dict[str, list[float]] = {}
-    for request in compared_requests:
-        means.setdefault(request.case, []).append(float(np.mean(request.law)))
+    means = grouped((request.case, float(np.mean(request.law))) for request in compared_requests)
     return np.array([float(np.mean(values)) for values in means.values()])

@@ -17,6 +17,7 @@ import numpy as np
 
 from audit.evidence.coverage.view import BatchFacts, Counts, Mask
 from audit.evidence.records import RequestRecord
+from engine.core.sequences import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,7 @@ class Stay:
 
 def batches(stays: Iterable[Stay]) -> Mapping[str, BatchFacts]:
     """Facts by request id."""
-    calls: dict[str, list[Stay]] = {}
-    for stay in stays:
-        calls.setdefault(stay.call, []).append(stay)
+    calls = grouped((stay.call, stay) for stay in stays)
     return {stay.key: facts for together in calls.values() for stay, facts in _facts(together)}
 
 

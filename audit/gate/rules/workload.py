@@ -265,8 +265,9 @@ def beyond(seen: ArmScope, deployed: DeployedScope) -> Iterator[Shortfall]:
     """The parts of a deployment that an arm's record does not show."""
     size, drafted = deployed.batch_size, deployed.drafted
     if size is not None:
-        shown = _range(seen.smallest_batch, seen.largest_batch)
-        inside = seen.smallest_batch is not None and seen.smallest_batch <= size <= (seen.largest_batch or 0)
+        low, high = seen.smallest_batch, seen.largest_batch
+        shown = _word(low) if low == high else f"{low} to {high}"
+        inside = low is not None and low <= size <= (high or 0)
         yield from () if inside else (Shortfall("batch_size", f"audited at batch {shown}, deployed at {size}"),)
     if drafted is not None and (seen.longest_draft is None or seen.longest_draft < drafted):
         yield Shortfall("drafted", f"audited with drafts of {_word(seen.longest_draft)}, deployed with {drafted}")
@@ -275,10 +276,6 @@ def beyond(seen: ArmScope, deployed: DeployedScope) -> Iterator[Shortfall]:
         wanted = getattr(deployed, name)
         if wanted is not None and (_kind(wanted) if name == "device" else wanted) != audited:
             yield Shortfall(name, f"audited with {name} {_word(audited)}, deployed with {wanted}")
-
-
-def _range(low: int | None, high: int | None) -> str:
-    return _word(low) if low == high else f"{low} to {high}"
 
 
 def _word(value: object) -> str:

@@ -128,11 +128,8 @@ def settings_diff(a: JudgedRun, b: JudgedRun) -> RunDiff:
     """Compare settings and verdicts of two runs and read no record; nothing stands under acceptance and outputs."""
     settings = tuple(_changes(_settings(a.run), _settings(b.run)))
     verdicts = tuple(_changes(_verdicts(a.checks), _verdicts(b.checks)))
-    return RunDiff(a.run.ulid, b.run.ulid, settings, verdicts, (), (), _same_content(a.run, b.run))
-
-
-def _same_content(a: StoredRun, b: StoredRun) -> bool | None:
-    return None if None in (a.content_root, b.content_root) else a.content_root == b.content_root
+    roots = (a.run.content_root, b.run.content_root)
+    return RunDiff(a.run.ulid, b.run.ulid, settings, verdicts, (), (), None if None in roots else roots[0] == roots[1])
 
 
 def environment_changes(then: Environment, now: Environment) -> tuple[Change, ...]:

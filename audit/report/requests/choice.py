@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from audit.store import RequestKey, StoredCheck
+from engine.core.sequences import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,7 @@ def chosen(
 
 def _in_turn(keys: Iterable[RequestKey]) -> Iterator[RequestKey]:
     """The first request of every arm, then the second ones, and so on; arms in the order of their first request."""
-    arms: dict[str, list[RequestKey]] = {}
-    for key in keys:
-        arms.setdefault(key.arm, []).append(key)
-    for rank in zip_longest(*arms.values()):
+    for rank in zip_longest(*grouped((key.arm, key) for key in keys).values()):
         yield from (key for key in rank if key is not None)
 
 

@@ -160,8 +160,7 @@ def tail_latency(facts: ChecklistFacts) -> Answer:
         return Answer(Standing.MISSING, "no arm was timed beside its baseline", hint)
     words = f"P99 of a request: {'; '.join(result)}"
     if least < TAIL:
-        slowest = f"{words}; of {least} requests, so it is the slowest one"
-        return Answer(Standing.SHORT, slowest, hint)
+        return Answer(Standing.SHORT, f"{words}; of {least} requests, so it is the slowest one", hint)
     return Answer(Standing.SHOWN, words)
 
 

@@ -79,13 +79,11 @@ class AspectResult:
 class ArmDisclosure:
     """One candidate arm.
 
-    configuration: digest of the effective configuration.
     short: situations that some check examined less often than required, with both numbers.
     absent: situations that any arm could meet and this one never did; None if the run counted none.
     """
 
     arm: StoredArm
-    configuration: str
     settings: Governance
     aspects: tuple[AspectResult, ...]
     short: tuple[StoredCoverage, ...]
@@ -154,7 +152,6 @@ def _arm(arm: StoredArm, results: Results) -> ArmDisclosure:
     document: Mapping[str, Any] = arm.effective.to_json()
     return ArmDisclosure(
         arm=arm,
-        configuration=arm.configuration_sha256,
         settings=governance(arm.spec, document, arm.lossless, results.run.environment.packages),
         aspects=tuple(_aspect(aspect, own) for aspect in Aspect),
         short=tuple(row for row in counted if row.short),

@@ -76,7 +76,7 @@ def _arm_document(part: ArmDisclosure) -> dict[str, Any]:
     arm, counts = part.arm, part.arm.counts
     return {
         "arm": arm.name,
-        "configuration_sha256": part.configuration,
+        "configuration_sha256": part.arm.configuration_sha256,
         **named(arm, "lossless", "fault"),
         **asdict(part.settings),
         "requests": counts.requests,
@@ -135,7 +135,7 @@ def _record(statement: Disclosure) -> Iterator[str]:
 def _arm(part: ArmDisclosure) -> Iterator[str]:
     arm = part.arm
     yield _speculation(part)
-    yield f"The digest of its effective configuration is sha256:{part.configuration}."
+    yield f"The digest of its effective configuration is sha256:{part.arm.configuration_sha256}."
     if arm.fault:
         yield f"The engine is broken on purpose: {arm.fault}."
     yield from _counts(part)

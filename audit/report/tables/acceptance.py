@@ -17,6 +17,7 @@ from audit.store import Store, StoredArm, StoredCheck, StoredRun
 from audit.store.base.values import ArmCounts
 from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, sums_of
 from audit.store.sums.sums import DomainCounts, Latencies, SpanCounts, StepCounts
+from engine.core.sequences import grouped
 
 THEORY: Final = "acceptance_theory"
 PERFORMANCE: Final = "performance"
@@ -158,7 +159,8 @@ class RunAcceptance:
 def run_acceptance(store: Store, run: StoredRun, checks: Sequence[StoredCheck]) -> RunAcceptance:
     """Acceptance, speed and latency of a run."""
     sums = store.figures.sums(run.ulid)
-    steps, domains, spans, latencies = map(_by_arm, (sums.steps, sums.domains, sums.spans, sums.latencies))
+    parts: tuple[Sequence[Any], ...] = (sums.steps, sums.domains, sums.spans, sums.latencies)
+    steps, domains, spans, latencies = (grouped((row.arm, row) for row in part) for part in parts)
     arms = tuple(
         ArmAcceptance(
             arm=arm,
@@ -178,13 +180,6 @@ def run_acceptance(store: Store, run: StoredRun, checks: Sequence[StoredCheck]) 
     silent = tuple((arm.name, _why_silent(arm)) for arm in run.candidates if not arm.counts.drafted)
     timed = tuple(latencies[arm.name][0] for arm in run.arms if arm.name in latencies and not arm.kind.reads)
     return RunAcceptance(arms, timed, silent)
-
-
-def _by_arm(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    arms: dict[str, list[Any]] = {}
-    for row in rows:
-        arms.setdefault(row.arm, []).append(row)
-    return arms
 
 
 def _tree(arm: StoredArm) -> bool:

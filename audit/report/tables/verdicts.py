@@ -14,6 +14,7 @@ from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.store import StoredArm, StoredCheck
 from audit.store.base.values import CountSource
+from engine.core.sequences import grouped
 
 VERDICTS: Final = ("arm", "check", "claim", "verdict", "evidence", "n", "what was found")
 ARMS: Final = ("arm", "kind", "lossless", "requests", "tokens", "forwards", "drafted", "accepted", "tokens/forward")
@@ -140,11 +141,8 @@ def conclusion(exit_code: int | None) -> str:
 
 def record_lines(arms: Iterable[StoredArm]) -> Iterator[str]:
     """A line for each pair of levels, with its arms; arms that got the level that they requested have none."""
-    pairs: dict[str, list[str]] = {}
-    for arm in arms:
-        requested = arm.spec.get("requested_record")
-        if requested:
-            pairs.setdefault(f"{arm.effective.record}, requested {requested}", []).append(arm.name)
+    requested = ((arm, level) for arm in arms if (level := arm.spec.get("requested_record")))
+    pairs = grouped((f"{arm.effective.record}, requested {level}", arm.name) for arm, level in requested)
     yield from (f"{levels}: {', '.join(names)}" for levels, names in pairs.items())
 
 

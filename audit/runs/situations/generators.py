@@ -127,17 +127,11 @@ def _first_place(
     return None
 
 
-def _inside(view: RequestView) -> Mask:
-    return np.asarray(view.role(Role.ACCEPTED) & (view.place < view.drafted[view.step] - 1))
-
-
-def _at_last_draft(view: RequestView) -> Mask:
-    return np.asarray(view.role(Role.ACCEPTED) & (view.place == view.drafted[view.step] - 1))
-
-
 ENDS: Final[Mapping[str, Place]] = {
-    "end_in_draft": _inside,
-    "end_at_last_draft": _at_last_draft,
+    "end_in_draft": lambda view: np.asarray(view.role(Role.ACCEPTED) & (view.place < view.drafted[view.step] - 1)),
+    "end_at_last_draft": lambda view: np.asarray(
+        view.role(Role.ACCEPTED) & (view.place == view.drafted[view.step] - 1)
+    ),
     "end_at_bonus": lambda view: view.role(Role.BONUS),
 }
 

@@ -32,7 +32,7 @@ MOST: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Directing:
-    """A run whose own requests are stored."""
+    """A run, its store, and what answers its requests."""
 
     prepared: PreparedRun
     store: Store

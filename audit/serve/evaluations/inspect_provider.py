@@ -6,7 +6,7 @@ The metadata of each output, `audit`, names the run, the arm and the request of 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from inspect_ai.model import (
@@ -145,12 +145,13 @@ def _output(answer: RecordedAnswer, model: str) -> ModelOutput:
 def _completion(choice: Mapping[str, Any], model: str) -> ChatCompletionChoice:
     message = choice["message"]
     calls = [_call(call) for call in message.get("tool_calls", ())]
+    scores = choice["logprobs"]
     return ChatCompletionChoice(
         message=ChatMessageAssistant(
             content=message["content"] or "", tool_calls=calls or None, model=model, source="generate"
         ),
         stop_reason=STOPS[choice["finish_reason"]],
-        logprobs=_logprobs(choice["logprobs"]),
+        logprobs=None if scores is None else Logprobs(content=scores["content"]),
     )
 
 
@@ -159,7 +160,3 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
     if isinstance(arguments, dict):
         return ToolCall(call["id"], function["name"], arguments)
     return ToolCall(call["id"], function["name"], {}, parse_error="the arguments are no JSON object")
-
-
-def _logprobs(given: Mapping[str, Sequence[Any]] | None) -> Logprobs | None:
-    return None if given is None else Logprobs(content=given["content"])

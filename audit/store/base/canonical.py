@@ -84,8 +84,7 @@ def storable(text: str) -> str:
 
     NUL becomes U+2400, a lone surrogate U+FFFD. The exact tokens stay in the trace.
     """
-    clean = text.replace("\x00", "\u2400")
-    return clean.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\x00", "\u2400").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def stored_text(text: str) -> str:

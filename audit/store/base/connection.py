@@ -35,8 +35,7 @@ def default_url() -> str:
 
 def data_folder() -> Path:
     """Folder for the tool's user data; this function does not create it."""
-    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(home) / "specaudit"
+    return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "specaudit"
 
 
 def parse_url(text: str) -> URL:

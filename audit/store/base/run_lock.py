@@ -126,5 +126,4 @@ def lock_appending(session: Session, key: int) -> None:
 
 def lock_key(run: str) -> int:
     """The number of a run's advisory lock: 63 bits, because PostgreSQL's view splits the number at its sign."""
-    digest = hashlib.sha256(b"specaudit run " + run.encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    return int.from_bytes(hashlib.sha256(b"specaudit run " + run.encode()).digest()[:8], "big") >> 1

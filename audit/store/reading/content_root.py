@@ -10,7 +10,6 @@ arithmetic depends on the batch or the machine, the numbers differ in their last
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -34,21 +33,10 @@ FACTS: Final = ("decoded", "stop_begins", "tools", "stream", "ends", "constraint
 the origin of a reused baseline, and what another engine reports about its own work."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Leaf:
-    arm: str
-    case_id: str
-    sample: int
-    digest: bytes
-
-
 def content_root(requests: Iterable[ArmRequest]) -> str:
     """Hex content root of a run's requests, in any order."""
-    leaves = [
-        _Leaf(request.arm, request.record.case_id, request.record.sample, content_hash(request.record))
-        for request in requests
-    ]
-    texts = [to_json([leaf.arm, leaf.case_id, leaf.sample, leaf.digest.hex()]) for leaf in sorted(leaves)]
+    leaves = sorted((item.arm, item.record.case_id, item.record.sample, content_hash(item.record)) for item in requests)
+    texts = [to_json([*place, digest.hex()]) for *place, digest in leaves]
     return merkle_root([text.encode("ascii") for text in texts]).hex()
 
 

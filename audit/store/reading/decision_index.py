@@ -32,7 +32,7 @@ from audit.store.ledger.notes import TreeHead
 from audit.store.reading import outcomes
 from audit.store.reading.seen_log import DECISION_KIND, SeenLog
 from audit.store.tables.log import CheckpointRow, LogEntryRow
-from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow
+from audit.store.tables.runs import ArmRow, ArtifactRow, RunArtifactRow, RunRow, value_of
 from audit.store.tables.verdicts import AttestationRow, CheckRow, GateDecisionRow
 
 
@@ -218,16 +218,14 @@ class DecisionReader:
         entry, decision = _entry(session, key), outcomes.as_decision(row, ulid)
         if entry is not None:
             self._seen.require_later(session, entry.seq)
-        return DecidedRun(
+        return value_of(
+            DecidedRun,
+            row,
             run=ulid,
             finished=status == RunStatus.FINISHED,
             models=tuple(UsedModel(kind, role, sha256) for kind, role, sha256 in models),
             configurations=frozenset(sha256_json(arm.effective) for arm in arms),
             drafts=used_drafts([arm.spec for arm in arms]),
-            decision=row.decision,
-            policy_sha256=row.policy_sha256,
-            policy=row.policy,
-            actor=row.actor,
             decided_at=row.created_at,
             serves=decision.serves,
             until=decision.until,

@@ -147,8 +147,7 @@ def stored(session: Session, requests: Select[int]) -> dict[int, dict[str, list[
         query = select(table).where(table.c.request_id.in_(requests)).order_by(*table.primary_key.columns)
         for row in session.execute(query).mappings():
             values = dict(row)
-            own = by_request.setdefault(values.pop("request_id"), {})
-            own.setdefault(name, []).append(values)
+            by_request.setdefault(values.pop("request_id"), {}).setdefault(name, []).append(values)
     return by_request
 
 

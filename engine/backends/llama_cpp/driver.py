@@ -85,8 +85,7 @@ class LlamaDriver(EngineDriver):
 
     def _ask(self, request: Mapping[str, Any]) -> Answered:
         begun = time.perf_counter()
-        body = self._http.post("/completion", request["body"])
-        return Answered(body, microseconds(begun))
+        return Answered(self._http.post("/completion", request["body"]), microseconds(begun))
 
     def _watch(self, running: Sequence[Future[Answered]]) -> None:
         """Say that the server lives as long as its queue moves."""

@@ -40,8 +40,7 @@ class OrtDriver(EngineDriver):
 
     def options(self, speculative: Mapping[str, Any]) -> dict[str, Any]:
         """The options of speculation as the engine keeps them."""
-        params = self._params({"search": {}, "speculative": speculative})
-        return dict(params.get_speculative_options())
+        return dict(self._params({"search": {}, "speculative": speculative}).get_speculative_options())
 
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Load the models; the engine's facts."""

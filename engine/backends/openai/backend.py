@@ -118,8 +118,7 @@ class OpenAIEngine:
         shared = self._parts.settings.body.get(TEMPLATE, {})
         prompt = replace(prompt, template={**shared, **prompt.template}) if shared else prompt
         ids = self._parts.codec.encode(prompt)
-        other = self._parts.prompts.setdefault(ids, prompt)
-        if other != prompt:
+        if self._parts.prompts.setdefault(ids, prompt) != prompt:
             raise InvalidRequest("two prompts differ and have the same tokens; remove one of them")
         return ids
 

@@ -129,8 +129,7 @@ def _ahead(source: TextSource) -> Iterator[int]:
 
 def _by_pieces(source: TextSource, pieces: Sequence[Piece]) -> dict[str, Any]:
     """The server's own names of the tokens, joined."""
-    named = b"".join(_named(pieces, source.answer.content.encode()))
-    text = named.decode(errors="replace")
+    text = b"".join(_named(pieces, source.answer.content.encode())).decode(errors="replace")
     stops = source.request.sampling.stop_token_ids
     last = len(pieces[-1].text) if stops and source.answer.finish == "stop" and not source.rules.stop_shown else 0
     return _facts(SecondDecoding(text, last), source.rules, {"joined": True})

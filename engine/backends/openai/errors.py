@@ -83,5 +83,4 @@ def said(text: str, secret: Secret) -> str:
             break
         document = inner
     # before it is cut: half of a key would not be recognised
-    words = " ".join(secret.clean(str(document)).split())
-    return words[:WORDS] or "no words"
+    return " ".join(secret.clean(str(document)).split())[:WORDS] or "no words"

@@ -53,8 +53,7 @@ def _tokenizer(source: Path, out: Path) -> None:
     from openvino_tokenizers import convert_tokenizer
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    encoder, decoder = convert_tokenizer(tokenizer, with_detokenizer=True)
+    encoder, decoder = convert_tokenizer(AutoTokenizer.from_pretrained(source), with_detokenizer=True)
     ov.save_model(encoder, out / "openvino_tokenizer.xml")
     ov.save_model(decoder, out / "openvino_detokenizer.xml")
 

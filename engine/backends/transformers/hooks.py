@@ -65,8 +65,6 @@ class HookedGenerate:
     greedy: bool
     steps: list[HookedStep] = field(default_factory=list)
     drafter: str | None = None
-    left_changed: tuple[str, ...] = ()
-    """The configuration values that the engine changed and did not restore; this call restores them."""
 
 
 class _Numbers(TorchFunctionMode):
@@ -102,7 +100,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Ho
         seen.drafter = type(made).__name__
         return _watch(wrap(made) if wrap else made, seen)
 
-    with _same_depth(network, seen):
+    with _same_depth(network):
         try:
             setattr(network, GENERATOR, generator)
             setattr(generation_utils, SAMPLING, _sampling(sampling, seen))
@@ -114,7 +112,7 @@ def watched(network: Any, greedy: bool, wrap: Wrap | None = None) -> Iterator[Ho
 
 
 @contextmanager
-def _same_depth(network: Any, seen: HookedGenerate) -> Iterator[None]:
+def _same_depth(network: Any) -> Iterator[None]:
     """The early exit's generator writes the number of layers, and does not restore it when it is interrupted."""
     config = getattr(network, network.base_model_prefix).config
     depth = getattr(config, "num_hidden_layers", None)
@@ -122,7 +120,6 @@ def _same_depth(network: Any, seen: HookedGenerate) -> Iterator[None]:
         yield
     finally:
         if getattr(config, "num_hidden_layers", None) != depth:
-            seen.left_changed = (f"num_hidden_layers was left at {config.num_hidden_layers}, it is {depth}",)
             config.num_hidden_layers = depth
 
 

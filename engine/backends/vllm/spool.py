@@ -73,8 +73,7 @@ def steps_of(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> I
         )
         own: dict[str, NDArray[Any]] = {}
         for name, column in columns.items():
-            size = _size(name, step, head["masked"])
-            own[name] = column[at[name] : at[name] + size]
+            own[name] = column[at[name] : at[name] + _size(name, step, head["masked"])]
             at[name] += len(own[name])
         yield _with_numbers(step, own)
 

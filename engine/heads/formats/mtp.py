@@ -86,10 +86,6 @@ def _announces_deepseek(config: Mapping[str, Any]) -> bool:
     return bool(config.get(COUNT)) and not whole and QWEN3_NEXT not in architectures
 
 
-def _announces_qwen3_next(config: Mapping[str, Any]) -> bool:
-    return QWEN3_NEXT in _architectures(config)
-
-
 def _architectures(config: Mapping[str, Any]) -> Sequence[str]:
     return [str(name) for name in config.get("architectures") or ()]
 
@@ -142,7 +138,9 @@ def model_s_own(name: str, layers: int) -> bool:
 
 
 DEEPSEEK: Final = CheckpointLayout("deepseek_mtp", _announces_deepseek, _read_deepseek)
-QWEN3_NEXT_LAYOUT: Final = CheckpointLayout("qwen3_next_mtp", _announces_qwen3_next, _read_qwen3_next)
+QWEN3_NEXT_LAYOUT: Final = CheckpointLayout(
+    "qwen3_next_mtp", lambda config: QWEN3_NEXT in _architectures(config), _read_qwen3_next
+)
 
 
 WHOLE: Final = "MiMoForCausalLM"

@@ -158,11 +158,6 @@ class ProbeReport:
         """The first promised property that did not hold."""
         return next((result for result in self.results if result.promised and not result.held), None)
 
-    @property
-    def milliseconds(self) -> float:
-        """The probe's duration."""
-        return sum(result.microseconds for result in self.results) / 1000
-
     def facts(self) -> Mapping[str, Any]:
         """As JSON, without times: equal machines give equal facts."""
         names = ("name", "held", "detail", "promised")

@@ -1,7 +1,7 @@
 """The record of a request that another engine answered, from the steps that it reported."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +29,12 @@ def header_of(request: Request, observed: ForeignEngine, reason: FinishReason, f
     """The header of one request's record."""
     return TraceHeader(
         request=request.id,
-        level=observed.level,
-        protocol=observed.protocol,
-        lossless=observed.lossless,
-        proposer=observed.proposer,
-        vocabulary=observed.vocabulary,
         stream=request.stream,
         sampling=request.sampling,
-        eos_ids=observed.eos_ids,
         finish_reason=reason,
         prompt=request.prompt,
         facts=dict(facts),
+        **asdict(observed),
     )
 
 

@@ -140,7 +140,7 @@ def rounds_of_short_answers(folder, limit):
     prepared, answers = prepare(load_suite(suite_file(folder))), ShortAnswers()
     for arm in prepared.arms:
         answers.generate(for_round(prepared.suite, arm, range(4)))
-    return answers, Rounds(prepared, RunStopRule(limit), answers, "run", answers.generate, print)
+    return answers, Rounds(prepared, answers, "run", answers.generate, RunStopRule(limit), print)
 
 
 @pytest.mark.parametrize(("limit", "repetitions"), [(4 * ROUND, 8), (3 * ROUND, 7), (2 * ROUND, 5), (20 * ROUND, 8)])

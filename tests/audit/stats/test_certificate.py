@@ -18,7 +18,7 @@ def test_the_two_terms_share_the_error_probability():
     assert found.eps_replay == upper_bound(2, 1000, 1 - 0.003)
     assert found.eps_numeric == betting_upper(anchored, 1 - 0.007)
     assert found.eps == found.eps_replay + found.eps_numeric
-    assert (found.n_decisions, found.violations, found.n_anchored, found.floor) == (1000, 2, 3000, 0.001)
+    assert (found.n_decisions, found.violations, found.floor) == (1000, 2, 0.001)
     assert found.anchored_mean == pytest.approx(anchored.mean())
     assert found.unit is Unit.POSITION
     assert found.distinguishable(3) == pytest.approx(3 * found.eps)

@@ -56,8 +56,7 @@ class CheckBounds:
 
 def read(source: ReportSource) -> CheckBounds | Nothing:
     """The bounds of a run."""
-    arms = {arm.name: arm for arm in source.results.run.arms}
-    bounds = tuple(_bounds(arms, source.results.checks))
+    bounds = tuple(_bounds({arm.name: arm for arm in source.results.run.arms}, source.results.checks))
     if not bounds:
         return Nothing("No check of this run has a bound: none ran, or none had the evidence for one.")
     margins = tuple(bound for bound in bounds if bound.check.margin)

@@ -28,8 +28,7 @@ def read(source: ReportSource) -> DivergencePage | Nothing:
     if not made.arms:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in made.silent) or "it has no candidate"
         return Nothing(f"No arm of this run was compared with its baseline token by token ({reasons}).")
-    charts = {arm.arm.name: leads(arm) for arm in made.arms if arm.leads}
-    return DivergencePage(made, KINDS, charts)
+    return DivergencePage(made, KINDS, {arm.arm.name: leads(arm) for arm in made.arms if arm.leads})
 
 
 def leads(arm: ArmDivergences) -> Chart:

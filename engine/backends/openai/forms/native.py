@@ -19,11 +19,7 @@ ENTRY: Final = 3
 
 def reader_of(settings: OpenAISettings) -> Callable[[Any], Any]:
     """A reader of the parts of one answer, in their order: each becomes a part in OpenAI's form."""
-    return NativeReader().part if settings.api is Api.GENERATE else _unchanged
-
-
-def _unchanged(document: Any) -> Any:
-    return document
+    return NativeReader().part if settings.api is Api.GENERATE else lambda document: document
 
 
 @dataclass(slots=True)

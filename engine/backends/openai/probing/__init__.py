@@ -77,8 +77,7 @@ def identify(pages: ServerPages, named: str | None = None) -> ServerIdentity:
     marks = [(named, "the user asked for its route"), *_marks(pages)] if named else _marks(pages)
     kind = marks[0][0] if marks else "openai"
     why = tuple(reason for name, reason in marks if name == kind)
-    version = pages.facts.version or _build(pages)
-    return ServerIdentity(kind, kind if marks else "unknown", version, why)
+    return ServerIdentity(kind, kind if marks else "unknown", pages.facts.version or _build(pages), why)
 
 
 def _marks(pages: ServerPages) -> list[tuple[str, str]]:

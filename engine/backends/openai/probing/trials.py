@@ -119,8 +119,7 @@ def tried(prober: Prober) -> tuple[ProbedFeature, ...]:
     api = next((api for api, result in zip(named, routes, strict=True) if result.outcome is TrialOutcome.YES), None)
     if api is None:
         return tuple(routes)
-    outcome = [_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()]
-    return (*routes, *outcome)
+    return (*routes, *[_guarded(name, partial(trial, prober, api)) for name, trial in TRIALS.items()])
 
 
 def _guarded(name: str, trial: Callable[[], TrialResult]) -> ProbedFeature:
@@ -232,8 +231,7 @@ def _structured(prober: Prober, api: Api) -> TrialResult:
     except ValueError:
         outcome = TrialOutcome.UNCLEAR if answer.finish == "length" else TrialOutcome.IGNORED
         return outcome, "no JSON" + (", cut by its length" if outcome == "unclear" else "")
-    fits = document in ({"n": 1}, {"n": 2})
-    return TrialOutcome.YES if fits else TrialOutcome.IGNORED, ""
+    return TrialOutcome.YES if document in ({"n": 1}, {"n": 2}) else TrialOutcome.IGNORED, ""
 
 
 def _tools(prober: Prober, api: Api) -> TrialResult:
