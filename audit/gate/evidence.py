@@ -9,7 +9,7 @@ log.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,7 +25,6 @@ from audit.gate.facts import (
     UNSIGNED,
     ArmWorkload,
     CheckParameters,
-    ListedStatements,
     RunFacts,
     SeriesAlarm,
     SignedEnding,
@@ -33,7 +32,7 @@ from audit.gate.facts import (
     WatchFacts,
     workload_of,
 )
-from audit.gate.policy_parts import TrustedKeys, WatchRule
+from audit.gate.policy_parts import PolicyParts, TrustedKeys, WatchRule
 from audit.gate.rules.run import used_artifacts
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
 from audit.runs.rejudge import Recomputed, recomputed
@@ -43,10 +42,10 @@ from audit.store.base.ulid import time_of
 from audit.store.bundle.inclusion import BundleInclusion
 from audit.store.ledger import notes, proof
 from audit.store.ledger.proof import ProvenRun
-from audit.store.reading.reader import ImportEvent
 from audit.store.reading.watches import StoredWatch
-from audit.store.tables.runs import value_of
+from audit.store.tables.runs import IMPORTED, value_of
 from audit.text.documents import decode_text, parse_json, read_bytes
+from audit.text.durations import CLOCK_SKEW
 from audit.watch.detect import Detectors
 from audit.watch.reference import lower_bound
 
@@ -58,20 +57,17 @@ def read_facts(
     trust_verdicts: bool,
     broken: tuple[str, ...],
     ending: SignedEnding = UNSIGNED,
-    listed: tuple[ListedStatements, ...] = (),
     announce: Callable[[str], None],
 ) -> RunFacts:
     """The facts for a decision on a run, which is named by its ULID.
 
     `trust_verdicts` takes the stored verdicts instead of computing them; `announce` is called with each arm that is
     judged. `broken` are damaged places of the run's record and log: a damaged record is not read. `ending` is what a
-    signature says about the run's end, `listed` what the bundle shows that the record is read from.
+    signature says about the run's end.
     """
     said = stated(store.attestations.of_run(run, (WAIVER, REVIEW)))
     stored = store.load_run(run)
-    known = partial(
-        RunFacts, stored, begun=_begun(run), ending=ending, stated=said, attempts=store.attempts(run), listed=listed
-    )
+    known = partial(RunFacts, stored, begun=_begun(run), ending=ending, stated=said, attempts=store.attempts(run))
     if broken or stored.status is not RunStatus.FINISHED or trust_verdicts:
         return _of_stored(store, stored, broken, known, trusted=trust_verdicts)
     try:
@@ -207,30 +203,37 @@ def by_bundle(shown: BundleInclusion | None, keys: TrustedKeys) -> SignedEnding:
     return replace(_signed(keys, problem_of), sha256=hashlib.sha256(shown.note.encode()).hexdigest())
 
 
-def of_bundle(shown: BundleInclusion | None, ending: SignedEnding, now: datetime) -> ListedStatements:
-    """Whether a bundle shows that it has all statements of its run; `ending` is that of `by_bundle`."""
+def unlisted_in_bundle(
+    shown: BundleInclusion | None, ending: SignedEnding, within: timedelta, now: datetime
+) -> Iterator[str]:
+    """Why a bundle may lack a signed statement of its run; `ending` is that of `by_bundle`."""
     stated = None if shown is None else shown.head.statements
     problem = ending.problem or ("its checkpoint, of an earlier version, lists none" if stated is None else None)
-    return ListedStatements("the bundle", problem, timedelta(0) if stated is None else now - stated.at)
+    yield from _unlisted("the bundle", problem, timedelta(0) if stated is None else now - stated.at, within)
 
 
 LISTED: Final = re.compile(r", statements of (\S+) by (\S+)")
 
 
-def of_imports(store: Store, run: str, keys: TrustedKeys) -> tuple[ListedStatements, ...]:
-    """Whether each bundle that the run came in had all statements, as its events state; empty if it was made here."""
-    return tuple(_imported(event, keys) for event in store.imports(run))
+def unlisted_in_imports(run: StoredRun, parts: PolicyParts) -> Iterator[str]:
+    """Why bundles that a run came in may have lacked one, as its events state; nothing for a run that was made here."""
+    for event in run.events:
+        if not event.detail.startswith(IMPORTED):
+            continue
+        stated = LISTED.search(event.detail)
+        at, key = (moment(stated[1]), parse_public(stated[2])) if stated else (None, None)
+        problem = "it was imported without --key" if at is None or key is None else None
+        if key is not None and parts.keys.holder(key) is None:
+            problem = f"keys.trusted does not list the key {key.name} ({key.id.hex()}) of the import"
+        place, age = f"the bundle of the import at {event.at:%Y-%m-%d %H:%M}", event.at - (at or event.at)
+        yield from _unlisted(place, problem, age, parts.reviews_within)
 
 
-def _imported(event: ImportEvent, keys: TrustedKeys) -> ListedStatements:
-    place = f"the bundle of the import at {event.at:%Y-%m-%d %H:%M}"
-    stated = LISTED.search(event.detail)
-    at, key = (moment(stated[1]), parse_public(stated[2])) if stated else (None, None)
-    if at is None or key is None:
-        return ListedStatements(place, "it was imported without --key")
-    if keys.holder(key) is None:
-        return ListedStatements(place, f"keys.trusted does not list the key {key.name} ({key.id.hex()}) of the import")
-    return ListedStatements(place, None, event.at - at)
+def _unlisted(place: str, problem: str | None, age: timedelta, within: timedelta) -> Iterator[str]:
+    if problem is None and not -CLOCK_SKEW <= age <= within:
+        problem = f"the signed list of its statements is {age} old, at most {within} are allowed"
+    if problem is not None:
+        yield f"{place} may lack a rejection: {problem}"
 
 
 def _proof_problem(run: StoredRun, proven: ProvenRun, place: str) -> str | None:

@@ -5,7 +5,7 @@ The workload of an arm is counted from the record and not from the suite.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from audit.attest.waivers import Stated
@@ -138,18 +138,6 @@ class WatchFacts:
     others: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ListedStatements:
-    """Whether a bundle showed that it has every signed statement of its run; `problem` says why not.
-
-    place: the bundle. age: from the moment that the signer stated to the import, or to the decision on the bundle.
-    """
-
-    place: str
-    problem: str | None
-    age: timedelta = timedelta(0)
-
-
 UNSIGNED: Final = SignedEnding()
 NOTHING: Final = Stated()
 
@@ -169,7 +157,7 @@ class RunFacts:
     stated: signed waivers and reviews of the run; whether they count is for the policy to say.
     watches: None where nobody read them: the policy asks for none, or the record is a bundle's.
     attempts: the other runs of the suite with these models in the store.
-    listed: of each bundle that the record came in; empty for a run of the store's own.
+    unlisted: why bundles that the record came in may lack a signed statement.
     """
 
     run: StoredRun
@@ -185,7 +173,7 @@ class RunFacts:
     stated: Stated = NOTHING
     watches: WatchFacts | None = None
     attempts: tuple[Attempt, ...] = ()
-    listed: tuple[ListedStatements, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:

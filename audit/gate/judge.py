@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING
 from audit.errors import CannotDecide, UserError
 from audit.gate.decide import decide
 from audit.gate.decision import Decision, GateOutcome, outcome_of, undecided
-from audit.gate.evidence import by_bundle, by_checkpoint, by_proof, of_bundle, of_imports, read_facts, read_watches
-from audit.gate.facts import ListedStatements, RunFacts, SignedEnding
+from audit.gate.evidence import (
+    by_bundle,
+    by_checkpoint,
+    by_proof,
+    read_facts,
+    read_watches,
+    unlisted_in_bundle,
+    unlisted_in_imports,
+)
+from audit.gate.facts import RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
 from audit.gate.rego import rego_reasons
@@ -85,8 +93,9 @@ def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
     elif request.proof is not None:
         ending = by_proof(store.load_run(run), request.proof, keys)
     facts = _read(store, run, broken, ending, request)
-    wanted = request.policy.parts.watched
-    return facts if wanted is None else replace(facts, watches=read_watches(store, facts, wanted, request.now))
+    unlisted, wanted = tuple(unlisted_in_imports(facts.run, request.policy.parts)), request.policy.parts.watched
+    watches = None if wanted is None else read_watches(store, facts, wanted, request.now)
+    return replace(facts, unlisted=unlisted, watches=watches)
 
 
 def _places(broken: Iterable[IntegrityViolation]) -> tuple[str, ...]:
@@ -98,27 +107,15 @@ def _of_bundle(bundle: OpenBundle, request: GateRequest) -> RunFacts:
         raise UserError("--checkpoint is of a store's log, which a bundle does not have; give --proof FILE instead")
     store, parts = bundle.store, request.policy.parts
     own = by_bundle(bundle.inclusion, parts.keys)
-    listed = of_bundle(bundle.inclusion, own, request.now)
     ending = own if parts.signed or own.by is not None else SignedEnding()
     if request.proof is not None:
         ending = by_proof(store.load_run(bundle.run), request.proof, parts.keys)
-    return _read(store, bundle.run, _places(bundle.broken), ending, request, listed)
+    facts = _read(store, bundle.run, _places(bundle.broken), ending, request)
+    unlisted = unlisted_in_bundle(bundle.inclusion, own, parts.reviews_within, request.now)
+    return replace(facts, unlisted=(*unlisted, *unlisted_in_imports(facts.run, parts)))
 
 
-def _read(
-    store: Store,
-    run: str,
-    broken: tuple[str, ...],
-    ending: SignedEnding,
-    request: GateRequest,
-    *listed: ListedStatements,
-) -> RunFacts:
+def _read(store: Store, run: str, broken: tuple[str, ...], ending: SignedEnding, request: GateRequest) -> RunFacts:
     return read_facts(
-        store,
-        run,
-        trust_verdicts=request.trust_verdicts,
-        broken=broken,
-        ending=ending,
-        listed=(*listed, *of_imports(store, run, request.policy.parts.keys)),
-        announce=request.announce,
+        store, run, trust_verdicts=request.trust_verdicts, broken=broken, ending=ending, announce=request.announce
     )

@@ -236,13 +236,10 @@ def _checked(path: Path, start: MinimizeStart, note: Callable[[str], None]) -> S
     suite = load_suite(path)
     try:
         prepared = prepare(suite, allowed=start.allowed)
-        results = tuple(_once(prepared, start.fault.check) for _ in range(TIMES))
+        check, given = load(start.fault.check), prepared.suite.arms[0].checks[start.fault.check]
+        results = tuple(evaluate(check, all_evidence(prepared.arms), given) for _ in range(TIMES))
     except EngineError as error:
         raise CannotDecide(f"the written reproducer cannot run: {error}") from error
     for number, result in enumerate(results, start=1):
         note(f"the reproducer from its files, run {number} of {TIMES}: {result.verdict}")
     return SuiteRuns(prepared, results)
-
-
-def _once(prepared: PreparedRun, check: str) -> CheckResult:
-    return evaluate(load(check), all_evidence(prepared.arms), prepared.suite.arms[0].checks[check])

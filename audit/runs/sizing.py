@@ -29,6 +29,7 @@ FORMAT: Final = 1
 RATE: Final = 100.0
 """Default tokens per second of a whole run: the bundled pair on a busy core, checks included."""
 LOOKED_AT: Final = 50
+STOPPED: Final = frozenset((RunStatus.INTERRUPTED, RunStatus.FAILED))
 """Number of newest runs to search."""
 PER_TOKEN: Final[Mapping[str, float]] = {
     "tokens": 1.0,
@@ -143,15 +144,11 @@ class RunHistory:
 def history(store: Store, suite: str, hardware: Mapping[str, Any]) -> RunHistory:
     """Search the newest runs, without interrupted ones, whose duration is meaningless."""
     names = [run.ulid for run in store.list_runs(LOOKED_AT) if run.status is RunStatus.FINISHED and run.tokens]
-    runs = [run for run in map(store.load_run, names) if not any(_stopped(event.status) for event in run.events)]
+    runs = [run for run in map(store.load_run, names) if not any(event.status in STOPPED for event in run.events)]
     same = next((run for run in runs if run.suite_name == suite), None)
     here = next((run for run in runs if _machine(run.environment.hardware) == _machine(hardware)), None)
     checks, coverage = (store.checks(same.ulid), store.coverage(same.ulid)) if same else ((), ())
     return RunHistory(same, checks, here, coverage)
-
-
-def _stopped(status: RunStatus) -> bool:
-    return status in (RunStatus.INTERRUPTED, RunStatus.FAILED)
 
 
 def _machine(hardware: Mapping[str, Any]) -> tuple[str, str]:

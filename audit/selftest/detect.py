@@ -150,14 +150,11 @@ def detect(name: str, limits: DetectionLimits) -> Detection:
     fault = faults.load(name)
     mapping: dict[str, ViewDetection] = {}
     for tokens in SIZES:
-        open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and not _done(mapping.get(view))]
+        done = {view for view, sight in mapping.items() if sight.caught}
+        open_views = [view for view in VIEWS if limits.allow(view, tokens, fault) and view not in done]
         if open_views:
             mapping |= _at_size(fault, tokens, limits, open_views)
     return Detection(name, {view: mapping[view] for view in VIEWS if view in mapping})
-
-
-def _done(sight: ViewDetection | None) -> bool:
-    return sight is not None and sight.caught
 
 
 def _at_size(fault: Fault, tokens: int, limits: DetectionLimits, views: Sequence[str]) -> dict[str, ViewDetection]:

@@ -63,7 +63,6 @@ class Store:
     copies = reads(arm_reader.copies)
     load_run = reads(reader.load_run)
     attempts = reads(reader.attempts)
-    imports = reads(reader.imports)
     draft_versions = reads(drafts.draft_versions)
     resolve = reads(reader.resolve)
     list_runs = reads(reader.list_runs)

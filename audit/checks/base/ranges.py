@@ -65,11 +65,8 @@ def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 def as_declared(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The values with whole numbers where the defaults are whole: 20.0 is an integer in JSON."""
-    return {key: int(value) if _counted(key, value, defaults) else value for key, value in values.items()}
-
-
-def _counted(key: str, value: Any, defaults: Mapping[str, Any]) -> bool:
-    return key in RANGES and _whole(defaults[key]) and isinstance(value, float)
+    whole = {key for key in values if key in RANGES and _whole(defaults[key])}
+    return {key: int(one) if key in whole and isinstance(one, float) else one for key, one in values.items()}
 
 
 def _whole(default: Any) -> bool:

@@ -150,16 +150,13 @@ def _misread(answer: AnsweredOffer, own: ParsedCalls) -> str | None:
     if own.problem is not None and answer.parsed.problem is not None:
         return None
     text = difference(answer.parsed, own)
-    return None if text is None else f"the engine's {text} as its text has it{_why(answer.parsed)}"
+    why = "" if answer.parsed.problem is None else f" ({answer.parsed.problem})"
+    return None if text is None else f"the engine's {text} as its text has it{why}"
 
 
 def _misstreamed(ours: AnsweredOffer, theirs: AnsweredOffer) -> str | None:
     """A server whose stream differs in both arms has a parser that is wrong without speculation too."""
     return stream_defect(ours) if stream_defect(theirs) is None else None
-
-
-def _why(parsed: ParsedCalls) -> str:
-    return "" if parsed.problem is None else f" ({parsed.problem})"
 
 
 def _triaged(evidence: Evidence) -> KindOf:

@@ -113,7 +113,8 @@ def probe_store(url: str) -> Probe:
         migrate.require_current(revision, target)
     except UserError as error:
         return Probe("store", ProbeStatus.FAIL, str(error))
-    if is_sqlite(target) and not _writable(sqlite_path(target)):
+    files = (sqlite_path(target), sqlite_path(target).parent) if is_sqlite(target) else ()
+    if not all(os.access(file, os.W_OK) for file in files):
         return Probe(
             "store", ProbeStatus.FAIL, f"{where}: revision {revision}, but it cannot be written; fix its permissions"
         )
@@ -125,10 +126,6 @@ def _missing_store(where: str, path: Path) -> Probe:
     if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK):
         return Probe("store", ProbeStatus.FAIL, f"{where}: cannot be made in {parent}; name another place with --store")
     return Probe("store", ProbeStatus.NOTE, f"{where}: does not exist; the first run creates it at revision {REVISION}")
-
-
-def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
 def probe_models(folder: Path) -> Iterator[Probe]:

@@ -115,10 +115,6 @@ def _may_skip(arm: ArmRecord) -> bool:
     return arm.effective.steady_drafts is None and arm.effective.proposer_shape != "tree"
 
 
-def _steady_chains(arm: ArmRecord) -> bool:
-    return arm.effective.steady_drafts is not None and arm.effective.proposer_shape != "tree"
-
-
 def _filters(arm: ArmRecord) -> bool:
     return any(mapping.get("side") == Side.OUTPUT for mapping in declared_filters(arm.effective))
 
@@ -163,7 +159,8 @@ def _ends(arm: ArmRecord, header: TraceHeader) -> Iterator[str]:
     if sampling.stop_token_ids or (header.eos_ids and not sampling.ignore_eos):
         # nothing is drafted behind the only token of a draft; copies seldom end with an end token, and behind a
         # tree's last token are other branches
-        rare = {"end_in_draft": arm.effective.gamma == 1, "end_at_last_draft": not _steady_chains(arm)}
+        steady = arm.effective.steady_drafts is not None and arm.effective.proposer_shape != "tree"
+        rare = {"end_in_draft": arm.effective.gamma == 1, "end_at_last_draft": not steady}
         yield from (name for name in ENDS if not rare.get(name))
     if sampling.stop:
         yield "stop_string_across_steps"

@@ -170,7 +170,8 @@ def answer(review: Review, rules: Rules, find: Find, vouch: Vouch, now: datetime
     # the newest decision counts, whichever run of these models it is about
     newest = next((run for run in find(sorted(set(models.values()))) if _matches(run, models, named)), None)
     if newest is None:
-        return denied(f"no decision under an accepted policy is about {_words(models)}{HINT}")
+        words = ", ".join(f"{role} sha256:{digest[:SHORT]}" for role, digest in models.items())
+        return denied(f"no decision under an accepted policy is about {words}{HINT}")
     signed = vouch(newest)
     newest = signed.run
     if signed.problem is not None:
@@ -251,7 +252,3 @@ def _names(run: DecidedRun, models: Mapping[str, str], role: str) -> bool:
     """True if the pod names the role, or each of the models of that kind by its name in the suite."""
     own = {model.role for model in run.models if role in (model.role, model.kind)}
     return role in models or (bool(own) and own <= set(models))
-
-
-def _words(models: Mapping[str, str]) -> str:
-    return ", ".join(f"{role} sha256:{digest[:SHORT]}" for role, digest in models.items())

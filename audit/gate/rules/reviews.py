@@ -14,7 +14,6 @@ from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.policy_parts import ReviewRule, TrustedKeys
 from audit.gate.waivers import expiry, moment, newest_by_key, problem_of, spoken
-from audit.text.durations import CLOCK_SKEW
 
 REVIEWS = "reviews"
 STATEMENTS = "statements"
@@ -22,7 +21,8 @@ STATEMENTS = "statements"
 
 def review_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[Reason]:
     """Each review of the run as a line, whatever it is worth; a rejection blocks, and a role may lack approvals."""
-    yield from _unlisted(facts, policy)
+    counting = policy.parts.reviews or (policy.parts.waivers and facts.stated.waivers)
+    yield from (undecided(STATEMENTS, problem) for problem in facts.unlisted if counting)
     for problem in facts.stated.broken:
         yield remark("waivers", f"a signed statement counts for nothing: {problem}")
     of_run = [review for review in facts.stated.reviews if review.waiver is None]
@@ -35,17 +35,6 @@ def review_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[R
     for review in of_run if rules else ():
         if review.role not in roles:
             yield _without_role(review, facts, policy, now)
-
-
-def _unlisted(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
-    """A reason for each bundle that may lack a rejection, if reviews or waivers of the run can count."""
-    limit = policy.parts.reviews_within
-    for shown in facts.listed if policy.parts.reviews or (policy.parts.waivers and facts.stated.waivers) else ():
-        if shown.problem is not None:
-            yield undecided(STATEMENTS, f"{shown.place} may lack a rejection: {shown.problem}")
-        elif not -CLOCK_SKEW <= shown.age <= limit:
-            text = f"the signed list of its statements is {shown.age} old, at most {limit} are allowed"
-            yield undecided(STATEMENTS, f"{shown.place} may lack a later rejection: {text}")
 
 
 def _of_role(

@@ -5,7 +5,6 @@ Functions take an open session.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Select, func, select
@@ -96,21 +95,6 @@ def _no_run(name: str, newest: list[str]) -> str:
     if not newest:
         return f"no run {name!r}: the store has no runs yet; make one: audit run SUITE"
     return f"no run begins with {name!r}; the newest are {_listed(newest)} (audit list shows all)"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportEvent:
-    """An import of a run, with the detail that names its bundle."""
-
-    at: datetime
-    detail: str
-
-
-def imports(session: Session, ulid: str) -> tuple[ImportEvent, ...]:
-    """The imports of a run, oldest first: in stores that its bundles came from, and in this one."""
-    query = select(RunEventRow).where(RunEventRow.run_id == find_run(session, ulid).id)
-    rows = session.scalars(query.where(RunEventRow.detail.startswith(IMPORTED)).order_by(RunEventRow.id))
-    return tuple(ImportEvent(row.at, row.detail) for row in rows)
 
 
 def run_status(session: Session, ulid: str) -> values.RunStatus:

@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx2
 
 TOKEN = "a-token-of-tests-0123456789"
 READY = re.compile(r"run (\S+) serves (\S+) at (\S+) until Ctrl-C")
@@ -75,3 +78,22 @@ def _started(process: subprocess.Popen[str], store: str) -> RunningServer:
     finally:
         timer.cancel()
     raise AssertionError("".join(lines))
+
+
+def resident(server):
+    """Megabytes of a process's memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def metric(server, name):
+    page = httpx2.get(f"{server.root}/metrics").text
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"vllm:{name}{{"))
+
+
+def settled(server, seconds=30):
+    """Wait until nothing runs."""
+    end = time.monotonic() + seconds
+    while metric(server, "num_requests_running") or metric(server, "num_requests_waiting"):
+        assert time.monotonic() < end, "rows are not free"
+        time.sleep(0.02)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import httpx2
 import pytest
 
-from tests.audit.serve.server import TOKEN
+from tests.audit.serve.server import TOKEN, metric, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -58,19 +57,6 @@ def gathered(requests, at_once):
             return await asyncio.gather(*map(one, requests))
 
     return asyncio.run(run())
-
-
-def metric(server, name):
-    page = httpx2.get(f"{server.root}/metrics").text
-    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"vllm:{name}{{"))
-
-
-def settled(server, seconds=30):
-    """Wait until nothing runs."""
-    end = time.monotonic() + seconds
-    while metric(server, "num_requests_running") or metric(server, "num_requests_waiting"):
-        assert time.monotonic() < end, "rows are not free"
-        time.sleep(0.02)
 
 
 def test_greedy_answers_with_a_draft_at_concurrency_8_are_those_of_plain_decoding(pair):

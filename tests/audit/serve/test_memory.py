@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.audit.serve.server import TOKEN, serving
+from tests.audit.serve.server import TOKEN, resident, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 AT_ONCE = 16
 MEGABYTES = 12
 """Most growth over the last 4,000 requests. A leak of one trace, 4 kB, per request would be 16 MB."""
-
-
-def resident(server):
-    """Megabytes of a process's memory."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def body_of(number):

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from tests.audit.serve.server import TOKEN, serving
-from tests.audit.serve.test_load import settled
-from tests.audit.serve.test_memory import resident
+from tests.audit.serve.server import TOKEN, resident, serving, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("serve")]
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}

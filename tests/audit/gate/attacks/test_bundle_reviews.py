@@ -92,7 +92,7 @@ def test_a_bundle_from_before_a_rejection_ages(scene, honest):
     assert judged(scene, bundle).code == 0, "nobody can know of what came later"
     short = policy(honest, "2s")["evidence"]
     time.sleep(2.1)
-    says(judged(scene, bundle, evidence=short), "may lack a later rejection", "at most 0:00:02 are allowed")
+    says(judged(scene, bundle, evidence=short), "may lack a rejection: the signed list", "at most 0:00:02 are allowed")
 
 
 def test_a_rejection_stripped_from_a_bundle_is_missed(scene):
