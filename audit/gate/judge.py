@@ -23,7 +23,7 @@ from audit.gate.evidence import (
     unlisted_in_bundle,
     unlisted_in_imports,
 )
-from audit.gate.facts import RunFacts, SignedEnding
+from audit.gate.facts import UNSIGNED, RunFacts, SignedEnding
 from audit.gate.judgement import BUNDLE, GateJudgement, GateRequest
 from audit.gate.record import recorded
 from audit.gate.rego import rego_reasons
@@ -87,7 +87,7 @@ def _facts(store: Store, name: str, request: GateRequest) -> RunFacts:
     run = store.resolve(name)
     broken = _places(store.damage((run,)))
     keys = request.policy.parts.keys
-    ending = SignedEnding()
+    ending = UNSIGNED
     if request.checkpoint is not None:
         ending = by_checkpoint(store, run, request.checkpoint, keys)
     elif request.proof is not None:
@@ -107,7 +107,7 @@ def _of_bundle(bundle: OpenBundle, request: GateRequest) -> RunFacts:
         raise UserError("--checkpoint is of a store's log, which a bundle does not have; give --proof FILE instead")
     store, parts = bundle.store, request.policy.parts
     own = by_bundle(bundle.inclusion, parts.keys)
-    ending = own if parts.signed or own.by is not None else SignedEnding()
+    ending = own if parts.signed or own.by is not None else UNSIGNED
     if request.proof is not None:
         ending = by_proof(store.load_run(bundle.run), request.proof, parts.keys)
     facts = _read(store, bundle.run, _places(bundle.broken), ending, request)

@@ -292,7 +292,7 @@ def _require_bounded(document: Mapping[str, Any], where: str) -> None:
 
 
 def _require_tried(folder: ModelFolder) -> None:
-    """Refuse a tokenizer that cannot be built, or reads a short text in no time that one would wait."""
+    """Refuse a tokenizer that breaks a limit of its trial, or fails there in a way that no exception tells."""
     file = next((file for file in folder.files if file.name == TOKENIZER), None)
     if file is None or folder.label.startswith("bundled:"):
         return

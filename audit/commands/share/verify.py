@@ -1,6 +1,7 @@
 """`audit verify`: check a report against its attached evidence, or a bundle by itself. Knows no report format."""
 
 from collections.abc import Iterator
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -139,7 +140,7 @@ def inclusion_lines(shown: BundleInclusion | None) -> Iterator[str]:
     rows = ", ".join(f"{count} {name}" for name, count in shown.proven.items())
     yield f"proves      {rows} are in a log of {shown.head.size} entries, root {shown.head.root.hex()}"
     if shown.head.statements is not None:
-        at = f"{shown.head.statements.at:%Y-%m-%d %H:%M}"
+        at = f"{shown.head.statements.at.astimezone(UTC):%Y-%m-%d %H:%M}"
         yield f"proves      the store's list of {at} UTC has no other signed statement of the run"
     later = ", ".join(f"{count} {name}" for name, count in shown.later.items() if count)
     if later:

@@ -273,7 +273,7 @@ def _read_shards(folder: ModelFolder, places: Mapping[str, str]) -> dict[str, Te
 
 
 def _read_file(folder: ModelFolder, name: str) -> dict[str, Tensor]:
-    if name not in {path.name for path in folder.path.iterdir()}:
+    if name not in {path.name for path in folder.path.iterdir() if path.is_file()}:
         raise ModelError(f"{folder.name(name)}: no such file though {INDEX} names it; download the folder again")
     try:
         with safe_open(folder.path / name, framework="pt") as stream:
