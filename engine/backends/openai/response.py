@@ -72,8 +72,9 @@ class Completion:
 
 @dataclass(slots=True)
 class Collector:
-    """Assembles an answer from parts; a whole document is one part."""
+    """Assembles an answer from parts; a whole document is one part. `rivals` is the requested length of its lists."""
 
+    rivals: int = 0
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     refusal: list[str] = field(default_factory=list)
@@ -177,7 +178,7 @@ class Collector:
             known_stop=self.known_stop,
             token_ids=None if self.token_ids is None else tuple(self.token_ids),
             prompt_ids=self.prompt_ids,
-            pieces=pieces_of(self.listed) if self.scored else None,
+            pieces=pieces_of(self.listed, self.rivals) if self.scored else None,
             usage=dict(self.usage),
             meta=dict(self.meta),
             speculation=self.speculation or iterations(self.ended, self.usage),
@@ -185,9 +186,9 @@ class Collector:
         )
 
 
-def read(document: Any) -> Completion:
-    """The answer in one document. Raises AttemptError: the document is not an answer."""
-    collector = Collector()
+def read(document: Any, rivals: int = 0) -> Completion:
+    """The answer in one document; `rivals` as in `Collector`. Raises AttemptError: the document is not an answer."""
+    collector = Collector(rivals)
     collector.add(document)
     return collector.answer()
 

@@ -129,11 +129,11 @@ class RetryingClient:
         received = self.endpoint.ask(path(self.settings), self.fault.body(body))
         document = reader_of(self.settings)(received.document)
         answered = self.fault.answer(document, AnswerPlace(next(self.numbers)))
-        return self._cleared(read(answered), received.route, body)
+        return self._cleared(read(answered, self.settings.logprobs), received.route, body)
 
     def _streamed(self, body: Mapping[str, Any]) -> tuple[Completion, int | None]:
         """The answer, and microseconds to its first text."""
-        began, collector, first = time.monotonic(), Collector(), None
+        began, collector, first = time.monotonic(), Collector(self.settings.logprobs), None
         route: Mapping[str, str] = {}
         number, reader = next(self.numbers), reader_of(self.settings)
         for at, part in enumerate(self.endpoint.stream(path(self.settings), streamed(self.fault.body(body)))):

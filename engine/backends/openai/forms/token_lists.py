@@ -52,7 +52,7 @@ class Rival:
 class ListedToken:
     """A token with its list of likely ones, as the server wrote it.
 
-    keyed: the list has one entry per text, so one of two tokens of one text is lost: the likelier, which came first.
+    keyed: the list has one entry per text, so one of two tokens of one text is lost: the one that came first.
     """
 
     text: str
@@ -75,9 +75,12 @@ class ListedToken:
         return self.keyed and any(PART in rival.text for rival in self.rivals)
 
 
-def pieces_of(listed: Sequence[ListedToken]) -> tuple[Piece, ...]:
-    """The tokens of an answer; a keyed list lost an entry if it is shorter than others, perhaps if it has parts."""
-    whole = max((token.most for token in listed), default=0)
+def pieces_of(listed: Sequence[ListedToken], rivals: int = 0) -> tuple[Piece, ...]:
+    """The tokens of an answer; `rivals` is the requested length of their lists, 0 if nobody knows it.
+
+    A keyed list lost an entry if it is shorter than that or than others, perhaps if it has parts.
+    """
+    whole = max([rivals, *(token.most for token in listed)])
     return tuple(_piece(token, lost=token.parts or (token.keyed and 0 < len(token.rivals) < whole)) for token in listed)
 
 
@@ -101,7 +104,8 @@ def _flaw(token: ListedToken, *, lost: bool) -> str:
 
     Several tokens may have one text, such as parts of a character or a word with and without the blank before it, so an
     entry of this text may be another token's; a token outside the list is then none of the likeliest, and in a list
-    that lost an entry a less likely token's stands in its place.
+    that lost an entry another token's stands in its place: a less likely one's, or a likelier one's where the token
+    itself comes first.
     """
     text, logprob, rivals = token.text, token.logprob, token.rivals
     if logprob > SAME:
@@ -109,7 +113,7 @@ def _flaw(token: ListedToken, *, lost: bool) -> str:
     own = [rival.logprob for rival in rivals if rival.text == text]
     listed = any(abs(value - logprob) <= SAME for value in own)
     least = min((rival.logprob for rival in rivals if not math.isnan(rival.logprob)), default=math.nan)
-    if listed or not logprob > least + SAME or (lost and any(value < logprob for value in own)):
+    if listed or not logprob > least + SAME or (lost and own):
         return ""
     if own:
         return f"{text[:40]!r} has log-probability {logprob:.6g}, in its own list {own[0]:.6g}"

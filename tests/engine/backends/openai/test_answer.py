@@ -135,6 +135,24 @@ def test_tokens_of_one_text_share_a_key_of_the_older_route(parts):
     assert "top_logprobs" not in fields([replace(pieces[0], keyed=False)], 3)
 
 
+@pytest.mark.parametrize(
+    ("rivals", "value", "flaw"),
+    [
+        (0, -0.9, "'' has log-probability -0.7, in its own list -0.9"),
+        (2, -0.9, "'' has log-probability -0.7, in its own list -0.9"),
+        (3, -0.9, ""),
+        # vLLM puts the token itself first, so that a likelier one of the same text overwrites it
+        (2, -0.6, "'' has log-probability -0.7, in its own list -0.6"),
+        (3, -0.6, ""),
+    ],
+)
+def test_a_list_that_is_shorter_than_asked_lost_an_entry_although_all_are(rivals, value, flaw):
+    logprobs = {"tokens": [""], "token_logprobs": [-0.7], "top_logprobs": [{"": value, "y": -1.0}]}
+    (piece,) = read({"choices": [{"text": "", "finish_reason": "length", "logprobs": logprobs}]}, rivals).pieces
+    assert piece.flaw == flaw
+    assert math.isnan(piece.lead) is (rivals == 3)
+
+
 def fields(pieces, rivals):
     return fields_of(Completion("text", "length", pieces=tuple(pieces)), rivals)
 
