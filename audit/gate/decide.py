@@ -40,10 +40,11 @@ from audit.gate.decision import GateOutcome, outcome_of
 from audit.gate.facts import RunFacts
 from audit.gate.policy import Policy
 from audit.gate.rules.claims import claim_reasons
+from audit.gate.rules.deployment import deployed_reasons
 from audit.gate.rules.reviews import review_reasons
 from audit.gate.rules.run import fault_reasons, run_reasons, subject_reasons
 from audit.gate.rules.watched import watched_reasons
-from audit.gate.rules.workload import deployed_reasons, workload_reasons
+from audit.gate.rules.workload import workload_reasons
 from audit.gate.serving_profile import ServingProfile
 from audit.gate.subjects import Subject
 from audit.gate.waivers import waived

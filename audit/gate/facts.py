@@ -3,7 +3,7 @@
 The workload of an arm is counted from the record and not from the suite.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,10 @@ from audit.gate.serving_profile import SampledSetting, setting_of
 from audit.store import RunStatus, StoredArm, StoredCheck, StoredRun
 from audit.store.reading.reader import Attempt
 from audit.store.reading.watches import StoredWatch, WatchReading
+from engine.record.effective import Effective
+from engine.record.trace import TraceHeader
 
+STREAMS: Final = ("streamed", "both")
 OPEN_BELOW: Final = 0.95
 """A sampled token with p below this was a choice."""
 
@@ -33,8 +36,8 @@ class ArmWorkload:
     """Counts of one arm's answered requests.
 
     longest: most tokens of a prompt and its answer together.
-    greedy: requests at temperature 0.
-    sampled: all others, by their setting.
+    sampled: requests at temperatures above 0, by their setting.
+    features: kinds of requests (`serving_profile.SERVABLE`) that it answered.
     """
 
     requests: int
@@ -42,8 +45,8 @@ class ArmWorkload:
     prompts: int
     domains: frozenset[str]
     longest: int
-    greedy: int
     sampled: tuple[SampledRequests, ...]
+    features: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,40 @@ class _Request:
     tokens: int
     setting: SampledSetting
     choices: int | None
+    features: frozenset[str]
 
 
 def workload_of(record: ArmRecord) -> ArmWorkload:
     """Count the requests of an arm's workload; reads every trace once."""
-    return _counted([_read(request) for request in record.keeping().requests])
+    return _counted([_read(request, record.effective) for request in record.keeping().requests])
 
 
-def _read(request: RequestRecord) -> _Request:
-    header = request.trace.header
-    p = request.trace.p
-    choices = int((p < OPEN_BELOW).sum()) if p.size else None
-    return _Request(tuple(header.prompt), request.domain, len(request.tokens), setting_of(header.sampling), choices)
+def _read(request: RequestRecord, effective: Effective) -> _Request:
+    header, p = request.trace.header, request.trace.p
+    return _Request(
+        tuple(header.prompt),
+        request.domain,
+        len(request.tokens),
+        setting_of(header.sampling),
+        choices=int((p < OPEN_BELOW).sum()) if p.size else None,
+        features=frozenset(_features(header, effective)),
+    )
+
+
+def _features(header: TraceHeader, effective: Effective) -> Iterator[str]:
+    """The kinds of requests that this one is of; an endpoint states streams and log-probabilities by the arm."""
+    facts, stream = header.facts, header.facts.get("stream") or {}
+    asked = (facts.get("request") or {}).get("effective") or {}
+    kinds = {
+        "greedy": not header.sampling.temperature,
+        "structured": header.sampling.structured is not None,
+        "tools": facts.get("tools"),
+        "filters": stream.get("filters"),
+        "streaming": stream or effective.facts.get("stream") in STREAMS,
+        "logprobs": effective.facts.get("logprobs") or asked.get("logprobs"),
+        "adapters": asked.get("adapter") is not None,
+    }
+    return (kind for kind, shown in kinds.items() if shown)
 
 
 def _counted(requests: Iterable[_Request]) -> ArmWorkload:
@@ -76,8 +101,8 @@ def _counted(requests: Iterable[_Request]) -> ArmWorkload:
         prompts=len({request.prompt for request in listed}),
         domains=frozenset(request.domain for request in listed),
         longest=max((len(request.prompt) + request.tokens for request in listed), default=0),
-        greedy=sum(not request.setting.temperature for request in listed),
         sampled=tuple(_at(setting, [item for item in listed if item.setting == setting]) for setting in settings),
+        features=frozenset().union(*(request.features for request in listed)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +17,9 @@ from audit.text.unsafe import quoted
 if TYPE_CHECKING:
     from engine.core.types import SamplingParams
 
-SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters")
+SERVABLE: Final = ("greedy", "sampled", "structured", "tools", "filters", "streaming", "logprobs", "adapters")
 """Kinds of served requests."""
+MODEL_ROLES: Final = ("target", "draft", "tokenizer", "adapter")
 CHOICES: Final = 20
 FREE_FROM: Final = 0.5
 """Temperature from which requests show a deployment that samples at temperatures that nobody stated."""
@@ -82,7 +83,11 @@ class SampledRange:
 
 @dataclass(frozen=True, slots=True)
 class DeployedScope:
-    """How the deployment runs: each candidate arm's record must show it; None asks for nothing."""
+    """How the deployment runs: each candidate arm's record must show it; None asks for nothing.
+
+    weights: quantisation of the target's weights by the engine's name for it, or their dtype.
+    models: digests by role, all that the deployment uses; a role that is missing asks for nothing.
+    """
 
     batch_size: int | None = None
     drafted: int | None = None
@@ -90,6 +95,11 @@ class DeployedScope:
     numerics: str | None = None
     device: str | None = None
     context: int | None = None
+    engine: str | None = None
+    version: str | None = None
+    weights: str | None = None
+    proposer: str | None = None
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +120,13 @@ def profile_of(data: Mapping[str, Any], sha256: str | None = None) -> ServingPro
     serves: Mapping[str, Any] = data.get("serves", {})
     stated = {**(serves.get("sampled") or {})}
     settings = tuple(SampledSetting(**setting) for setting in stated.pop("settings", ()))
-    deployed = DeployedScope(**data.get("deployed", {}))
-    return ServingProfile(tuple(serves), SampledRange(**stated, settings=settings), deployed, sha256)
+    deployed = {**data.get("deployed", {})}
+    models = {
+        role: tuple(digest.removeprefix("sha256:") for digest in digests)
+        for role, digests in deployed.pop("models", {}).items()
+    }
+    scope = DeployedScope(**deployed, models=models)
+    return ServingProfile(tuple(serves), SampledRange(**stated, settings=settings), scope, sha256)
 
 
 def asked_profile(words: Sequence[str]) -> ServingProfile | None:
@@ -137,7 +152,7 @@ def _read(path: Path) -> ServingProfile:
     check_document(document, schemas.load("serving-profile"))
     for part in ("serves", "deployed"):
         if part in document.data:
-            check_part(document, (part,), policy["properties"][part])
+            check_part(document, (part,), policy["properties"][part] | {"$defs": policy["$defs"]})
     return profile_of(document.data, hashlib.sha256(document.raw).hexdigest())
 
 

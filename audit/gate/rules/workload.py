@@ -1,14 +1,10 @@
-"""Rules on what a run exercised: speculation, the least workload of arms, what the deployment serves, floors.
-
-A run has the batches, drafts, numerics and device of the deployment.
-"""
+"""Rules on what a run exercised: speculation, the least workload of arms, what the deployment serves, floors."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from audit.evidence.coverage.scope import ArmScope, scope_of_details
 from audit.evidence.verdicts import Verdict
 from audit.gate.decision import Reason, blocked, remark, undecided
 from audit.gate.facts import ArmWorkload, RunFacts, SampledRequests
@@ -19,7 +15,6 @@ from audit.gate.serving_profile import (
     LEAST_TOP_K,
     LEAST_TOP_P,
     MOST_MIN_P,
-    DeployedScope,
     SampledRange,
     SampledSetting,
     ServingProfile,
@@ -34,8 +29,13 @@ SERVED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "structured": ("schema_conformance", "constraint_replay"),
     "tools": ("tool_call_equality",),
     "filters": ("filter_equality", "no_leak"),
+    "streaming": ("surface_parity", "no_leak"),
+    "logprobs": ("logprob_closeness", "replay"),
+    "adapters": ("replay", "law", "token_law", "greedy_equality", "bitwise"),
 }
 """Checks one of which must be certified in an arm that shows what a deployment serves."""
+ASKED: Final = ("greedy", "streaming", "adapters")
+"""Kinds that these checks do not need: the arm's requests must be of the kind."""
 
 
 def workload_reasons(
@@ -51,7 +51,7 @@ def workload_reasons(
         yield from _beyond(policy.parts.serving, asked)
     profile = narrowed(policy.parts.serving, asked)
     for served in profile.serves:
-        yield from _served(facts, served, profile.sampled, _named_drafts(facts, policy, subjects))
+        yield from _served(facts, served, profile.sampled, _named_drafts(facts, policy, profile, subjects))
 
 
 def _beyond(policy: ServingProfile, asked: ServingProfile) -> Iterator[Reason]:
@@ -70,9 +70,11 @@ def _beyond(policy: ServingProfile, asked: ServingProfile) -> Iterator[Reason]:
         yield remark("serves", f"{named} alone, of the policy's {', '.join(listed)}")
 
 
-def _named_drafts(facts: RunFacts, policy: Policy, subjects: Sequence[Subject]) -> list[str]:
+def _named_drafts(facts: RunFacts, policy: Policy, profile: ServingProfile, subjects: Sequence[Subject]) -> list[str]:
     """The draft models to deploy, by their names in the suite."""
     digests = {*policy.digests.values(), *(subject.sha256 for subject in subjects)}
+    for stated in (policy.parts.serving, profile):
+        digests |= {*stated.deployed.models.get("draft", ())}
     return [part.role for part in facts.run.artifacts if part.kind == "draft" and part.sha256 in digests]
 
 
@@ -160,8 +162,8 @@ def _served(facts: RunFacts, served: str, sampled: SampledRange, drafts: Sequenc
         return
     certified = {(check.arm, check.check) for check in facts.checks if check.verdict is Verdict.CERTIFIED}
     showing = [arm for arm in facts.candidates if any((arm.name, check) in certified for check in SERVED_BY[served])]
-    if served == "greedy":
-        showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and done.greedy]
+    if served in ASKED:
+        showing = [arm for arm in showing if (done := facts.workloads.get(arm.name)) and served in done.features]
     if not showing:
         checks = " or ".join(SERVED_BY[served])
         yield undecided(requirement, f"no candidate arm with such requests has {checks} certified")
@@ -236,52 +238,3 @@ def _reach(shown: Sequence[SampledRequests], wanted: SampledRange) -> Iterator[S
     if wanted.highest is not None and high < wanted.highest:
         text = f"the highest temperature of the run is {high:g}, the deployment goes up to {wanted.highest:g}"
         yield Shortfall("highest", text)
-
-
-DEPLOYED = "deployed"
-
-
-def deployed_reasons(facts: RunFacts, policy: Policy, asked: ServingProfile | None) -> Iterator[Reason]:
-    """Why the candidate arms did not run as the deployment does, by the policy and by the deployment's own profile."""
-    for profile in (policy.parts.serving, *([] if asked is None else [asked])):
-        for arm in facts.candidates:
-            done, least = facts.workloads.get(arm.name), profile.deployed.context or 0
-            lacks = list(beyond(_scope(facts, arm.name), profile.deployed))
-            if done is not None and done.longest < least:
-                text = f"audited with up to {done.longest} tokens of prompt and answer, deployed with {least}"
-                lacks.append(Shortfall("context", text))
-            for lack in lacks:
-                yield undecided(DEPLOYED, f"arm {arm.name}: {lack.text}", arm.name, about=lack.count)
-
-
-def _scope(facts: RunFacts, arm: str) -> ArmScope:
-    """The scope of an arm's certified verdicts, which is the same for all."""
-    certified = (check for check in facts.checks if check.arm == arm and check.verdict is Verdict.CERTIFIED)
-    known = (scope for check in certified if (scope := scope_of_details(check.details)) is not None)
-    return next(known, ArmScope())
-
-
-def beyond(seen: ArmScope, deployed: DeployedScope) -> Iterator[Shortfall]:
-    """The parts of a deployment that an arm's record does not show."""
-    size, drafted = deployed.batch_size, deployed.drafted
-    if size is not None:
-        low, high = seen.smallest_batch, seen.largest_batch
-        shown = _word(low) if low == high else f"{low} to {high}"
-        inside = low is not None and low <= size <= (high or 0)
-        yield from () if inside else (Shortfall("batch_size", f"audited at batch {shown}, deployed at {size}"),)
-    if drafted is not None and (seen.longest_draft is None or seen.longest_draft < drafted):
-        yield Shortfall("drafted", f"audited with drafts of {_word(seen.longest_draft)}, deployed with {drafted}")
-    named = (("shape", seen.shape), ("numerics", seen.numerics), ("device", _kind(seen.device)))
-    for name, audited in named:
-        wanted = getattr(deployed, name)
-        if wanted is not None and (_kind(wanted) if name == "device" else wanted) != audited:
-            yield Shortfall(name, f"audited with {name} {_word(audited)}, deployed with {wanted}")
-
-
-def _word(value: object) -> str:
-    return "unknown" if value is None else str(value)
-
-
-def _kind(device: str | None) -> str | None:
-    """A device without its number: `cuda:0` is `cuda`."""
-    return None if device is None else device.partition(":")[0].lower()

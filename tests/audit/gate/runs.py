@@ -97,8 +97,9 @@ def facts() -> RunFacts:
 def asked(temperature: float, choices: int | None = 100, **setting: object) -> ArmWorkload:
     """The workload of an arm at one setting."""
     sampled = SampledRequests(SampledSetting(temperature, **setting), 8, choices)
-    greedy = not temperature
-    return ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, 8 * greedy, () if greedy else (sampled,))
+    if not temperature:
+        return ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, (), frozenset({"greedy"}))
+    return ArmWorkload(8, 600, 8, frozenset({"chat"}), 100, (sampled,), frozenset())
 
 
 def stored_run(

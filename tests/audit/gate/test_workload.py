@@ -4,15 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from audit.evidence.records import ArmKind, ArmRecord, Level, RequestRecord
 from audit.gate.decide import decide
 from audit.gate.decision import Decision
-from audit.gate.facts import RunFacts
+from audit.gate.facts import RunFacts, workload_of
 from audit.gate.policy import Policy, load_policy
 from audit.gate.policy_parts import Floors, LeastWorkload, PolicyParts
+from audit.gate.rules.workload import SERVED_BY
 from audit.gate.serving_profile import SampledRange, SampledSetting, ServingProfile, setting_of
 from audit.store import StoredDecision
 from engine.core.types import SamplingParams
-from tests.audit.gate.runs import NOW, asked, facts
+from engine.record.effective import Effective
+from engine.record.trace import decode
+from tests.audit.gate.runs import NOW, asked, check, facts
+from tests.audit.store.build import generation
 
 
 def serving(*words: str, **sampled: object) -> PolicyParts:
@@ -128,3 +133,45 @@ def test_floors_block():
     low = texts(PolicyParts(floors=Floors(acceptance=0.4)))
     assert low[0] == "block: floors: arm greedy: acceptance is 0.333, 0.4 is required"
     assert "tokens_per_forward is 2, 2.5 is required" in texts(PolicyParts(floors=Floors(tokens_per_forward=2.5)))[0]
+
+
+def answered(features: frozenset[str], *certified: str) -> RunFacts:
+    """The run whose sampled arm answered such requests, with these checks certified."""
+    base = facts()
+    checks = tuple(check("sampled", name) for name in certified)
+    workloads = {**base.workloads, "sampled": replace(asked(0.8), features=features)}
+    return replace(base, checks=checks, workloads=workloads)
+
+
+@pytest.mark.parametrize(
+    ("word", "certified"), [("streaming", "surface_parity"), ("adapters", "law"), ("logprobs", "replay")]
+)
+def test_a_kind_is_shown_by_its_requests_and_a_certified_check(word, certified):
+    lacking = f"cannot_decide: serves {word}: {LACKS[word]}"
+    assert lacking not in texts(serving(word), answered(frozenset({word}), certified))
+    assert (lacking in texts(serving(word), answered(frozenset(), certified))) is (word != "logprobs")
+    assert lacking in texts(serving(word), answered(frozenset({word})))
+
+
+LACKS = {
+    word: f"no candidate arm with such requests has {' or '.join(SERVED_BY[word])} certified"
+    for word in ("streaming", "adapters", "logprobs")
+}
+
+
+@pytest.mark.parametrize(
+    ("effective", "told", "features"),
+    [
+        ({"stream": "streamed", "logprobs": 5}, {}, {"streaming", "logprobs"}),
+        ({"stream": "whole", "logprobs": 0}, {"tools": ["look"]}, {"tools"}),
+        ({}, {"stream": {"filters": ["digits"]}}, {"streaming", "filters"}),
+        ({}, {"request": {"effective": {"adapter": "one", "logprobs": 3}}}, {"adapters", "logprobs"}),
+        ({}, {"request": {"effective": {"adapter": None}}}, set()),
+    ],
+)
+def test_the_record_states_the_kinds_of_an_arm_s_requests(effective, told, features):
+    made = generation(((4, 4), (2, 0)), facts=told)
+    trace, tokens, ended = decode(made.trace), tuple(made.tokens), made.finish_reason
+    request = RequestRecord("r0", "case-a", 0, "chat", trace, tokens, "text", ended, latency_us=1, intact=True)
+    arm = ArmRecord("arm", ArmKind.CANDIDATE, Level.L4, Effective.from_json(effective), (request,))
+    assert workload_of(arm).features == features
