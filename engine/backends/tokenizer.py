@@ -15,13 +15,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
 from jinja2 import TemplateError
 
 from engine.backends.interface import Prompt, PromptTokenizer
-from engine.constraints.interface import TokenSpelling
+from engine.constraints.interface import Encode, TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
 
 SECONDS: Final = 10.0
@@ -51,9 +52,13 @@ PANIC: Final = "PanicException"
 def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
     """A transformers tokenizer with its chat template; messages name `source`."""
 
+    def ids(text: str, **options: Any) -> list[int]:
+        with _guarded(source, "a text"):
+            return list(tokenizer(text, **options)["input_ids"])
+
     def encode(prompt: Prompt) -> list[int]:
         if prompt.text is not None:
-            return _ids(tokenizer, prompt.text, source)
+            return ids(prompt.text)
         if not tokenizer.chat_template:
             raise ModelError(f"{source}: no chat template; use prompts with raw text (key prompt)")
         owned = sorted(OWNED & set(prompt.template))
@@ -63,10 +68,11 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
         if prompt.tools and prompt.tool_choice != "auto":
             template["tool_choice"] = prompt.tool_choice
         text = chat_text(tokenizer, prompt.messages, source, add_generation_prompt=True, **template)
-        return _ids(tokenizer, text, source, add_special_tokens=False)
+        return ids(text, add_special_tokens=False)
 
     def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
+        with _guarded(source, "an answer"):
+            return str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def write(messages: Sequence[Mapping[str, Any]]) -> str:
         return chat_text(tokenizer, messages, source)
@@ -75,20 +81,21 @@ def tokens_by(tokenizer: Any, source: str) -> PromptTokenizer:
         encode,
         decode,
         getattr(tokenizer, "response_template", None),
-        lambda vocabulary: spelling_of(tokenizer, vocabulary),
+        lambda vocabulary: spelling_of(tokenizer, vocabulary, partial(ids, add_special_tokens=False)),
         write if getattr(tokenizer, "chat_template", None) else None,
     )
 
 
-def _ids(tokenizer: Any, text: str, source: str, **options: Any) -> list[int]:
-    """The tokens of a text. Raises ModelError: the library panics, which is no Exception."""
+@contextmanager
+def _guarded(source: str, work: str) -> Iterator[None]:
+    """Raises ModelError: the library panics, which is no Exception."""
     try:
-        return list(tokenizer(text, **options)["input_ids"])
+        yield
     except BaseException as error:
         if type(error).__name__ != PANIC:
             raise
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{source}: its tokenizer gives up on a prompt ({reason}); restore tokenizer.json") from None
+        raise ModelError(f"{source}: its tokenizer gives up on {work} ({reason}); restore tokenizer.json") from None
 
 
 class _TooSlow(Exception):
@@ -137,8 +144,12 @@ def stand_ins() -> dict[str, int]:
     return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
 
 
-def spelling_of(tokenizer: Any, vocabulary: int) -> TokenSpelling:
-    """The spelling of `vocabulary` tokens. Raises InvalidRequest: the tokenizer's kind is not known."""
+def spelling_of(tokenizer: Any, vocabulary: int, encode: Encode) -> TokenSpelling:
+    """The spelling of `vocabulary` tokens, with the tokenizer's way to encode a text without special tokens.
+
+    Raises:
+        InvalidRequest: the tokenizer's kind is not known.
+    """
     kind = _decoder(tokenizer)
     letters = stand_ins()
     added = tokenizer.added_tokens_decoder
@@ -154,7 +165,7 @@ def spelling_of(tokenizer: Any, vocabulary: int) -> TokenSpelling:
         else:
             byte = BYTE.fullmatch(text)
             tokens[number] = bytes([int(byte[1], 16)]) if byte else text.replace(BLANK, " ").encode()
-    return TokenSpelling(tuple(tokens), lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]))
+    return TokenSpelling(tuple(tokens), encode)
 
 
 def _decoder(tokenizer: Any) -> str:

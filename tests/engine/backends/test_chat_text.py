@@ -74,14 +74,30 @@ def test_arguments_reach_the_template_and_its_own_are_refused(tokenizer):
         tokenizer.chat_template = kept
 
 
-def test_a_panic_of_the_library_is_one_line_that_names_the_model():
+PANICS = {
+    "a text": lambda read: read.encode(Prompt(text="aaa")),
+    "a text of a grammar": lambda read: read.spell(4).encode("aaa"),
+    "an answer": lambda read: read.decode([1, 2]),
+}
+
+
+@pytest.mark.parametrize("work", PANICS)
+def test_a_panic_of_the_library_is_one_line_that_names_the_model(tokenizer, work):
     """Pyo3's class is no Exception; a prompt may bring about what the texts of the trial did not."""
     panic = type("PanicException", (BaseException,), {})
 
-    def broken(text, **options):
-        raise panic("Onig: Regex search error:\n retry-limit-in-match over")
+    class Broken:
+        chat_template = None
 
-    broken.chat_template = None
-    with pytest.raises(ModelError, match=r"^\./theirs: its tokenizer gives up on a prompt \(Onig: .* over\)") as caught:
-        tokens_by(broken, "./theirs").encode(Prompt(text="aaa"))
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def __call__(self, *texts, **options):
+            raise panic("Onig: Regex search error:\n retry-limit-in-match over")
+
+        decode = __call__
+
+    told = rf"^\./theirs: its tokenizer gives up on {work.removesuffix(' of a grammar')} \(Onig: .* over\)"
+    with pytest.raises(ModelError, match=told) as caught:
+        PANICS[work](tokens_by(Broken(), "./theirs"))
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.tokenizer import BLANK, spelling_of, stand_ins
+from engine.backends.tokenizer import BLANK, spelling_of, stand_ins, tokens_by
 from engine.core.errors import InvalidRequest
 from engine.core.structured import constraint_of
 from engine.core.types import Protocol, RecordLevel, Request, SamplingParams
@@ -33,7 +33,7 @@ def tokenizer():
 
 
 def test_the_bytes_of_tokens_are_those_of_the_text():
-    spelling = spelling_of(tokenizer(), 2050)
+    spelling = tokens_by(tokenizer(), "bundled:target").spell(2050)
     for text in TEXTS:
         assert b"".join(spelling.tokens[token] for token in spelling.encode(text)) == text.encode()
     assert spelling.tokens[2047] == b"</tool_call>"
@@ -62,14 +62,14 @@ class _Pieces:
 
 
 def test_pieces_and_byte_tokens_are_spelled():
-    found = spelling_of(_Pieces({"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}), 4)
+    found = spelling_of(_Pieces({"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}), 4, list)
     assert found.tokens == (b"", b" the", b"\n", b"<tool>")
     assert found.digest != dataclasses.replace(found, tokens=found.tokens[:3]).digest
 
 
 def test_another_kind_of_tokenizer_is_refused():
     with pytest.raises(InvalidRequest, match="neither byte-level nor sentencepiece"):
-        spelling_of(_Pieces({"type": "WordPiece"}), 4)
+        spelling_of(_Pieces({"type": "WordPiece"}), 4, list)
 
 
 @cache
