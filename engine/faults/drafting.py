@@ -80,12 +80,11 @@ RAW_Q_WARPED_DRAFT = Fault(
 """The draft is drawn with temperature and truncation, and q is reported without them: it is too flat."""
 
 
-def _truncated(inputs: DrawInputs) -> DrawInputs:
-    return _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))
-
-
 DRAFT_TOP_10_RAW_Q = Fault(
-    "huggingface/transformers#47932", with_views(token_from=_truncated), CHAIN_SHAPED, situation="unlikely_token"
+    "huggingface/transformers#47932",
+    with_views(token_from=lambda inputs: _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))),
+    CHAIN_SHAPED,
+    situation="unlikely_token",
 )
 """The draft is drawn from its ten most likely tokens, and q is reported without truncation."""
 

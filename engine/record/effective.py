@@ -169,10 +169,6 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 def _mapping(value: Any) -> Mapping[str, JSON] | None:
     return value if isinstance(value, Mapping) else None
 
@@ -205,10 +201,6 @@ def _plain(value: Any) -> JSON:
     return cast("JSON", value)
 
 
-def _listed(value: Reported | None) -> JSON:
-    return None if value is None else {"level": value.level, "problems": list(value.problems)}
-
-
 def _fields(value: Any) -> JSON:
     return None if value is None else asdict(value)
 
@@ -235,7 +227,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_FIELDS, _text),
     **dict.fromkeys(("gamma", "rows"), _whole),
     **dict.fromkeys(("verifier_options", BESIDE, MIXED, REQUESTED, "effective"), _mapping),
-    "lossless": _flag,
+    "lossless": lambda value: value if isinstance(value, bool) else None,
     "steady_drafts": _steady,
     "numerics": _numerics,
     "evidence": _reported,
@@ -244,6 +236,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 _WRITE: Final[Mapping[str, Callable[[Any], JSON]]] = {
     "numerics": lambda value: None if value is None else value.facts,
     "steady_drafts": _fields,
-    "evidence": _listed,
+    "evidence": lambda value: None if value is None else {"level": value.level, "problems": list(value.problems)},
     ORIGIN: _fields,
 }

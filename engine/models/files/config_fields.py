@@ -35,10 +35,6 @@ def _number(value: Any) -> bool:
     return type(value) in {int, float} and abs(value) < MOST**8 and math.isfinite(value)
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 COUNT: Final = FieldKind(f"a whole number from 0 to {MOST}", lambda value: _whole(value, 0, MOST))
 COUNTS: Final = FieldKind(
     f"a whole number from 0 to {MOST}, or a list of them",
@@ -52,7 +48,9 @@ ONE_UP: Final = FieldKind("a finite number from 1 on", lambda value: _number(val
 UNSIGNED: Final = FieldKind("a finite number from 0 on", lambda value: _number(value) and value >= 0)
 FLAG: Final = FieldKind("true or false", lambda value: isinstance(value, bool))
 TEXT: Final = FieldKind("text", lambda value: isinstance(value, str))
-TEXTS: Final = FieldKind("a list of texts", _texts)
+TEXTS: Final = FieldKind(
+    "a list of texts", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+)
 MAPPING: Final = FieldKind("a mapping", lambda value: isinstance(value, dict))
 MAPPINGS: Final = FieldKind(
     "a list of mappings", lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value)
