@@ -85,8 +85,8 @@ def log_damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
 def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged]:
     logged = dict(scanned.logged.get(kind, {}))
     gone, leaves = erased(session, kind), scanned.leaves
-    for rows in entries.batches(session, kind):
-        for ref, data in zip(rows.refs, rows.data, strict=True):
+    for refs, rows in entries.batches(session, kind):
+        for ref, data in zip(refs, rows, strict=True):
             seq = logged.pop(ref, None)
             if seq is None:
                 yield Damaged(scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED))

@@ -150,7 +150,7 @@ def verify(document: Any, key: PublicKey | None, place: str) -> ProvenRun:
         note, ulid, proven = document["checkpoint"], document["run"], document["entries"]
         if document["version"] not in (VERSION, REGISTERED):
             raise UserError(f"{place}: a proof of another version; install a newer specaudit")
-        head = notes.claimed(note, place).head if key is None else notes.opened(note, key, place)
+        head = notes.claimed(note, place) if key is None else notes.opened(note, key, place)
         rows = tuple(_row(entry, head, place) for entry in proven)
     except (KeyError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise UserError(f"{place}: not a proof of audit db prove") from error

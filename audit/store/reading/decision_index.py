@@ -152,7 +152,7 @@ class DecisionReader:
         self._key = key
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._file: failures.FileIdentity | None = None
+        self._file: tuple[int, int] | None = None
         # what a signed root covers stays covered, so each entry is verified once
         self._covered: set[_Entry] = set()
         self._seen = SeenLog(heads, key)
