@@ -1,7 +1,6 @@
 """Rules on the watch of a live server: compared with this run, without long gaps, up to now, and without an alarm."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
@@ -115,14 +114,6 @@ def _lax(series: WatchedSeries, bounds: Mapping[str, float], wanted: WatchRule) 
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Covered:
-    """A time whose counts were judged."""
-
-    begin: datetime
-    end: datetime
-
-
 def _of_model(
     name: str, model: str, series: Sequence[WatchedSeries], wanted: WatchRule, now: datetime
 ) -> Iterator[Reason]:
@@ -137,7 +128,7 @@ def _of_model(
         text = f"the last judged reading is {_spoken(age)} old, at most {_spoken(wanted.interval)} are allowed"
         yield _lacks(f"age {name}", f"{name}: {text}")
     whole = timedelta(days=wanted.days)
-    gaps = whole - sum((item.end - item.begin for item in covered), timedelta())
+    gaps = whole - sum((end - begin for begin, end in covered), timedelta())
     if gaps > whole * wanted.gaps:
         share = f"{_spoken(gaps)} of the last {wanted.days} days ({gaps / whole:.1%}) were not watched"
         yield _lacks(f"gaps {name}", f"{name}: {share}, at most {wanted.gaps:.1%} are allowed")
@@ -161,19 +152,20 @@ def _counts(reading: WatchReading, wanted: WatchRule) -> bool:
     return not reading.restarted and 0.0 < (reading.seconds or 0.0) <= wanted.interval.total_seconds()
 
 
-def _covered(reading: WatchReading, wanted: WatchRule, now: datetime) -> _Covered:
+def _covered(reading: WatchReading, wanted: WatchRule, now: datetime) -> tuple[datetime, datetime]:
+    """Begin and end of the time whose counts were judged."""
     begin = max(reading.at - timedelta(seconds=reading.seconds or 0.0), now - timedelta(days=wanted.days))
-    return _Covered(begin, max(begin, min(reading.at, now)))
+    return begin, max(begin, min(reading.at, now))
 
 
-def _merged(times: Iterator[_Covered]) -> list[_Covered]:
+def _merged(times: Iterator[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     """The union of the times, as times that do not overlap."""
-    merged: list[_Covered] = []
-    for time in sorted(times, key=lambda item: item.begin):
-        if merged and time.begin <= merged[-1].end:
-            merged[-1] = _Covered(merged[-1].begin, max(time.end, merged[-1].end))
+    merged: list[tuple[datetime, datetime]] = []
+    for begin, end in sorted(times):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            merged.append(time)
+            merged.append((begin, end))
     return merged
 
 
