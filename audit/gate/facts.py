@@ -3,7 +3,7 @@
 The workload of an arm is counted from the record and not from the suite.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -57,18 +57,7 @@ class _Request:
 
 def workload_of(record: ArmRecord) -> ArmWorkload:
     """Count the requests of an arm's workload; reads every trace once."""
-    return _counted([_read(request) for request in record.keeping().requests])
-
-
-def _read(request: RequestRecord) -> _Request:
-    header = request.trace.header
-    p = request.trace.p
-    choices = int((p < OPEN_BELOW).sum()) if p.size else None
-    return _Request(tuple(header.prompt), request.domain, len(request.tokens), setting_of(header.sampling), choices)
-
-
-def _counted(requests: Iterable[_Request]) -> ArmWorkload:
-    listed = list(requests)
+    listed = [_read(request) for request in record.keeping().requests]
     settings = dict.fromkeys(request.setting for request in listed if request.setting.temperature)
     return ArmWorkload(
         requests=len(listed),
@@ -79,6 +68,13 @@ def _counted(requests: Iterable[_Request]) -> ArmWorkload:
         greedy=sum(not request.setting.temperature for request in listed),
         sampled=tuple(_at(setting, [item for item in listed if item.setting == setting]) for setting in settings),
     )
+
+
+def _read(request: RequestRecord) -> _Request:
+    header = request.trace.header
+    p = request.trace.p
+    choices = int((p < OPEN_BELOW).sum()) if p.size else None
+    return _Request(tuple(header.prompt), request.domain, len(request.tokens), setting_of(header.sampling), choices)
 
 
 def _at(setting: SampledSetting, requests: Sequence[_Request]) -> SampledRequests:
