@@ -146,7 +146,11 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     """All damage of the store but its views; of its runs the named ones or all."""
     yield from damaged_guards(session)
     if session.get_bind().dialect.name == "sqlite":
-        yield from _sqlite_damage(session)
+        for row in session.execute(text("PRAGMA foreign_key_check")):
+            yield IntegrityViolation(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
+        for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
+            if message != "ok":
+                yield IntegrityViolation("file", str(message))
     yield from log_damage(session, log_scan.scan(session))
     yield from sums.astray(session)
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
@@ -155,14 +159,6 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
         # sums of edited rows differ as a consequence
         for broken in rows or sums.damage(session, run):
             yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
-
-
-def _sqlite_damage(session: Session) -> Iterator[IntegrityViolation]:
-    for row in session.execute(text("PRAGMA foreign_key_check")):
-        yield IntegrityViolation(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
-    for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
-        if message != "ok":
-            yield IntegrityViolation("file", str(message))
 
 
 def expected_triggers(dialect: str) -> Mapping[str, str]:

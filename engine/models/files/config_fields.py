@@ -116,7 +116,9 @@ def check_fields(document: Mapping[str, Any], where: str, depth: int = 0) -> Non
         # one rotation, or one for each type of layer
         for rotation in chain([rope], (value for value in rope.values() if isinstance(value, dict))):
             _check(rotation, ROPE, where, f"{name}.")
-            _check_factors(rotation, where, name)
+            low, high = rotation.get("low_freq_factor"), rotation.get("high_freq_factor")
+            if low is not None and high is not None and not low < high:
+                raise ModelError(f"{where}: {name}.high_freq_factor must be above low_freq_factor; restore the file")
     for name in INNER:
         if document.get(name):
             check_fields(document[name], where, depth + 1)
@@ -129,12 +131,6 @@ def _check(document: Mapping[str, Any], fields: Mapping[str, FieldKind], where: 
         value = document.get(name)
         if value is not None and not kind.holds(value):
             raise ModelError(f"{where}: {prefix}{name} must be {kind.words}, not {shortened(value)}; restore the file")
-
-
-def _check_factors(rope: Mapping[str, Any], where: str, name: str) -> None:
-    low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
-    if low is not None and high is not None and not low < high:
-        raise ModelError(f"{where}: {name}.high_freq_factor must be above low_freq_factor; restore the file")
 
 
 def shortened(value: object) -> str:
