@@ -66,7 +66,7 @@ def attach(store: Store, name: str, order: AttachOrder, now: datetime) -> Attach
         UserError: no such run, a run that failed, a report about another model, or one that cannot carry the evidence.
         CannotDecide: the run is unfinished or its record is not intact.
     """
-    bound = _bound(order, attachable(store, name, failed=order.failed))
+    bound = _bound(order, *attachable(store, name, failed=order.failed))
     statement = bound.statement
     signed = sign(statement.in_toto(), order.keys) if order.keys else None
     place = order.statement or (sidecar_path if order.keys else statement_path)(bound.path)
@@ -105,16 +105,8 @@ def record(store: Store, statement: Statement, place: str, signed: SignedStateme
     store.add_attachment(row)
 
 
-@dataclass(frozen=True, slots=True)
-class Attachable:
-    """A finished run whose record is intact, with its verdicts."""
-
-    run: StoredRun
-    checks: tuple[StoredCheck, ...]
-
-
-def attachable(store: Store, name: str, *, failed: bool) -> Attachable:
-    """The run called `name`; with `failed` also one that failed.
+def attachable(store: Store, name: str, *, failed: bool) -> tuple[StoredRun, tuple[StoredCheck, ...]]:
+    """The run called `name`, whose record is intact, with its verdicts; with `failed` also one that failed.
 
     Raises:
         UserError: no such run, or it failed.
@@ -129,7 +121,7 @@ def attachable(store: Store, name: str, *, failed: bool) -> Attachable:
     checks = store.checks(ulid)
     if not failed:
         _require_passed(run, checks)
-    return Attachable(run, checks)
+    return run, checks
 
 
 def _require_passed(run: StoredRun, checks: Sequence[StoredCheck]) -> None:
@@ -154,17 +146,16 @@ class _Bound:
     changed: bool
 
 
-def _bound(order: AttachOrder, result: Attachable) -> _Bound:
+def _bound(order: AttachOrder, run: StoredRun, checks: Sequence[StoredCheck]) -> _Bound:
     path = str(order.report)
     report = read_bytes(order.report, MAX_REPORT_BYTES)
     try:
         form = find_format(order.report.name, report, order.form, anything=bool(order.keys))
-        bare = _prepared(form, report, order)
-        report, embeds = bare.report, bare.embeds
+        report, embeds = _prepared(form, report, order)
         predicate = {
-            **evidence_of(result.run, result.checks),
-            "model": model_of(order, compare_models(form.models_of(report), result.run)),
-            "generated_by_run": _is_own(report, result.run),
+            **evidence_of(run, checks),
+            "model": model_of(order, compare_models(form.models_of(report), run)),
+            "generated_by_run": _is_own(report, run),
             "report": {"name": order.report.name, "format": form.name, "sha256": digest(report)},
             "tool": tool(),
         }
@@ -179,25 +170,20 @@ def _bound(order: AttachOrder, result: Attachable) -> _Bound:
     return _Bound(changed, statement, place, embeds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """The report without evidence of this run, and whether the evidence goes into it."""
+def _prepared(form: ReportFormat, report: bytes, order: AttachOrder) -> tuple[bytes, bool]:
+    """The report to attach to, and whether the evidence goes into it.
 
-    report: bytes
-    embeds: bool
-
-
-def _prepared(form: ReportFormat, report: bytes, order: AttachOrder) -> _Prepared:
-    """The report to attach to; evidence that it carries already stays if the statement is signed."""
+    Evidence that it carries already stays if the statement is signed.
+    """
     if not form.carrying or form.extract(report) is None:
-        return _Prepared(report, form.carrying and not order.alone)
+        return report, form.carrying and not order.alone
     if order.replace:
         bare = form.remove(report)
         if bare is None:
             raise ValueError(f"the format {form.name} cannot be restored; attach to the original file")
-        return _Prepared(bare, not order.alone)
+        return bare, not order.alone
     if order.keys:
-        return _Prepared(report, embeds=False)
+        return report, False
     raise mistake(str(order.report), None, "the report carries evidence already; add --replace to replace it")
 
 

@@ -142,16 +142,15 @@ def attach_mlflow(store: Store, name: str, target: MlflowRun, order: AttachOrder
     """
     if not order.keys:
         raise UserError("a run of MLflow gets a signed statement; add --key")
-    result = attachable(store, name, failed=order.failed)
-    content = target.snapshot()
+    run, checks = attachable(store, name, failed=order.failed)
+    sha256 = digest(target.snapshot())
     predicate = {
-        **evidence_of(result.run, result.checks),
-        "model": model_of(order, compare_models(target.models_of(), result.run)),
+        **evidence_of(run, checks),
+        "model": model_of(order, compare_models(target.models_of(), run)),
         "generated_by_run": False,
-        "report": {"name": target.name, "format": NAME, "sha256": digest(content)},
+        "report": {"name": target.name, "format": NAME, "sha256": sha256},
         "tool": tool(),
     }
-    sha256 = digest(content)
     statement = Statement(target.name, sha256, sha256, str(predicate["record_root"]), predicate)
     signed = sign(statement.in_toto(), order.keys)
     earlier = target.bundle() or b""

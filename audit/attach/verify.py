@@ -70,11 +70,7 @@ def _digest_mismatches(after: str, statement: Statement) -> Iterator[str]:
         yield "the statement's record root is not its predicate's"
     if statement.before != statement.predicate["report"]["sha256"]:
         yield "the statement's digest of the report before is not its predicate's"
-    yield from _name_mismatches(statement)
-
-
-def _name_mismatches(statement: Statement) -> Iterator[str]:
-    """The second and third subject have the names that follow from the first and the run."""
+    # the second and third subject have the names that follow from the first and the run
     expected = (f"{statement.report}#before", f"run:{statement.predicate['run']}")
     for wanted, name in zip(expected, statement.names, strict=True):
         if wanted != name:

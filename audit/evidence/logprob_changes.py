@@ -39,31 +39,23 @@ class LogprobChanges:
         return self.ours - self.theirs
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """[t] log-probabilities of the same tokens."""
-
-    ours: Floats
-    theirs: Floats
-
-
-def _of_answer(pair: Pair) -> _Sides:
-    """Those of the tokens before the pair diverges."""
+def _of_answer(pair: Pair) -> tuple[Floats, Floats]:
+    """[t] log-probabilities of the tokens before the pair diverges, ours and theirs."""
     left, right = pair.candidate.trace.logprob, pair.baseline.trace.logprob
     shared = min(agreeing(pair.candidate.tokens, pair.baseline.tokens), len(left), len(right))
-    return _Sides(left[:shared], right[:shared])
+    return left[:shared], right[:shared]
 
 
-def _of_prompt(pair: Pair) -> _Sides:
-    """Those of the prompt's tokens; the first has none."""
+def _of_prompt(pair: Pair) -> tuple[Floats, Floats]:
+    """[t - 1] those of the prompt's tokens; the first has none."""
     sides = (item.trace.header.facts.get(OF_PROMPT) or () for item in (pair.candidate, pair.baseline))
     left, right = (np.array([np.nan if x is None else x for x in side][1:], dtype=np.float64) for side in sides)
     shared = min(len(left), len(right))
-    return _Sides(left[:shared], right[:shared])
+    return left[:shared], right[:shared]
 
 
 def changes(
-    ours: ArmRecord, theirs: ArmRecord, reference: str, sides: Callable[[Pair], _Sides] = _of_answer
+    ours: ArmRecord, theirs: ArmRecord, reference: str, sides: Callable[[Pair], tuple[Floats, Floats]] = _of_answer
 ) -> LogprobChanges:
     """Differences at equal prefixes; places without a reference number are left out."""
     pairs = pair_arms(ours, theirs).pairs
@@ -71,10 +63,10 @@ def changes(
     left, right = [np.empty(0)], [np.empty(0)]
     owner, index, prompt = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0, int)]
     for i, pair in enumerate(pairs):
-        both = sides(pair)
-        kept = np.flatnonzero(np.isfinite(both.theirs))
-        left.append(both.ours[kept])
-        right.append(both.theirs[kept])
+        own, other = sides(pair)
+        kept = np.flatnonzero(np.isfinite(other))
+        left.append(own[kept])
+        right.append(other[kept])
         owner.append(np.full(len(kept), i))
         index.append(kept)
         prompt.append(np.full(len(kept), cases.index(pair.candidate.case_id)))

@@ -122,18 +122,14 @@ def _end_faults(request: RequestRecord) -> Iterator[Violation]:
     if not trace.steps:
         yield Violation(0, "the record holds no step")
         return
-    early = np.flatnonzero(np.isin(trace.token[:-1], list(_end_tokens(trace))))
+    sampling = trace.header.sampling
+    ends = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else trace.header.eos_ids)]
+    early = np.flatnonzero(np.isin(trace.token[:-1], ends))
     for at, step in zip(early.tolist(), numbered(trace.n_emitted).step[early].tolist(), strict=True):
         yield Violation(step, f"tokens follow the end token {int(trace.token[at])}")
     message = _reason_fault(trace)
     if message is not None:
         yield Violation(last, message)
-
-
-def _end_tokens(trace: Trace) -> frozenset[int]:
-    sampling = trace.header.sampling
-    eos = () if sampling.ignore_eos else trace.header.eos_ids
-    return frozenset((*eos, *sampling.stop_token_ids))
 
 
 def _reason_fault(trace: Trace) -> str | None:

@@ -3,7 +3,7 @@
 The workload of an arm is counted from the record and not from the suite.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -61,7 +61,17 @@ class _Request:
 
 def workload_of(record: ArmRecord) -> ArmWorkload:
     """Count the requests of an arm's workload; reads every trace once."""
-    return _counted([_read(request, record.effective) for request in record.keeping().requests])
+    listed = [_read(request, record.effective) for request in record.keeping().requests]
+    settings = dict.fromkeys(request.setting for request in listed if request.setting.temperature)
+    return ArmWorkload(
+        requests=len(listed),
+        tokens=sum(request.tokens for request in listed),
+        prompts=len({request.prompt for request in listed}),
+        domains=frozenset(request.domain for request in listed),
+        longest=max((len(request.prompt) + request.tokens for request in listed), default=0),
+        sampled=tuple(_at(setting, [item for item in listed if item.setting == setting]) for setting in settings),
+        features=frozenset().union(*(request.features for request in listed)),
+    )
 
 
 def _read(request: RequestRecord, effective: Effective) -> _Request:
@@ -90,20 +100,6 @@ def _features(header: TraceHeader, effective: Effective) -> Iterator[str]:
         "adapters": asked.get("adapter") is not None,
     }
     return (kind for kind, shown in kinds.items() if shown)
-
-
-def _counted(requests: Iterable[_Request]) -> ArmWorkload:
-    listed = list(requests)
-    settings = dict.fromkeys(request.setting for request in listed if request.setting.temperature)
-    return ArmWorkload(
-        requests=len(listed),
-        tokens=sum(request.tokens for request in listed),
-        prompts=len({request.prompt for request in listed}),
-        domains=frozenset(request.domain for request in listed),
-        longest=max((len(request.prompt) + request.tokens for request in listed), default=0),
-        sampled=tuple(_at(setting, [item for item in listed if item.setting == setting]) for setting in settings),
-        features=frozenset().union(*(request.features for request in listed)),
-    )
 
 
 def _at(setting: SampledSetting, requests: Sequence[_Request]) -> SampledRequests:

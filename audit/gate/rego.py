@@ -48,18 +48,7 @@ def evaluate(module: RegoModule, document: Mapping[str, Any], timeout_s: int = T
         raise RegoFailure(_ended(stopped, timeout_s)) from stopped
     if "error" in answer:
         raise RegoFailure(str(answer["error"]))
-    return _answer(answer["value"])
-
-
-def _ended(stopped: ChildStopped, timeout_s: int) -> str:
-    if stopped.limit == "memory":
-        return f"its evaluation took more than {MEMORY_BYTES >> 20} MiB of memory"
-    if stopped.limit == "time":
-        return f"its evaluation took longer than {timeout_s} s"
-    return f"its evaluation ended with exit code {stopped.code}" if stopped.code else "its evaluation gave no answer"
-
-
-def _answer(rules: Any) -> RegoAnswer:
+    rules = answer["value"]
     if not isinstance(rules, dict):
         raise RegoFailure("package specaudit has no rules")
     allow, deny = rules.get("allow"), rules.get("deny")
@@ -68,6 +57,14 @@ def _answer(rules: Any) -> RegoAnswer:
     if not isinstance(deny, list) or not all(isinstance(reason, str) for reason in deny):
         raise RegoFailure("rule deny is undefined or no set of texts; write: deny contains reason if ...")
     return RegoAnswer(allow, tuple(deny))
+
+
+def _ended(stopped: ChildStopped, timeout_s: int) -> str:
+    if stopped.limit == "memory":
+        return f"its evaluation took more than {MEMORY_BYTES >> 20} MiB of memory"
+    if stopped.limit == "time":
+        return f"its evaluation took longer than {timeout_s} s"
+    return f"its evaluation ended with exit code {stopped.code}" if stopped.code else "its evaluation gave no answer"
 
 
 REGO: Final = "rego"

@@ -65,7 +65,10 @@ def replay_run(store: Store, run: StoredRun, announce: Callable[[str], None]) ->
         raise UserError(f"run {run.ulid}: backend {backend_name} decoded it; only our own engines can run it again")
     try:
         backend = open_backend(backend_name, _models(run))
-        _require_models(run, backend)
+        recorded = {used.role: used.sha256 for used in run.artifacts}
+        for model in backend.models():
+            if recorded.get(model.name) != model.sha256:
+                raise UserError(f"run {run.ulid}: {model.name} ({model.source}) has changed since the run; restore it")
         chosen = [arm for arm in run.arms if not arm.kind.reads and arm.effective.origin is None]
         arms = tuple(_arm(store, run, arm, backend, announce) for arm in chosen)
     except EngineError as error:
@@ -84,13 +87,6 @@ def _models(run: StoredRun) -> dict[str, ModelSource]:
             given = {} if isinstance(entry, str) else {key: entry[key] for key in MODEL_KEYS if key in entry}
             result[used.role] = ModelSource(used.name, revision=used.revision, **given)
     return result
-
-
-def _require_models(run: StoredRun, backend: Backend) -> None:
-    recorded = {used.role: used.sha256 for used in run.artifacts}
-    for model in backend.models():
-        if recorded.get(model.name) != model.sha256:
-            raise UserError(f"run {run.ulid}: {model.name} ({model.source}) has changed since the run; restore it")
 
 
 def _arm(store: Store, run: StoredRun, arm: StoredArm, backend: Backend, announce: Callable[[str], None]) -> ArmReplay:

@@ -54,10 +54,6 @@ def _swapped(column: Values, _other: Values, numbers: np.random.Generator) -> Va
     return result
 
 
-def _fitted(column: Values, other: Values, _numbers: np.random.Generator) -> Values:
-    return np.resize(other, column.shape) if len(other) else column
-
-
 COLUMN_WAYS: Final[Mapping[str, Column]] = {
     "zero": _filled(0.0, lambda _limits: 0),
     "largest": _filled(1e30, lambda limits: limits.max),
@@ -67,7 +63,7 @@ COLUMN_WAYS: Final[Mapping[str, Column]] = {
     "one a little other": _one(_little),
     "two swapped": _swapped,
     "reversed": lambda column, _other, _numbers: column[::-1],
-    "another request's": _fitted,
+    "another request's": lambda column, other, _numbers: np.resize(other, column.shape) if len(other) else column,
     "one short": lambda column, _other, _numbers: column[:-1],
 }
 """The ways of changing a column."""

@@ -196,7 +196,9 @@ def application(server: ApiServer) -> Starlette:
     def guarded(endpoint: Endpoint, *, token: bool) -> Endpoint:
         async def answer(request: Request) -> Response:
             try:
-                _require_host(request)
+                host = request.headers.get("host", "")
+                if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
+                    raise ApiRefusal(421, "the Host header does not name this machine")
                 if token:
                     server.require_token(request)
                 return await endpoint(request)
@@ -221,12 +223,6 @@ def application(server: ApiServer) -> Starlette:
         Route("/metrics", guarded(server.metrics, token=False)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
-
-
-def _require_host(request: Request) -> None:
-    host = request.headers.get("host", "")
-    if host.rpartition(":")[0] not in HOSTS and host not in HOSTS:
-        raise ApiRefusal(421, "the Host header does not name this machine")
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

@@ -79,7 +79,8 @@ def quantile_interval(
     count as n / design effect of them (as Korn and Graubard 1998 do for shares). A bound beyond the data is infinite:
     the P99 of 50 prompts has no upper bound.
     """
-    _require_level(level)
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"quantile level {level} is not in (0, 1)")
     ordered = np.sort(values)
     estimate = float(ordered[_rank(level * len(values))])
     shares = mean_interval((values <= estimate).astype(np.float64), cluster, confidence)
@@ -180,11 +181,6 @@ def _jackknife_se(estimate: float, left_out: Floats) -> float:
 
 def _variance_ratio(clustered: float, alone: float) -> float:
     return (clustered / alone) ** 2 if np.isfinite(clustered) and 0.0 < alone < np.inf else np.nan
-
-
-def _require_level(level: float) -> None:
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"quantile level {level} is not in (0, 1)")
 
 
 def _rank(items: float) -> int:

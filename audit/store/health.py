@@ -7,7 +7,7 @@ as a whole, or cut together with its rows. A checkpoint kept outside the store s
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import select, text
@@ -61,35 +61,28 @@ DELETED = "the row was deleted after it was logged"
 UNLOGGED = "no entry of the log covers it: it was inserted past the log, or the end of the log was cut"
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """Damage with the entry that shows it; the log's size if none does."""
-
-    seq: int
-    violation: IntegrityViolation
+Damaged = tuple[int, IntegrityViolation]
+"""Damage with the entry that shows it; the log's size if none does."""
 
 
 def log_damage(session: Session, scanned: Scan) -> Iterator[IntegrityViolation]:
     """Every difference between the rows and their entries, and every entry that does not fit, first entry first."""
-    result = [
-        Damaged(problem.seq, IntegrityViolation(f"log entry {problem.seq}", problem.message))
-        for problem in scanned.problems
-    ]
+    result = [(seq, IntegrityViolation(f"log entry {seq}", message)) for seq, message in scanned.problems]
     for kind in COVERED:
         result.extend(_differences(session, kind, scanned))
     result.extend(_changed_states(session, scanned))
     # rows without an entry come last
-    yield from (item.violation for item in sorted(result, key=lambda item: item.seq))
+    yield from (violation for _, violation in sorted(result, key=itemgetter(0)))
 
 
 def _differences(session: Session, kind: str, scanned: Scan) -> Iterator[Damaged]:
     logged = dict(scanned.logged.get(kind, {}))
     gone, leaves = erased(session, kind), scanned.leaves
-    for rows in entries.batches(session, kind):
-        for ref, data in zip(rows.refs, rows.data, strict=True):
+    for refs, rows in entries.batches(session, kind):
+        for ref, data in zip(refs, rows, strict=True):
             seq = logged.pop(ref, None)
             if seq is None:
-                yield Damaged(scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED))
+                yield scanned.size, IntegrityViolation(f"{kind} {ref}", UNLOGGED)
             elif leaves[seq] != leaf_hash(data):
                 yield _damaged(kind, ref, seq, EDITED)
     yield from (_damaged(kind, ref, seq, DELETED) for ref, seq in logged.items() if ref not in gone)
@@ -112,11 +105,11 @@ def _changed_states(session: Session, scanned: Scan) -> Iterator[Damaged]:
             changes = _changes(scanned.texts.get(seq), row.data)
             yield _damaged("run", row.ref, seq, f"its state was edited: {changes}")
         elif seq is None and row.ref in scanned.logged.get("run", {}):
-            yield Damaged(scanned.size, IntegrityViolation(f"run {row.ref}", "no entry of the log holds its state"))
+            yield scanned.size, IntegrityViolation(f"run {row.ref}", "no entry of the log holds its state")
 
 
 def _damaged(kind: str, ref: str, seq: int, message: str) -> Damaged:
-    return Damaged(seq, IntegrityViolation(f"log entry {seq}: {kind} {ref}", message))
+    return seq, IntegrityViolation(f"log entry {seq}: {kind} {ref}", message)
 
 
 def _changes(logged: str | None, stored: bytes) -> str:
@@ -153,7 +146,11 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
     """All damage of the store but its views; of its runs the named ones or all."""
     yield from damaged_guards(session)
     if session.get_bind().dialect.name == "sqlite":
-        yield from _sqlite_damage(session)
+        for row in session.execute(text("PRAGMA foreign_key_check")):
+            yield IntegrityViolation(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
+        for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
+            if message != "ok":
+                yield IntegrityViolation("file", str(message))
     yield from log_damage(session, log_scan.scan(session))
     yield from sums.astray(session)
     query = select(RunRow).where(RunRow.ulid.in_(runs)) if runs else select(RunRow)
@@ -162,14 +159,6 @@ def damage(session: Session, runs: Sequence[str] = ()) -> Iterator[IntegrityViol
         # sums of edited rows differ as a consequence
         for broken in rows or sums.damage(session, run):
             yield IntegrityViolation(f"{run.ulid} {broken.place}", broken.message)
-
-
-def _sqlite_damage(session: Session) -> Iterator[IntegrityViolation]:
-    for row in session.execute(text("PRAGMA foreign_key_check")):
-        yield IntegrityViolation(f"{row[0]} row {row[1]}", f"refers to a row of {row[2]} that does not exist")
-    for message in session.execute(text("PRAGMA quick_check(10)")).scalars():
-        if message != "ok":
-            yield IntegrityViolation("file", str(message))
 
 
 def expected_triggers(dialect: str) -> Mapping[str, str]:

@@ -25,8 +25,8 @@ def parameters_of(document: Document, place: Place, name: str, values: Mapping[s
         if not _same_type(value, check.defaults[key]):
             problem = f"{key} is {quoted(value)}; write something like its default, {quoted(check.defaults[key])}"
             raise document.error((*place, key), problem)
-    for wrong in wrong_parameters(values, check.defaults):
-        raise document.error((*place, wrong.key), f"{name}: {wrong.problem}")
+    for key, problem in wrong_parameters(values, check.defaults):
+        raise document.error((*place, key), f"{name}: {problem}")
     mapping = as_declared(values, check.defaults)
     try:
         check.accept({**check.defaults, **mapping})

@@ -206,12 +206,12 @@ class _Loader:
         if count > MOST_CELLS:
             problem = f"the matrix has {count} arms, more than {MOST_CELLS}; vary fewer values, or leave out pairs"
             raise self._document.error((*place, "vary"), problem)
-        for cell in cells(vary, pairs=entry.get("pairs", False)):
-            name = entry["name"] + cell.suffix
+        for suffix, varied in cells(vary, pairs=entry.get("pairs", False)):
+            name = entry["name"] + suffix
             if len(name) > LONGEST_NAME:
                 problem = f"the arm {quoted(name)} would have more than {LONGEST_NAME} characters; shorten name"
                 raise self._document.error((*place, "name"), problem)
-            sampling = {**entry.get("sampling", {}), **cell.sampling}
+            sampling = {**entry.get("sampling", {}), **varied}
             yield self._arm(place, {**entry, "name": name, "sampling": sampling}, defaults)
 
     def _arm(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> CandidateSpec:

@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from audit.errors import UserError
 from audit.text.documents import mistake
@@ -147,14 +147,20 @@ def _write(path: Path, handle: int, content: bytes) -> None:
         raise unwritable(path, error) from error
 
 
-def _stage(path: Path, goal: Path, content: bytes) -> Path:
+@contextlib.contextmanager
+def beside(path: Path, goal: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file beside `goal`, on disk when the body has ended; `path` is the user's name of the goal.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     try:
         handle, name = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.name[:60]}.")
     except (OSError, ValueError) as error:
         raise unwritable(path, error) from error
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+        with os.fdopen(handle, "w+b") as stream:
+            yield stream, Path(name)
             stream.flush()
             os.fsync(stream.fileno())
         Path(name).chmod(goal.stat().st_mode & 0o777 if goal.exists() else 0o644)
@@ -163,4 +169,9 @@ def _stage(path: Path, goal: Path, content: bytes) -> Path:
         if isinstance(error, OSError):
             raise unwritable(path, error) from error
         raise
-    return Path(name)
+
+
+def _stage(path: Path, goal: Path, content: bytes) -> Path:
+    with beside(path, goal) as (stream, made):
+        stream.write(content)
+    return made

@@ -122,7 +122,8 @@ def runs(state: ViewState, request: Request) -> ViewPage:
     with state.reading() as reading:
         page = reading.browser.runs(wanted, cursor, newer=newer, limit=PER_PAGE)
         names = reading.browser.run_names(MOST_NAMES)
-    given = {"page": page, "names": names, "wanted": wanted, "kept": _kept(request), "here": "runs"}
+    kept = {name: query[name] for name in REPEATED if query.get(name)}
+    given = {"page": page, "names": names, "wanted": wanted, "kept": kept, "here": "runs"}
     return ViewPage("runs.html", given)
 
 
@@ -167,7 +168,3 @@ def diff(state: ViewState, request: Request) -> ViewPage:
         else:
             difference = settings_diff(*(JudgedRun(shown.run, shown.checks) for shown in (a, b)))
     return ViewPage("diff.html", given | {"diff": difference, "whole": whole, "tokens": tokens})
-
-
-def _kept(request: Request) -> dict[str, str]:
-    return {name: request.query_params[name] for name in REPEATED if request.query_params.get(name)}

@@ -38,13 +38,6 @@ class Look:
         return any(item.gap is None and item.label is None and item.drafted is not None for item in self.readings)
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    at: datetime
-    counters: str
-    """As JSON, which is read only if it is the last one of its series."""
-
-
 class Follower:
     """One watch of a store, continued from its stored series.
 
@@ -71,7 +64,8 @@ class Follower:
         self.detectors = Detectors(watch.settings)
         stored = store.watches.readings(watch.id)
         self.detectors.replay(stored)
-        self._before: dict[SeriesName, _Before] = {}
+        # of each series the time of its last counters, and these as JSON, which is read only if it is needed
+        self._before: dict[SeriesName, tuple[datetime, str]] = {}
         self._first: dict[str, str] = {}
         self._keep(stored)
 
@@ -113,7 +107,7 @@ class Follower:
             # the whole traffic goes on after the canary; behind one without counters it begins anew
             series = other.model, None if other.answers is not None else other.label
             if other.counters is not None:
-                self._before[series] = _Before(other.at, other.counters)
+                self._before[series] = (other.at, other.counters)
             elif other.answers is not None:
                 self._before.pop(series, None)
             if other.answers is not None:
@@ -121,9 +115,9 @@ class Follower:
                     self._first.setdefault(request, answer)
 
     def _read(self, model: str, label: str | None, at: datetime, now: ServerCounters) -> WatchReading:
-        before = self._before.get((model, label))
-        counters = counters_of(json.loads(before.counters)) if before else None
-        return replace(reading(model, at, now, counters, before.at if before else at), label=label)
+        since, counters = self._before.get((model, label), (at, None))
+        before = None if counters is None else counters_of(json.loads(counters))
+        return replace(reading(model, at, now, before, since), label=label)
 
     def _stored(self, at: datetime, readings: Sequence[WatchReading], known: int) -> Look:
         self._store.watches.add(self._watch.id, readings)

@@ -5,7 +5,6 @@ what later tokens may change: an incomplete character, and what may become a sto
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.core.types import Request, ToolOffer
@@ -15,14 +14,6 @@ from engine.stream.holding import settled
 
 NO_TEMPLATE: Final = "the target's tokenizer has no response_template"
 CHANGED: Final = "the text that was read is not how the answer begins"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSpan:
-    """Generated tokens from `first` up to but without `end`."""
-
-    first: int
-    end: int
 
 
 class CallReader:
@@ -41,7 +32,7 @@ class CallReader:
         self._parser = tool_calls.CallParser(template, request.tools)
         self._read = ""
         self._open: int | None = None
-        self._spans: list[TokenSpan] = []
+        self._spans: list[range] = []
 
     def step(self, generated: Sequence[int], count: int) -> None:
         """Read the last `count` of the generated tokens, which one step committed."""
@@ -59,14 +50,14 @@ class CallReader:
             return tool_calls.ParsedCalls(problem=CHANGED)
         self._feed(text, count)
         if self._open is not None:
-            self._spans.append(TokenSpan(self._open, count))
+            self._spans.append(range(self._open, count))
             self._open = None
         return self._parser.finish()
 
     def facts(self, text: str, count: int) -> dict[str, Any]:
         """The rest of the record's fact `tools`, at the end of the answer."""
         mapping = tool_calls.calls_to_json(self.finish(text, count))
-        spans = [[span.first, span.end] for span in self._spans]
+        spans = [[span.start, span.stop] for span in self._spans]
         return {"parser": tool_calls.parser_name(), "template": dict(self._template), **mapping, "spans": spans}
 
     def _feed(self, text: str, end: int) -> None:
@@ -75,7 +66,7 @@ class CallReader:
         self._read += new
         for border in self._parser.feed(new):
             if self._open is not None:
-                self._spans.append(TokenSpan(self._open, end))
+                self._spans.append(range(self._open, end))
             self._open = end - 1 if border is tool_calls.Border.OPEN else None
 
 

@@ -183,10 +183,8 @@ class Redrafter:
         target = self.target if self.proposer.facts.reads_target else _Unread(self.target)
         loop = Loop(target, followed, decided, self.decode, self.options, self.cache, parts, grammars=self.grammars)
         (generation,) = loop.run([request])
-        return replace(generation, trace=_with_fact(generation.trace, followed)) if followed.parted else generation
-
-
-def _with_fact(data: bytes, followed: _Followed) -> bytes:
-    trace = decode(data)
-    facts = {**trace.header.facts, PARTED: [list(item) for item in followed.parted]}
-    return encode(replace(trace, header=replace(trace.header, facts=facts)))
+        if not followed.parted:
+            return generation
+        trace = decode(generation.trace)
+        facts = {**trace.header.facts, PARTED: [list(item) for item in followed.parted]}
+        return replace(generation, trace=encode(replace(trace, header=replace(trace.header, facts=facts))))

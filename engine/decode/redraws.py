@@ -156,8 +156,8 @@ def lead_over(recorded: int, drawn: Draw, logits: Row, context: DraftContext, ea
     if drawn.q is None:
         return _apart(context.row(logits).scores, drawn.token, recorded)
     noise = context.randomness.gumbel(len(context.history), len(drawn.q)) if np.isnan(drawn.uniform) else None
-    laws = [_Cut(0.0, drawn.q), *_other_cuts(logits, context, earlier)]
-    return min(max(cut.distance, _lead_under(cut.q, recorded, drawn.uniform, noise)) for cut in laws)
+    laws = [(0.0, drawn.q), *_other_cuts(logits, context, earlier)]
+    return min(max(distance, _lead_under(q, recorded, drawn.uniform, noise)) for distance, q in laws)
 
 
 def _lead_under(q: Floats, recorded: int, uniform: float, noise: Floats | None) -> float:
@@ -172,16 +172,11 @@ def _lead_under(q: Floats, recorded: int, uniform: float, noise: Floats | None) 
     return max(below - uniform, uniform - below - float(q[recorded]), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Q if a truncation cut at another token, and the total variation by which the whole law would have to move."""
+def _other_cuts(logits: Row, context: DraftContext, earlier: Sequence[int]) -> Iterator[tuple[float, Floats]]:
+    """Q if a truncation cut at another token, and the total variation by which the whole law would have to move.
 
-    distance: float
-    q: Floats
-
-
-def _other_cuts(logits: Row, context: DraftContext, earlier: Sequence[int]) -> Iterator[_Cut]:
-    """With one token more, one less, or another last one; a truncation turns a small difference into a large one."""
+    With one token more, one less, or another last one; a truncation turns a small difference into a large one.
+    """
     params = context.params
     if params.top_p == 1 and not params.min_p and not params.top_k:
         return
@@ -203,13 +198,13 @@ def _other_cuts(logits: Row, context: DraftContext, earlier: Sequence[int]) -> I
     yield from _cut(swap, p, [*before, *edge[1:]], earlier)
 
 
-def _cut(distance: float, p: Floats, tokens: Sequence[int], earlier: Sequence[int]) -> Iterator[_Cut]:
+def _cut(distance: float, p: Floats, tokens: Sequence[int], earlier: Sequence[int]) -> Iterator[tuple[float, Floats]]:
     """The law of some tokens, without the earlier siblings; nothing if none has mass."""
     law = np.zeros(len(p))
     left = [token for token in tokens if token not in earlier]
     law[left] = p[left]
     if law.any():
-        yield _Cut(distance, law / law.sum())
+        yield distance, law / law.sum()
 
 
 def _apart(scores: Row, drawn: int, recorded: int) -> float:

@@ -42,7 +42,6 @@ Tell = Callable[[Request, StepRecord], StepRecord]
 CallsOf = Callable[[Request, ResponseTemplate, Decode], CallReader]
 """The arguments of `CallReader` -> the reader of one request's tool calls."""
 WrapModel = Callable[[TargetModel], TargetModel]
-WrapProposer = Callable[[Proposer], Proposer]
 
 
 def as_it_is(part: Any) -> Any:
@@ -50,14 +49,9 @@ def as_it_is(part: Any) -> Any:
     return part
 
 
-def as_it_was(_request: Request, record: StepRecord) -> StepRecord:
-    """Record the step unchanged (default)."""
-    return record
-
-
-def unchanged(_request: Request, masks: MaskOf) -> MaskOf:
-    """The grammar's own masks (default)."""
-    return masks
+def unchanged(_request: Request, part: Any) -> Any:
+    """The part of a request itself (default)."""
+    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +62,7 @@ class LoopParts:
     rows: RowsOf = TargetRows
     stops: StopsOf = StopRule
     keep: KeepPath = keep_path
-    record: Tell = as_it_was
+    record: Tell = unchanged
     calls: CallsOf = CallReader
     streams: StreamOf = TextStream
     masks: WrapMasks = unchanged
@@ -88,4 +82,4 @@ class EngineParts(LoopParts):
     draw_siblings: SiblingRule = draw_siblings
     target: WrapModel = as_it_is
     draft: WrapModel = as_it_is
-    proposer: WrapProposer = as_it_is
+    proposer: Callable[[Proposer], Proposer] = as_it_is

@@ -28,10 +28,8 @@ UNLIKE: Final = Scenario(
 
 # parameters of neighbours
 
-OfRow = Callable[[Context, wrappers.BatchView], SamplingParams]
 
-
-def with_parameters(params: OfRow) -> ChangeParts:
+def with_parameters(params: Callable[[Context, wrappers.BatchView], SamplingParams]) -> ChangeParts:
     """Transform the rows of each request with other parameters than its own."""
 
     def change(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:
@@ -100,11 +98,7 @@ def _padding_counted(parts: EngineParts, view: wrappers.BatchView) -> EnginePart
     def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         longest = max((len(other.history) for other in view.active.values()), default=0)
         padding = [0] * max(0, longest - len(step.history))
-
-        def change(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-            return replace(inputs, committed=[*inputs.committed, *padding])
-
-        return change
+        return lambda inputs: replace(inputs, committed=[*inputs.committed, *padding])
 
     return wrappers.with_inputs_by_step(of_step)(parts)
 

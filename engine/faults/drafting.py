@@ -19,7 +19,6 @@ from engine.sampling.transforms import gumbel_argmax, inverse_cdf
 Row = NDArray[np.floating[Any]]
 ChangeDraw = Callable[[Draw, Floats, DraftContext], Draw]
 """(the draw, its q, the context) -> the changed draw."""
-ChangeSiblings = Callable[[list[Draw]], list[Draw]]
 
 UNDECLARED_TEMPERATURE: Final = 0.7
 """`DRAFT_TEMPERATURE_UNDECLARED` multiplies the request's temperature by this."""
@@ -80,12 +79,11 @@ RAW_Q_WARPED_DRAFT = Fault(
 """The draft is drawn with temperature and truncation, and q is reported without them: it is too flat."""
 
 
-def _truncated(inputs: DrawInputs) -> DrawInputs:
-    return _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))
-
-
 DRAFT_TOP_10_RAW_Q = Fault(
-    "huggingface/transformers#47932", with_views(token_from=_truncated), CHAIN_SHAPED, situation="unlikely_token"
+    "huggingface/transformers#47932",
+    with_views(token_from=lambda inputs: _with_params(inputs, replace(inputs.context.params, top_k=UNDECLARED_TOP_K))),
+    CHAIN_SHAPED,
+    situation="unlikely_token",
 )
 """The draft is drawn from its ten most likely tokens, and q is reported without truncation."""
 
@@ -219,7 +217,7 @@ the draft passed over. The acceptance rate is right.
 # the children of a node
 
 
-def sibling_fault(upstream: str, change: ChangeSiblings) -> Fault:
+def sibling_fault(upstream: str, change: Callable[[list[Draw]], list[Draw]]) -> Fault:
     """A fault that changes the draws of all children of a node."""
 
     def apply(parts: EngineParts) -> EngineParts:

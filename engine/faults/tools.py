@@ -61,7 +61,7 @@ class _Twice(CallReader):
     def step(self, generated: Sequence[int], count: int) -> None:
         before = len(self._spans)
         super().step(generated, count)
-        if count > 1 and len(self._spans) > before and self._spans[-1].end == len(generated):
+        if count > 1 and len(self._spans) > before and self._spans[-1].stop == len(generated):
             self._repeated.append(len(self._parser.closed))
 
     def finish(self, text: str, count: int) -> ParsedCalls:
@@ -96,7 +96,7 @@ class _CutArguments(CallReader):
         before, open_, known = len(generated) - count, self._open, len(self._spans)
         super().step(generated, count)
         ended = self._spans[known:]
-        start = ended[0].end - 1 if open_ is not None and ended else before
+        start = ended[0].stop - 1 if open_ is not None and ended else before
         self._cut.feed(self._decode(generated)[len(self._decode(generated[:start])) :])
 
     def finish(self, text: str, count: int) -> ParsedCalls:

@@ -114,7 +114,11 @@ class HfModel:
         config = network.config.get_text_config()
         if placed:
             require_rollback(config.to_dict(), where)
-            _require_positions(network, where)
+            if "position_ids" not in inspect.signature(network.forward).parameters:
+                raise ModelError(
+                    f"{where}: {type(network).__name__} takes no position_ids, so tokens cannot be placed; "
+                    "use a model with rotary or learned positions"
+                )
         if not getattr(config, "max_position_embeddings", None):
             raise ModelError(f"{where}: max_position_embeddings is missing; add the context length")
         self.network = network.eval()
@@ -180,14 +184,6 @@ def _head_size(network: Any, where: str) -> int:
     if head is None:
         raise ModelError(f"{where}: {type(network).__name__} has no language model head; use a causal language model")
     return int(head.weight.shape[0])
-
-
-def _require_positions(network: Any, where: str) -> None:
-    if "position_ids" not in inspect.signature(network.forward).parameters:
-        raise ModelError(
-            f"{where}: {type(network).__name__} takes no position_ids, so tokens cannot be placed; "
-            "use a model with rotary or learned positions"
-        )
 
 
 def require_honest_masks(model: HfModel, where: str) -> None:

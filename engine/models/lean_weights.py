@@ -209,17 +209,15 @@ def check_tensors(config: LeanConfig, tensors: Mapping[str, Tensor], where: str)
     if missing:
         raise ModelError(f"{where}: tensor {missing[0]} is missing ({len(missing)} of {len(expected)} are)")
     for name, tensor in tensors.items():
-        if name in expected:
-            _check_tensor(name, tensor, expected[name], where)
-        elif not _is_redundant(name, tensors, config):
-            raise ModelError(f"{where}: tensor {name} is unexpected for a {config.architecture} model; use loader: hf")
-
-
-def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], where: str) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ModelError(f"{where}: tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(shape)}")
-    if tensor.dtype not in PLAIN_FLOATS:
-        raise ModelError(f"{where}: tensor {name} is {tensor.dtype}, not a plain float; use loader: hf")
+        if name not in expected:
+            if not _is_redundant(name, tensors, config):
+                text = f"tensor {name} is unexpected for a {config.architecture} model; use loader: hf"
+                raise ModelError(f"{where}: {text}")
+        elif tuple(tensor.shape) != expected[name]:
+            text = f"tensor {name} has shape {list(tensor.shape)}, config.json asks for {list(expected[name])}"
+            raise ModelError(f"{where}: {text}")
+        elif tensor.dtype not in PLAIN_FLOATS:
+            raise ModelError(f"{where}: tensor {name} is {tensor.dtype}, not a plain float; use loader: hf")
 
 
 def _is_redundant(name: str, tensors: Mapping[str, Tensor], config: LeanConfig) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from engine.core.errors import InvalidRequest
 from engine.core.types import Proposal
 from engine.models.interface import Sublayers, WantedOutputs, chain_placement, to_numpy
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
+from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, drafted_chains
 from engine.proposers.interface import (
     Context,
     ProposerFacts,
@@ -46,14 +46,10 @@ class SelfDraftProposer(StatelessProposer):
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets."""
-        drafted = [ChainDraft(context) for context in contexts]
-        while any(item.unread for item in drafted):
-            self._round(drafted)
-        return [item.proposal() for item in drafted]
+        return drafted_chains(contexts, self._advance)
 
-    def _round(self, drafted: list[ChainDraft]) -> None:
+    def _advance(self, waiting: Mapping[int, ChainDraft]) -> None:
         """One forward of the part for all rows that want another token."""
-        waiting = {item.context.row: item for item in drafted if item.unread}
         histories = [waiting[row].history if row in waiting else [] for row in range(1 + max(waiting))]
         newest, starts = [history[-1:] for history in histories], [max(0, len(history) - 1) for history in histories]
         placement = chain_placement(newest, starts, self._cache.trash)

@@ -230,10 +230,6 @@ def _values(content: memoryview, stored: np.dtype[Any], count: int) -> Array:
     return values.reshape(-1).view(stored)
 
 
-def _read_plain(content: memoryview, layout: ColumnLayout) -> Array:
-    return np.array(np.frombuffer(content, layout.dtype).reshape(layout.shape))
-
-
 def _read_planes(content: memoryview, layout: ColumnLayout) -> Array:
     values = _values(content, layout.stored, layout.values).astype(layout.dtype)
     return values if len(layout.shape) == 1 else values.reshape(layout.shape)
@@ -261,7 +257,7 @@ def _read_split(content: memoryview, layout: ColumnLayout) -> Array:
 
 
 FORMS: Final[Mapping[str, Callable[[memoryview, ColumnLayout], Array]]] = {
-    PLAIN: _read_plain,
+    PLAIN: lambda content, layout: np.array(np.frombuffer(content, layout.dtype).reshape(layout.shape)),
     BYTES: _read_planes,
     ONE: _read_one,
     DELTA: _read_delta,

@@ -124,7 +124,8 @@ class Effective:
         return Effective.from_json({**self.to_json(), key: value})
 
     def _written(self) -> dict[str, JSON]:
-        return {key: _WRITE.get(key, _plain)(getattr(self, name)) for key, name in _FIELDS.items()}
+        values = {key: getattr(self, name) for key, name in _FIELDS.items()}
+        return {key: _WRITE[key](value) if key in _WRITE else value for key, value in values.items()}
 
 
 BESIDE: Final = "beside"
@@ -169,10 +170,6 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 def _mapping(value: Any) -> Mapping[str, JSON] | None:
     return value if isinstance(value, Mapping) else None
 
@@ -201,14 +198,6 @@ def _origin(value: Any) -> BaselineOrigin | None:
     return None if run is None else BaselineOrigin(run, _text(value.get("record_root")))
 
 
-def _plain(value: Any) -> JSON:
-    return cast("JSON", value)
-
-
-def _listed(value: Reported | None) -> JSON:
-    return None if value is None else {"level": value.level, "problems": list(value.problems)}
-
-
 def _fields(value: Any) -> JSON:
     return None if value is None else asdict(value)
 
@@ -235,7 +224,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_FIELDS, _text),
     **dict.fromkeys(("gamma", "rows"), _whole),
     **dict.fromkeys(("verifier_options", BESIDE, MIXED, REQUESTED, "effective"), _mapping),
-    "lossless": _flag,
+    "lossless": lambda value: value if isinstance(value, bool) else None,
     "steady_drafts": _steady,
     "numerics": _numerics,
     "evidence": _reported,
@@ -244,6 +233,6 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 _WRITE: Final[Mapping[str, Callable[[Any], JSON]]] = {
     "numerics": lambda value: None if value is None else value.facts,
     "steady_drafts": _fields,
-    "evidence": _listed,
+    "evidence": lambda value: None if value is None else {"level": value.level, "problems": list(value.problems)},
     ORIGIN: _fields,
 }

@@ -149,16 +149,12 @@ class _Worker(threading.Thread):
 
     def _try(self, job: _Job) -> None:
         try:
-            _do(job)
+            if isinstance(job, _QueuedStep):
+                job.recorder.step(job.record)
+            elif job.recorder is not None:
+                job.trace = job.recorder.finish(job.generation.finish_reason)
         except Exception as error:
             self.error = error
-
-
-def _do(job: _Job) -> None:
-    if isinstance(job, _QueuedStep):
-        job.recorder.step(job.record)
-    elif job.recorder is not None:
-        job.trace = job.recorder.finish(job.generation.finish_reason)
 
 
 def _size(record: StepRecord) -> int:

@@ -41,16 +41,8 @@ RANGES: Final[Mapping[str, Range]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WrongParameter:
-    """A value that a parameter may not have, in words with the fix."""
-
-    key: str
-    problem: str
-
-
-def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[WrongParameter]:
-    """The numbers outside their ranges, and the fractions of what is counted."""
+def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The parameters outside their ranges, and the fractions of what is counted, in words with the fix."""
     for key, value in values.items():
         accepted = RANGES.get(key)
         # liveness has a margin of 1 by default: its claim is about every single request
@@ -58,9 +50,9 @@ def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
             continue
         if not accepted.least <= value <= accepted.most:
             bounds = f"a number from {_shown(accepted.least)} to {_shown(accepted.most)}"
-            yield WrongParameter(key, f"{key} is {value}; write {bounds}")
+            yield key, f"{key} is {value}; write {bounds}"
         elif _whole(defaults[key]) and value != int(value):
-            yield WrongParameter(key, f"{key} is {value}; write a whole number")
+            yield key, f"{key} is {value}; write a whole number"
 
 
 def as_declared(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,26 +145,19 @@ def _lumped(request: RequestRecord, result: DraftPlaces, at: int) -> TokenCompar
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """Sampling parameters that the engine may have used instead."""
-
-    name: str
-    sampling: SamplingParams
-
-
-def hypotheses(sampling: SamplingParams) -> tuple[Hypothesis, ...]:
-    """The request's parameters with one active parameter left out, or with min_tokens never reached."""
+def hypotheses(sampling: SamplingParams) -> dict[str, SamplingParams]:
+    """Parameters that the engine may have used instead, in words: the request's with one active parameter left out, or
+    with min_tokens never reached.
+    """
     on = active(sampling)
-    single = [Hypothesis(f"as if {key} were not set", without(sampling, (key,))) for key in on]
-    several = [
-        Hypothesis(f"as if no {name} were set", without(sampling, keys))
-        for name, keys in GROUPS.items()
-        if len(set(keys) & set(on)) > 1
-    ]
+    result = {f"as if {key} were not set": without(sampling, (key,)) for key in on}
+    if sampling.min_tokens:
+        result[TOO_SHORT] = replace(sampling, min_tokens=sampling.max_new_tokens)
+    for name, keys in GROUPS.items():
+        if len(set(keys) & set(on)) > 1:
+            result[f"as if no {name} were set"] = without(sampling, keys)
     bare = SamplingParams(temperature=1.0, max_new_tokens=sampling.max_new_tokens, seed=sampling.seed)
-    late = [Hypothesis(TOO_SHORT, replace(sampling, min_tokens=sampling.max_new_tokens))] if sampling.min_tokens else []
-    return (*single, *late, *several, Hypothesis("as if no parameter were set", bare))
+    return {**result, "as if no parameter were set": bare}
 
 
 def active(sampling: SamplingParams) -> tuple[str, ...]:
@@ -182,14 +175,14 @@ def cause(wrong: Sequence[TokenComparison]) -> str:
     seen = [wrong[i] for i in np.unique(np.linspace(0, len(wrong) - 1, LOOKED_AT).astype(int))]
     if any(item.row is None for item in seen):
         return "the rows are not recorded; record: full tells which parameter"
-    for hypothesis in hypotheses(seen[0].sampling):
-        if np.mean([_explains(item, hypothesis) for item in seen]) >= EXPLAINED:
-            return hypothesis.name
+    for name, sampling in hypotheses(seen[0].sampling).items():
+        if np.mean([_explains(item, sampling) for item in seen]) >= EXPLAINED:
+            return name
     if np.mean([min(item.said, 1.0 - item.said) < CLOSE for item in seen]) >= DEGENERATE:
         return "all mass on one token, as at a temperature near 0"
     return "no parameter that was left out explains them: the values in effect are none that the request has"
 
 
-def _explains(comparison: TokenComparison, hypothesis: Hypothesis) -> bool:
-    value = comparison.under(hypothesis.sampling)
+def _explains(comparison: TokenComparison, sampling: SamplingParams) -> bool:
+    value = comparison.under(sampling)
     return value is not None and abs(value - comparison.said) <= CLOSE

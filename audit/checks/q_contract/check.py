@@ -89,11 +89,7 @@ def kept_fault(draw: DraftDraw, trace: Trace, randomness: Randomness) -> str | N
     again = drawn_again(draw, trace, randomness)
     if again is not None and again != draw.token:
         return f"drafted token {draw.token} at position {draw.position}: its whole q and its number give {again}"
-    return _cells_fault(draw, trace)
-
-
-def _cells_fault(draw: DraftDraw, trace: Trace) -> str | None:
-    """The recorded cells hold q of a place only where one token was drawn there."""
+    # the recorded cells hold q of a place only where one token was drawn there
     if draw.at is None or np.isnan(trace.tail[draw.at, 1]):
         return None
     used = trace.cell_id[draw.at] != PAD

@@ -203,10 +203,6 @@ def lumped_fault(draw: LumpedDraw) -> str | None:
         return f"drafted token {draw.token} has q 0, it was not drawn from q"
     if not same(draw.examined_q, draw.own):
         return f"q of drafted token {draw.token} was tested as {draw.examined_q:.10g}, its row says {draw.own:.10g}"
-    return _draw_fault(draw)
-
-
-def _draw_fault(draw: LumpedDraw) -> str | None:
     where = f"drafted token {draw.token} at position {draw.position}"
     if draw.leader is not None:
         if draw.leader != draw.token:

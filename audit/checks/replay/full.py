@@ -205,14 +205,11 @@ class _ReplayStep:
         for node in range(self.view.nodes.stop - self.view.nodes.start):
             self._replay_draw(node)
         if self.trace.header.protocol is Protocol.BLOCK:
-            self._decide_whole()
+            # one decision per step
+            result = block_faults(self._block(), self.trace, self.view, self.randomness)
+            self.tally.decision(True, [self._fault(message) for message in result])
         else:
             self._walk()
-
-    def _decide_whole(self) -> None:
-        """The block rule: one decision per step."""
-        result = block_faults(self._block(), self.trace, self.view, self.randomness)
-        self.tally.decision(True, [self._fault(message) for message in result])
 
     def _block(self) -> BlockStep | None:
         """The step's rows after each drafted prefix; None if a drafted token has no q."""

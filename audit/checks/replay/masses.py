@@ -224,7 +224,9 @@ class _Replay:
             yield Violation(view.index, f"number of the {where} recorded {u:.10g}, key gives {key:.10g}")
             return
         if role is Role.RECOVERED:
-            yield from self._residual_faults(view, at)
+            recorded, computed = float(self.trace.residual_mass[view.index]), float(self.exact.residual_sum[at])
+            if not same(recorded, computed):
+                yield Violation(view.index, f"residual mass recorded {recorded:.10g}, its row gives {computed:.10g}")
         if purpose is not None and not self._draw_of(at, role).right:
             drawn = self._draw_of(at, role)
             yield Violation(view.index, f"{where}: {_interval(drawn.below, drawn.own, u * drawn.total)}")
@@ -236,11 +238,6 @@ class _Replay:
             own = max(float(exact.p[at] - exact.q[at]), 0.0)
             return InverseCdfDraw(u, float(exact.residual_below[at]), own, left)
         return InverseCdfDraw(u, float(exact.p_below[at]), float(exact.p[at]), 1.0)
-
-    def _residual_faults(self, view: StepView, at: int) -> Iterator[Violation]:
-        recorded, computed = float(self.trace.residual_mass[view.index]), float(self.exact.residual_sum[at])
-        if not same(recorded, computed):
-            yield Violation(view.index, f"residual mass recorded {recorded:.10g}, its row gives {computed:.10g}")
 
 
 def acceptance_faults(

@@ -38,18 +38,12 @@ from engine.record.trace import Trace
 TEST: Final = "samples of a prompt share what they begin with"
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    tokens: Sequence[int]
-    logs: Floats
-    """[n + 1] of the beginnings' probabilities."""
-
-
 class SharedBeginnings:
     """The samples of each prompt, in the order in which they are added."""
 
     def __init__(self) -> None:
-        self._earlier: dict[str, list[_Sample]] = defaultdict(list)
+        # of each sample its tokens, and [n + 1] the logarithms of its beginnings' probabilities
+        self._earlier: dict[str, list[tuple[Sequence[int], Floats]]] = defaultdict(list)
         self._chances: list[float] = []
         self._whole = 0
 
@@ -57,12 +51,12 @@ class SharedBeginnings:
         """A sample with its tokens' probabilities; a token whose probability is 0 here counts as certain."""
         earlier = self._earlier[case]
         if earlier:
-            shared = [agreeing(sample.tokens, tokens) for sample in earlier]
-            least = min(float(sample.logs[length]) for sample, length in zip(earlier, shared, strict=True))
+            shared = [agreeing(other, tokens) for other, _ in earlier]
+            least = min(float(logs[length]) for (_, logs), length in zip(earlier, shared, strict=True))
             self._chances.append(min(0.0, math.log(len(earlier)) + least))
             self._whole += max(shared) == len(tokens)
         logs = np.log(np.where(p > 0.0, np.minimum(p, 1.0), 1.0))
-        earlier.append(_Sample(tokens, np.concatenate([[0.0], np.cumsum(logs)])))
+        earlier.append((tokens, np.concatenate([[0.0], np.cumsum(logs)])))
 
     def tested(self) -> list[ComponentTest]:
         """The test, where a prompt has several samples."""

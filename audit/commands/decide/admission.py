@@ -1,6 +1,5 @@
 """`audit admission`: a Kubernetes webhook that admits what the gate allowed."""
 
-import socket
 import ssl
 from pathlib import Path
 from typing import Final
@@ -104,6 +103,8 @@ def serve(
         import uvicorn
 
         from audit.gate.admission.app import PATH, Webhook, application
+    from audit.commands.operate.view import listening
+
     signed = _signed(trusted)
     rules = Rules(frozenset(map(_policy, policies)), age_option(max_age), unannotated == "allow")
     public = None if key is None else read_public(key)
@@ -123,7 +124,7 @@ def serve(
     )
     if signed is None:
         report("no --trusted-key: the rows of the store are trusted, and no signature is required")
-    with _listening(host, port) as listener:
+    with listening(port, host) as listener:
         note(f"listening on https://{host}:{listener.getsockname()[1]}{PATH}")
         uvicorn.Server(options).run(sockets=[listener])
     reader.close()
@@ -160,14 +161,3 @@ def _check_tls(cert: Path, key: Path, client_ca: Path | None) -> None:
             context.load_verify_locations(client_ca)
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"{client_ca}: no certificates ({error})") from error
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise UserError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from error
-    # asyncio does not do it for a socket that it is given, and an answer in two parts would wait for an acknowledgement
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

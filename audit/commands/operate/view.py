@@ -62,12 +62,15 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
             uvicorn.Server(options).run(sockets=[listener])
 
 
-def listening(port: int) -> socket.socket:
-    """A socket on loopback; port 0 picks one. Raises UserError: the port cannot be used."""
+def listening(port: int, host: str = "") -> socket.socket:
+    """A socket on the host, by default on loopback; port 0 picks one. Raises UserError: it cannot be used."""
     try:
-        listener = socket.create_server((LOOPBACK, port))
+        listener = socket.create_server(
+            (host or LOOPBACK, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
-        raise UserError(f"--port {port}: cannot listen there ({error.strerror or error}); name another port") from error
+        place = f"--host {host} --port {port}" if host else f"--port {port}"
+        raise UserError(f"{place}: cannot listen there ({error.strerror or error}); name another port") from error
     # asyncio does not do it for a socket that it is given, and an answer in two parts would wait for an acknowledgement
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -38,7 +38,11 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
             facts = read_run(opened, run)
         ulid = facts.run.ulid
         files = {kind: out / f"{ulid}.{kind}.intoto.json" for kind in dict.fromkeys(kinds or KINDS)}
-        _prepare(out)
+        # before anything is signed or stored
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise mistake(str(out), None, f"cannot be made ({error.strerror}); choose another out") from error
         for path in files.values():
             require_new(path)
         now = datetime.now(UTC)
@@ -47,14 +51,6 @@ def command(run: str, key_files: tuple[Path, ...], out: Path, kinds: tuple[str, 
         echo(*(f"{kind.ljust(12)} {path}" for kind, path in files.items()))
     echo(f"{'signed by'.ljust(12)} {', '.join(key.name for key in signers)}")
     echo(f"{'registered'.ljust(12)} {_registered(facts.registered_first, bool(facts.registrations))}")
-
-
-def _prepare(folder: Path) -> None:
-    """Make the folder before anything is signed or stored."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise mistake(str(folder), None, f"cannot be made ({error.strerror}); choose another folder") from error
 
 
 def _registered(first: bool, at_all: bool) -> str:

@@ -70,7 +70,7 @@ def count(arm: ArmRecord, examined: Mapping[str, Examined]) -> ArmCoverage:
     waiting: list[tuple[RequestView, Mapping[str, Mask]]] = []
     for index, request in enumerate(arm.requests):
         shared = prefixes[_prefix(request)] > 1 and len(request.trace.header.prompt) >= PREFIX
-        view = view_of(request, facts, None, shared_prefix=shared)
+        view = view_of(request, facts, shared_prefix=shared)
         masks = {check: tokens_of(request) for check, tokens_of in examined.items()}
         tally.accepted += int(view.accepted.sum())
         tally.add(view, masks, BY_REQUEST)

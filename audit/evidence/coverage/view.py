@@ -122,7 +122,7 @@ class RequestView:
         return mask
 
 
-def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, shared_prefix: bool) -> RequestView:
+def view_of(request: RequestRecord, arm: ArmFacts, *, shared_prefix: bool) -> RequestView:
     """Arrange a request's record; a request without steps gives empty arrays."""
     trace = request.trace
     emitted = trace.n_emitted.astype(np.int64)
@@ -132,7 +132,7 @@ def view_of(request: RequestRecord, arm: ArmFacts, batch: BatchFacts | None, *, 
         request=request,
         trace=trace,
         arm=arm,
-        batch=batch,
+        batch=None,
         shared_prefix=shared_prefix,
         first=entries_before(emitted),
         drafted=trace.n_drafted.astype(np.int64),

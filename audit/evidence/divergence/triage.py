@@ -146,13 +146,13 @@ def judge_equality(evidence: Evidence, params: Params, instrument: Instrument) -
     tokens = sum(compared(pair) for pair in pairing.pairs)
     counts = {kind: sum(item.kind == kind for item in triaged) for kind in KINDS}
     real, confidence = counts["real"], float(params["confidence"])
-    decision = _decide(counts, sum(len(item.places) for item in wrong), tokens, pairing, params)
+    verdict, reason = _decide(counts, sum(len(item.places) for item in wrong), tokens, pairing, params)
     triaged.sort(key=lambda item: ORDER.index(item.kind))
     findings = [*(item.finding(instrument.unit) for item in wrong)]
     findings += [item.finding(noise, instrument.unit) for item in triaged]
     return CheckResult(
-        verdict=decision.verdict,
-        summary=_summary(counts, tokens, len(pairing.pairs), noise, decision.reason),
+        verdict=verdict,
+        summary=_summary(counts, tokens, len(pairing.pairs), noise, reason),
         n=tokens,
         statistic=float(real),
         effect=_per_1000(real, tokens),
@@ -202,34 +202,22 @@ def triage(
     return TriagedDivergence(result, "numerical" if lead <= noise.bound else "real", lead)
 
 
-@dataclass(frozen=True, slots=True)
-class _TriageDecision:
-    verdict: Verdict
-    reason: str
-
-
-def _decide(counts: dict[str, int], behind: int, tokens: int, pairing: Pairing, params: Params) -> _TriageDecision:
+def _decide(counts: dict[str, int], behind: int, tokens: int, pairing: Pairing, params: Params) -> tuple[Verdict, str]:
     limit = float(params["max_numerical_per_1000"])
     rate = _per_1000(counts["numerical"], tokens) or 0.0
     if behind or counts["baseline"]:
-        return _TriageDecision(Verdict.FAULT, _blame(behind, counts))
+        return Verdict.FAULT, _blame(behind, counts)
     if counts["real"]:
-        return _TriageDecision(Verdict.FAULT, f"{counts['real']} differ by more than noise")
+        return Verdict.FAULT, f"{counts['real']} differ by more than noise"
     if pairing.unpaired:
-        return _TriageDecision(
-            Verdict.INCONCLUSIVE, f"{len(pairing.unpaired)} cases are in one arm only, first {pairing.unpaired[0]}"
-        )
+        return Verdict.INCONCLUSIVE, f"{len(pairing.unpaired)} cases are in one arm only, first {pairing.unpaired[0]}"
     if counts["untriaged"]:
-        return _TriageDecision(
-            Verdict.INCONCLUSIVE, "divergences cannot be triaged without a control arm of 300 positions and leads"
-        )
+        return Verdict.INCONCLUSIVE, "divergences cannot be triaged without a control arm of 300 positions and leads"
     if tokens < int(params["min_tokens"]):
-        return _TriageDecision(Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens")
+        return Verdict.INCONCLUSIVE, f"fewer than {params['min_tokens']} tokens"
     if rate > limit:
-        return _TriageDecision(
-            Verdict.INCONCLUSIVE, f"{rate:.3g} numerical divergences per 1000 tokens, more than {limit:g}"
-        )
-    return _TriageDecision(Verdict.CERTIFIED, "no real divergence")
+        return Verdict.INCONCLUSIVE, f"{rate:.3g} numerical divergences per 1000 tokens, more than {limit:g}"
+    return Verdict.CERTIFIED, "no real divergence"
 
 
 def _blame(behind: int, counts: dict[str, int]) -> str:

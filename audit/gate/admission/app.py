@@ -70,7 +70,9 @@ def application(webhook: Webhook) -> Starlette:
         try:
             review = read_review(await _body(request))
         except MalformedReview as error:
-            return _malformed(error)
+            if error.uid is None:
+                return JSONResponse({"message": str(error)}, 400)
+            return JSONResponse(response(error.uid, denied(str(error), 400)))
         except ClientDisconnect:
             return JSONResponse({"message": "the client is gone"}, 400)
         return JSONResponse(response(review.uid, await _decided(webhook, review, limiter)))
@@ -94,12 +96,6 @@ async def _decided(webhook: Webhook, review: Review, limiter: anyio.CapacityLimi
     except TimeoutError:
         webhook.report(f"the store did not answer within {webhook.timeout_s:g} s")
         return denied("the evidence store did not answer in time, so nothing is admitted", 504)
-
-
-def _malformed(error: MalformedReview) -> Response:
-    if error.uid is None:
-        return JSONResponse({"message": str(error)}, 400)
-    return JSONResponse(response(error.uid, denied(str(error), 400)))
 
 
 async def _body(request: Request) -> bytes:

@@ -1,7 +1,6 @@
 """Rules on the watch of a live server: compared with this run, without long gaps, up to now, and without an alarm."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
@@ -25,14 +24,17 @@ def watched_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[
     wanted = policy.parts.watched
     if wanted is None:
         return
-    if facts.watches is None:
+    watches = facts.watches
+    if watches is None:
         yield _lacks("watch", "a bundle holds no watches; judge the run in the store that has them")
         return
-    yield from _alarms(facts.watches, wanted)
-    if not facts.watches.series:
-        yield _lacks("watch", _no_watch(facts, wanted))
+    yield from _alarms(watches, wanted)
+    if not watches.series:
+        server = " or ".join(wanted.urls) or f"a server compared with run {facts.run.ulid} or another of its models"
+        others = f"; its {watches.others} watches are of others" if watches.others else ""
+        yield _lacks("watch", f"the store has no watch of {server}{others}")
         return
-    yield from _unwatched(facts.watches, wanted, now)
+    yield from _unwatched(watches, wanted, now)
 
 
 def _lacks(about: str, text: str) -> Reason:
@@ -56,12 +58,6 @@ def _alarmed(series: WatchedSeries, server: str, direction: ChangeDirection, mom
     count = "alarm" if len(moments) == 1 else f"{len(moments)} alarms, the last"
     text = f"{server}: acceptance {moved} {rate or 0.0:.3f}, {count} of {last} ({watch})"
     return blocked(WATCHED, text, about=f"{direction.value} {last} {watch} {server}")
-
-
-def _no_watch(facts: RunFacts, wanted: WatchRule) -> str:
-    others = facts.watches.others if facts.watches else 0
-    what = " or ".join(wanted.urls) or f"a server compared with run {facts.run.ulid} or another of its models"
-    return f"the store has no watch of {what}" + (f"; its {others} watches are of others" if others else "")
 
 
 def _unwatched(watches: WatchFacts, wanted: WatchRule, now: datetime) -> Iterator[Reason]:
@@ -115,14 +111,6 @@ def _lax(series: WatchedSeries, bounds: Mapping[str, float], wanted: WatchRule) 
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Covered:
-    """A time whose counts were judged."""
-
-    begin: datetime
-    end: datetime
-
-
 def _of_model(
     name: str, model: str, series: Sequence[WatchedSeries], wanted: WatchRule, now: datetime
 ) -> Iterator[Reason]:
@@ -137,7 +125,7 @@ def _of_model(
         text = f"the last judged reading is {_spoken(age)} old, at most {_spoken(wanted.interval)} are allowed"
         yield _lacks(f"age {name}", f"{name}: {text}")
     whole = timedelta(days=wanted.days)
-    gaps = whole - sum((item.end - item.begin for item in covered), timedelta())
+    gaps = whole - sum((end - begin for begin, end in covered), timedelta())
     if gaps > whole * wanted.gaps:
         share = f"{_spoken(gaps)} of the last {wanted.days} days ({gaps / whole:.1%}) were not watched"
         yield _lacks(f"gaps {name}", f"{name}: {share}, at most {wanted.gaps:.1%} are allowed")
@@ -161,19 +149,20 @@ def _counts(reading: WatchReading, wanted: WatchRule) -> bool:
     return not reading.restarted and 0.0 < (reading.seconds or 0.0) <= wanted.interval.total_seconds()
 
 
-def _covered(reading: WatchReading, wanted: WatchRule, now: datetime) -> _Covered:
+def _covered(reading: WatchReading, wanted: WatchRule, now: datetime) -> tuple[datetime, datetime]:
+    """Begin and end of the time whose counts were judged."""
     begin = max(reading.at - timedelta(seconds=reading.seconds or 0.0), now - timedelta(days=wanted.days))
-    return _Covered(begin, max(begin, min(reading.at, now)))
+    return begin, max(begin, min(reading.at, now))
 
 
-def _merged(times: Iterator[_Covered]) -> list[_Covered]:
+def _merged(times: Iterator[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
     """The union of the times, as times that do not overlap."""
-    merged: list[_Covered] = []
-    for time in sorted(times, key=lambda item: item.begin):
-        if merged and time.begin <= merged[-1].end:
-            merged[-1] = _Covered(merged[-1].begin, max(time.end, merged[-1].end))
+    merged: list[tuple[datetime, datetime]] = []
+    for begin, end in sorted(times):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            merged.append(time)
+            merged.append((begin, end))
     return merged
 
 

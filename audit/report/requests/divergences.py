@@ -12,7 +12,7 @@ from typing import Final
 
 from audit.errors import CannotDecide
 from audit.evidence.divergence import coupled, greedy
-from audit.evidence.divergence.triage import Instrument, TriagedDivergence, baseline_fault, triage
+from audit.evidence.divergence.triage import Instrument, baseline_fault, triage
 from audit.evidence.pairing import Divergence, MarginNoise, Pair, divergence
 from audit.evidence.records import RequestRecord
 from audit.evidence.verdicts import Verdict
@@ -193,10 +193,6 @@ def _shown(
         return replace(named, why="The records agree; the row does not.")
     wrong = baseline_fault(pair.baseline, instrument)
     judged = triage(parted, noise, instrument, {} if wrong is None else {pair.baseline.request_id: wrong.places})
-    return _drawn(named, judged, reading.pieces, (key.arm, baseline))
-
-
-def _drawn(named: ShownDivergence, judged: TriagedDivergence, pieces: Pieces, arms: Sequence[str]) -> ShownDivergence:
     parted = judged.divergence
     before = parted.pair.candidate.tokens[max(0, parted.index - BEFORE) : parted.index]
     return replace(
@@ -206,8 +202,8 @@ def _drawn(named: ShownDivergence, judged: TriagedDivergence, pieces: Pieces, ar
         index=parted.index,
         step=parted.step,
         ended=parted.ended,
-        before=_text(before, pieces),
-        sides=tuple(_continuations(parted, pieces, arms)),
+        before=_text(before, reading.pieces),
+        sides=tuple(_continuations(parted, reading.pieces, (key.arm, baseline))),
     )
 
 

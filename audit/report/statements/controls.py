@@ -6,7 +6,7 @@ for people to decide.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -96,12 +96,10 @@ def evidence(controls: Controls, results: Results, checkpoints: int) -> tuple[Cl
 
 def words(clause: Clause) -> str:
     """The evidence for a clause, without a run."""
-    return "; ".join([*(WORDS[name] for name in clause.records), *_checks_named(clause.checks)])
-
-
-def _checks_named(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        yield "results of " + ", ".join(names)
+    parts = [WORDS[name] for name in clause.records]
+    if clause.checks:
+        parts.append("results of " + ", ".join(clause.checks))
+    return "; ".join(parts)
 
 
 def _clause(entry: Mapping[str, Any]) -> Clause:

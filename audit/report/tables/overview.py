@@ -1,7 +1,6 @@
 """The end of a run in a screen: a row per arm with its claims, the place of a fault, and all that a verdict lacks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from audit.evidence.coverage.catalogue import CATALOGUE
@@ -95,21 +94,13 @@ def wrong_place(finding: Finding, trace: Trace, pieces: Pieces) -> str | None:
     return f"{finding.request}, step {finding.step}: after {before[-BEFORE:]!r} came {' '.join(step)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """Something that keeps a check undecided, and what gives it without a change of the deployment."""
-
-    what: str
-    remedy: str
-
-
 def missing_lines(result: Results) -> list[str]:
     """By remedy, one line per arm with all that it gives; of what does not fit into `MOST` lines only the remedy."""
     groups: dict[str, dict[str, list[str]]] = {}
     for check in result.checks:
-        for one in _missing(check, result):
-            of_arm = groups.setdefault(one.remedy, {}).setdefault(check.arm, [])
-            of_arm += [] if one.what in of_arm else [one.what]
+        for what, remedy in _missing(check, result):
+            of_arm = groups.setdefault(remedy, {}).setdefault(check.arm, [])
+            of_arm += [] if what in of_arm else [what]
     lines: list[str] = []
     for remedy, arms in groups.items():
         whole = [remedy, *(f"  {arm}: {', '.join(items)}" for arm, items in arms.items())]
@@ -117,22 +108,21 @@ def missing_lines(result: Results) -> list[str]:
     return lines
 
 
-def _missing(check: StoredCheck, result: Results) -> Iterator[_Missing]:
+def _missing(check: StoredCheck, result: Results) -> Iterator[tuple[str, str]]:
+    """Whatever keeps a check undecided, and what gives it without a change of the deployment."""
     short = check.details.get(SHORT_OF)
     if check.lacking:
-        yield _Missing(
-            f"{check.check}: {shortened(check.summary, LONGEST)}", "not recorded, often given by record: full"
-        )
+        yield f"{check.check}: {shortened(check.summary, LONGEST)}", "not recorded, often given by record: full"
     elif check.verdict is not Verdict.INCONCLUSIVE:
         return
     elif short is None:
-        yield _Missing(f"{check.check} ({reason_of(check)})", TOO_FEW if _too_few(check) else "not decided")
+        yield f"{check.check} ({reason_of(check)})", TOO_FEW if _too_few(check) else "not decided"
     elif not short:
-        yield _Missing(check.check, "nothing was accepted: add prompts whose answers the draft foresees")
+        yield check.check, "nothing was accepted: add prompts whose answers the draft foresees"
     else:
         least = {item.situation: item.least for item in result.coverage if item.arm == check.arm}
         for name, count in short.items():
-            yield _Missing(f"{name} {count} of {least.get(name)}", f"too rare: {CATALOGUE[name].remedy}")
+            yield f"{name} {count} of {least.get(name)}", f"too rare: {CATALOGUE[name].remedy}"
 
 
 def _too_few(check: StoredCheck) -> bool:

@@ -214,7 +214,7 @@ AGAIN: Final = ("grammar", "tool_call", "filter", "context_short")
 
 
 def _view(request: RequestRecord, facts: ArmFacts) -> RequestView:
-    return view_of(request, facts, None, shared_prefix=False)
+    return view_of(request, facts, shared_prefix=False)
 
 
 def stop_texts(brief: Brief) -> Iterator[ProposedCase]:

@@ -38,7 +38,6 @@ REPLAY: Final = "replay"
 """From whole rows only."""
 GREEDY: Final = "greedy_equality"
 COUPLED: Final = "coupled_equality"
-OTHERWISE: Final = "law"
 CONFIDENCE: Final = 0.99
 
 
@@ -114,18 +113,12 @@ def score_differences(
     return tuple(_difference(metric, before[metric], after[metric], 1.0 - error) for metric in metrics)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Metric:
-    task: str
-    name: str
-
-
-def _means(samples: Sequence[ScoredSample]) -> dict[_Metric, dict[str, float]]:
-    """The mean of every sample's repetitions, by metric and sample."""
-    mapping: dict[_Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _means(samples: Sequence[ScoredSample]) -> dict[tuple[str, str], dict[str, float]]:
+    """The mean of every sample's repetitions, by task and metric, and by sample."""
+    mapping: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         for name, score in sample.scores.items():
-            mapping[_Metric(sample.task, name)][sample.sample].append(score)
+            mapping[sample.task, name][sample.sample].append(score)
     return {
         metric: {sample: float(np.mean(scores)) for sample, scores in mapping[metric].items()}
         for metric in sorted(mapping)
@@ -133,13 +126,13 @@ def _means(samples: Sequence[ScoredSample]) -> dict[_Metric, dict[str, float]]:
 
 
 def _difference(
-    metric: _Metric, off: Mapping[str, float], on: Mapping[str, float], confidence: float
+    metric: tuple[str, str], off: Mapping[str, float], on: Mapping[str, float], confidence: float
 ) -> ScoreDifference:
     samples = [sample for sample in off if sample in on]
     before, after = (np.array([scores[sample] for sample in samples]) for scores in (off, on))
     moved = after - before
     interval = _interval(moved, confidence) if _bounded(before) and _bounded(after) else None
-    return ScoreDifference(metric.task, metric.name, len(samples), _mean(before), _mean(after), _mean(moved), interval)
+    return ScoreDifference(*metric, len(samples), _mean(before), _mean(after), _mean(moved), interval)
 
 
 def _mean(scores: Floats) -> float:
@@ -160,10 +153,10 @@ def unseen_changes(off: Sequence[ScoredSample], on: Sequence[ScoredSample], chan
     before, names = _means(off), {name.partition("#")[0] for name in changed}
     touched = {(item.task, item.sample) for item in on if names.intersection(item.requests)}
     moved = {
-        (metric.task, sample)
-        for metric, scores in _means(on).items()
+        (task, sample)
+        for (task, name), scores in _means(on).items()
         for sample, score in scores.items()
-        if before.get(metric, {}).get(sample) != score
+        if before.get((task, name), {}).get(sample) != score
     }
     return len(touched - moved)
 
@@ -224,7 +217,7 @@ def _judged(plain: ArmRecord, drafted: ArmRecord) -> Iterator[JudgedAnswers]:
 
 def _checks(evidence: Evidence, greedy: bool) -> tuple[str, ...]:
     header = evidence.candidate.requests[0].trace.header
-    own = GREEDY if greedy else COUPLED if header.protocol is Protocol.GUMBEL else OTHERWISE
+    own = GREEDY if greedy else COUPLED if header.protocol is Protocol.GUMBEL else "law"
     return (ACCOUNTING, own, REPLAY) if header.level is RecordLevel.FULL else (ACCOUNTING, own)
 
 

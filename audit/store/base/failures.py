@@ -87,16 +87,8 @@ def _cause(error: DBAPIError) -> Cause:
     return result or (POSTGRESQL["08"] if lost else UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """A file by device and number, which a replacement does not share."""
-
-    device: int
-    number: int
-
-
-def identity(path: Path) -> FileIdentity | None:
-    """The identity of the file at a path, or None if there is none.
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of the file at a path, which a replacement does not share; None if there is none.
 
     SQLite writes on into a file that was removed or replaced, and everything written is lost when the process ends.
     """
@@ -104,4 +96,4 @@ def identity(path: Path) -> FileIdentity | None:
         result = path.stat()
     except OSError:
         return None
-    return FileIdentity(result.st_dev, result.st_ino)
+    return result.st_dev, result.st_ino

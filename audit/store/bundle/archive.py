@@ -6,11 +6,9 @@ each part has the digest that the manifest states. An author of both can change 
 
 import hashlib
 import json
-import os
 import re
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +19,7 @@ from typing import IO, Any, Final
 
 from audit.errors import UserError
 from audit.store.base.canonical import to_json
+from audit.text.staged_files import beside, unwritable
 from audit.text.unsafe import visible
 
 FORMAT: Final = 1
@@ -118,26 +117,13 @@ def writing(path: Path) -> Iterator[Writer]:
     """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: is no file, and a bundle is one; choose another place")
+    with beside(path, path) as (stream, made), zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        yield Writer(archive)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be written ({_reason(error)}); choose another place") from error
-    try:
-        with os.fdopen(handle, "w+b") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-                yield Writer(archive)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        made.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({_reason(error)}); choose another place") from error
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        made.unlink(missing_ok=True)
+        raise unwritable(path, error) from error
 
 
 class Reader:

@@ -66,7 +66,7 @@ def inclusion_of(session: Session, run: RunRow) -> dict[str, Any] | None:
     if not {RUN, STATE} <= ending:
         return None
     stated, listed = (
-        notes.claimed(checkpoint.note, "checkpoint").head.statements,
+        notes.claimed(checkpoint.note, "checkpoint").statements,
         statement_list.listed(session, checkpoint.size),
     )
     if stated is not None and statement_list.digest(listed) != stated.sha256:
@@ -81,7 +81,6 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
         UserError: not a proof, or it does not hold; the message says where.
     """
     note = proof.note_of(document, place)
-    claimed = notes.claimed(note, place)
     proven = proof.verify(document, key, place)
     rows: dict[str, list[ProvenRow]] = {}
     for row in proven.rows:
@@ -101,7 +100,7 @@ def compared(session: Session, run: RunRow, document: Any, key: PublicKey | None
         broken.append("run: its record root or status is not that of the log")
     broken += _left_out(document, proven.head, run.ulid, rows)
     counts = {name: len(result) for name, result in rows.items()}
-    return BundleInclusion(proven.head, note, claimed.name, key is not None, counts, later, tuple(broken))
+    return BundleInclusion(proven.head, note, note.partition("\n")[0], key is not None, counts, later, tuple(broken))
 
 
 def _left_out(document: Any, head: TreeHead, ulid: str, rows: Mapping[str, Sequence[ProvenRow]]) -> list[str]:

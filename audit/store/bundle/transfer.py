@@ -36,7 +36,13 @@ def copy_run(source: Session, target: Session, ulid: str, origin: str) -> bool:
     given = source.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
     there = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one_or_none()
     if there is not None:
-        _require_same(RunRows(source, given.id), RunRows(target, there.id), ulid)
+        ours, theirs = RunRows(source, given.id), RunRows(target, there.id)
+        for table, other in zip(ours.tables, theirs.tables, strict=True):
+            if _digest(ours, table) != _digest(theirs, other):
+                raise UserError(
+                    f"run {ulid} is in this store with another content: table {table.name} differs; "
+                    "import the bundle into another store and compare the two with audit diff"
+                )
         return False
     _copy(RunRows(source, given.id), target)
     run = target.scalars(select(RunRow).where(RunRow.ulid == ulid)).one()
@@ -53,7 +59,8 @@ def _copy(rows: RunRows, target: Session) -> None:
         result = keys.setdefault(table.name, {})
         pending: list[Row] = []
         for row in rows.of(table):
-            made = _moved(table, row, keys)
+            above = parents(table).items()
+            made = row | {name: None if row[name] is None else keys[parent][row[name]] for name, parent in above}
             if rows.is_owned(table) or not _known(table, made, row, target, result):
                 pending.append(made)
             if "id" in row and row["id"] not in result:
@@ -68,13 +75,6 @@ def _insert(target: Session, table: Table, rows: list[Row]) -> None:
     log.insert_rows(target, table.name, rows)
     if table.name == RunRow.__tablename__:
         log.note(target, STATE, [[row["id"]] for row in rows])
-
-
-def _moved(table: Table, row: Row, keys: dict[str, dict[int, int]]) -> Row:
-    moved = dict(row)
-    for name, parent in parents(table).items():
-        moved[name] = None if row[name] is None else keys[parent][row[name]]
-    return moved
 
 
 def _known(table: Table, made: Row, row: Row, target: Session, mapping: dict[int, int]) -> bool:
@@ -93,15 +93,6 @@ def _next_key(table: Table, target: Session, pending: int) -> int:
         query = text("SELECT nextval(pg_get_serial_sequence(:name, 'id'))")
         return int(target.execute(query, {"name": table.name}).scalar_one())
     return int(target.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()) + 1 + pending
-
-
-def _require_same(given: RunRows, there: RunRows, ulid: str) -> None:
-    for table, other in zip(given.tables, there.tables, strict=True):
-        if _digest(given, table) != _digest(there, other):
-            raise UserError(
-                f"run {ulid} is in this store with another content: table {table.name} differs; "
-                "import the bundle into another store and compare the two with audit diff"
-            )
 
 
 def _digest(rows: RunRows, table: Table) -> str:

@@ -38,14 +38,6 @@ class RowEntry:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RowEntries:
-    """The keys and bytes of many rows of a kind."""
-
-    refs: list[str]
-    data: list[bytes]
-
-
 def data_of(kind: str, values: Sequence[Any]) -> bytes:
     """The bytes of an entry."""
     return _encode(_listed(kind, values)).encode("ascii")
@@ -73,19 +65,22 @@ def ref_of(keys: Sequence[Any]) -> str:
 
 def rows(session: Session, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntry]:
     """The stored rows in the order of their keys: all, or those whose first key column is among `firsts`."""
-    for many in batches(session, kind, firsts):
-        yield from map(partial(RowEntry, kind), many.refs, many.data)
+    for refs, data in batches(session, kind, firsts):
+        yield from map(partial(RowEntry, kind), refs, data)
 
 
-def batches(session: Session, kind: str, firsts: Iterable[Any] | None = None) -> Iterator[RowEntries]:
-    """The rows of `rows`, many at a time."""
+def batches(
+    session: Session, kind: str, firsts: Iterable[Any] | None = None
+) -> Iterator[tuple[list[str], list[bytes]]]:
+    """The keys and the bytes of `rows`, those of many rows at a time."""
     covered = KINDS[kind]
-    query, keys = _select(covered, session.get_bind().dialect.name), covered.keys
+    table, dialect, keys = Base.metadata.tables[covered.table], session.get_bind().dialect.name, covered.keys
+    query = f"SELECT {', '.join(_stored(table.c[name], dialect) for name in covered.columns)} FROM {covered.table}"
     order = " ORDER BY " + ", ".join(str(place + 1) for place in range(keys))
     for condition in _conditions(covered.columns[0], firsts):
         for part in in_bulk(session, query + condition + order):
             refs = [str(values[0]) for values in part] if keys == 1 else [ref_of(values[:keys]) for values in part]
-            yield RowEntries(refs, data_of_many(kind, part))
+            yield refs, data_of_many(kind, part)
 
 
 def in_bulk(session: Session, query: str) -> Iterator[Sequence[Sequence[Any]]]:
@@ -101,12 +96,6 @@ def _conditions(column: str, firsts: Iterable[Any] | None) -> Iterator[str]:
     keys = sorted({int(first) for first in firsts})
     for begin in range(0, len(keys), CHUNK):
         yield f" WHERE {column} IN ({', '.join(map(str, keys[begin : begin + CHUNK]))})"
-
-
-def _select(covered: Covered, dialect: str) -> str:
-    table = Base.metadata.tables[covered.table]
-    columns = [_stored(table.c[name], dialect) for name in covered.columns]
-    return f"SELECT {', '.join(columns)} FROM {covered.table}"
 
 
 def _stored(column: Column[Any], dialect: str) -> str:

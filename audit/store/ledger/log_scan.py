@@ -14,14 +14,6 @@ MISFIT: Final = "the entry does not fit the tree: entries were reordered, replac
 QUERY: Final = "SELECT seq, kind, ref, text, leaf, node FROM log_entry ORDER BY seq"
 
 
-@dataclass(frozen=True, slots=True)
-class LogProblem:
-    """An entry that does not fit, and why."""
-
-    seq: int
-    message: str
-
-
 @dataclass(slots=True)
 class Scan:
     """Results of one pass over the log.
@@ -36,7 +28,8 @@ class Scan:
     leaves: list[bytes] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     logged: dict[str, dict[str, int]] = field(default_factory=dict)
-    problems: list[LogProblem] = field(default_factory=list)
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    """Entries that do not fit, and why."""
     roots: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -52,14 +45,14 @@ def scan(session: Session, sizes: frozenset[int] = frozenset()) -> Scan:
         if misfit is not None:
             # later entries build on this one, so only the first misfit says something
             fits = False
-            done.problems.append(LogProblem(misfit, MISFIT))
+            done.problems.append((misfit, MISFIT))
         _note(done, whole)
         done.leaves += tree[0]
         done.size += len(whole)
         ends = {size for size in sizes if first < size <= done.size}
         done.roots |= {size: root_of([*frontier, *_first(tree, size - first)]) for size in ends}
         if gap is not None:
-            done.problems.append(LogProblem(done.size, _gap(done.size, rows[gap][0])))
+            done.problems.append((done.size, _gap(done.size, rows[gap][0])))
         if len(whole) < entries.BULK:
             frontier += _first(tree, len(whole))
             break
@@ -112,11 +105,11 @@ def _note(done: Scan, rows: Sequence[Sequence[Any]]) -> None:
         known = done.logged.setdefault(kind, {})
         if kind in OWN_TEXT:
             if text is None or leaf_hash(text.encode("utf-8", "surrogatepass")) != bytes(leaf):
-                done.problems.append(LogProblem(seq, "the text of the entry was edited"))
+                done.problems.append((seq, "the text of the entry was edited"))
         elif text is not None:
-            done.problems.append(LogProblem(seq, "a text was added to the entry"))
+            done.problems.append((seq, "a text was added to the entry"))
         elif ref in known:
-            done.problems.append(LogProblem(seq, f"{kind} {ref} is logged a second time"))
+            done.problems.append((seq, f"{kind} {ref} is logged a second time"))
         if text is not None:
             done.texts[seq] = text
         known[ref] = seq

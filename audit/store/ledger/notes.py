@@ -98,19 +98,11 @@ def opened(note: str, key: PublicKey, place: str) -> TreeHead:
     return _head(lines, place)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedHead:
-    """A tree head of a note whose signature nobody verified, and the name that it states."""
-
-    head: TreeHead
-    name: str
-
-
-def claimed(note: str, place: str) -> ClaimedHead:
-    """The head in a note, whoever signed it. Raises UserError: not a checkpoint."""
+def claimed(note: str, place: str) -> TreeHead:
+    """The head in a note, whoever signed it; its name is the note's first line. Raises UserError: not a checkpoint."""
     body, separator, _ = note.partition("\n\n")
     lines = _lines(body, place, complete=bool(separator))
-    return ClaimedHead(_head(lines, place), lines[0])
+    return _head(lines, place)
 
 
 def _lines(body: str, place: str, *, complete: bool) -> list[str]:

@@ -150,11 +150,16 @@ def verify(document: Any, key: PublicKey | None, place: str) -> ProvenRun:
         note, ulid, proven = document["checkpoint"], document["run"], document["entries"]
         if document["version"] not in (VERSION, REGISTERED):
             raise UserError(f"{place}: a proof of another version; install a newer specaudit")
-        head = notes.claimed(note, place).head if key is None else notes.opened(note, key, place)
+        head = notes.claimed(note, place) if key is None else notes.opened(note, key, place)
         rows = tuple(_row(entry, head, place) for entry in proven)
     except (KeyError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise UserError(f"{place}: not a proof of audit db prove") from error
-    _of_one_run(rows, ulid, place)
+    runs = [row.values["id"] for row in rows if row.kind == "run" and row.values["ulid"] == ulid]
+    states = [row for row in rows if row.kind == STATE]
+    owned = [row for row in rows if row.kind != REGISTRATION]
+    ids = {row.values["id"] if row.kind in {"run", STATE} else row.values["run_id"] for row in owned}
+    if len(runs) != 1 or len(states) != 1 or ids != {*runs}:
+        raise UserError(f"{place}: its entries are not those of run {ulid}")
     return ProvenRun(head, rows)
 
 
@@ -174,12 +179,3 @@ def _row(entry: Any, head: TreeHead, place: str) -> ProvenRow:
     columns = KINDS[kind].columns
     padded = [*values, *[None] * (len(columns) - len(values))]
     return ProvenRow(kind, dict(zip(columns, padded, strict=True)), int(entry["seq"]))
-
-
-def _of_one_run(rows: Sequence[ProvenRow], ulid: str, place: str) -> None:
-    runs = [row.values["id"] for row in rows if row.kind == "run" and row.values["ulid"] == ulid]
-    states = [row for row in rows if row.kind == STATE]
-    owned = [row for row in rows if row.kind != REGISTRATION]
-    ids = {row.values["id"] if row.kind in {"run", STATE} else row.values["run_id"] for row in owned}
-    if len(runs) != 1 or len(states) != 1 or ids != {*runs}:
-        raise UserError(f"{place}: its entries are not those of run {ulid}")

@@ -50,7 +50,19 @@ def load_arm(
         CannotDecide: a trace is missing or cannot be decoded.
     """
     arm = find_arm(session, find_run(session, ulid), name)
-    return _arm_record(session, ulid, arm, payload_of, kept, _of(keys))
+    place = f"run {ulid}, arm {arm.name}"
+    # closed before the session is: a record that cannot be read leaves the rows behind it unread
+    with closing(_found(session, place, arm, kept, _of(keys))) as result:
+        stored = sorted((_light(request) for request in result), key=lambda row: request_order(row.case_id, row.sample))
+    level = min([Level[arm.level], *(item.level for item in stored)])
+    parts = [
+        [item for item in stored if (item.failed, item.refused) == end]
+        for end in ((False, False), (True, False), (False, True))
+    ]
+    done, failed, refused = (_lazily(part, payload_of) for part in parts)
+    directed = {at: f"{it.case_id}#{it.sample}" for at, it in enumerate(parts[0]) if is_directed(it.case_id)}
+    effective = Effective.from_json(arm.effective)
+    return ArmRecord(arm.name, ArmKind(arm.kind), level, effective, done, failed, refused, directed)
 
 
 def _of(keys: Collection[RequestKey] | None) -> tuple[ColumnElement[bool], ...]:
@@ -112,29 +124,6 @@ def _copy(result: _Found, arm: str) -> NewRequest:
         header.facts,
     )
     return NewRequest(arm, stored.domain, stored.case_id, stored.sample, made)
-
-
-def _arm_record(
-    session: Session,
-    ulid: str,
-    arm: ArmRow,
-    payload_of: Callable[[int], bytes],
-    kept: Mapping[int, WithheldContent],
-    only: Sequence[ColumnElement[bool]] = (),
-) -> ArmRecord:
-    place = f"run {ulid}, arm {arm.name}"
-    # closed before the session is: a record that cannot be read leaves the rows behind it unread
-    with closing(_found(session, place, arm, kept, only)) as result:
-        stored = sorted((_light(request) for request in result), key=lambda row: request_order(row.case_id, row.sample))
-    level = min([Level[arm.level], *(item.level for item in stored)])
-    parts = [
-        [item for item in stored if (item.failed, item.refused) == end]
-        for end in ((False, False), (True, False), (False, True))
-    ]
-    done, failed, refused = (_lazily(part, payload_of) for part in parts)
-    directed = {at: f"{it.case_id}#{it.sample}" for at, it in enumerate(parts[0]) if is_directed(it.case_id)}
-    effective = Effective.from_json(arm.effective)
-    return ArmRecord(arm.name, ArmKind(arm.kind), level, effective, done, failed, refused, directed)
 
 
 def _lazily(stored: Sequence[_Stored], payload_of: Callable[[int], bytes]) -> LazyRequests:

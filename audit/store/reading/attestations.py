@@ -89,12 +89,6 @@ def _stored(row: AttestationRow, run: str | None) -> StoredAttestation:
     return value_of(StoredAttestation, row, run=run, subjects=tuple(row.subjects))
 
 
-def _registration_row(registration: Registration) -> RegistrationRow:
-    given = asdict(registration)
-    texts = {name: storable(value) for name, value in given.items() if isinstance(value, str)}
-    return RegistrationRow(**given | texts)
-
-
 def _newest_entry(session: Session, suite_sha256: str) -> int:
     query = select(RegistrationRow.id).where(RegistrationRow.suite_sha256 == suite_sha256)
     newest = session.scalars(query.order_by(RegistrationRow.id.desc()).limit(1)).one()
@@ -136,6 +130,8 @@ class Attestations:
 
     def register(self, registration: Registration) -> int:
         """Commit to a suite and a policy; returns the place in the log."""
-        row = _registration_row(registration)
+        given = asdict(registration)
+        texts = {name: storable(value) for name, value in given.items() if isinstance(value, str)}
+        row = RegistrationRow(**given | texts)
         self.write(lambda session: session.add(row))
         return int(self.read(lambda session: _newest_entry(session, registration.suite_sha256)))

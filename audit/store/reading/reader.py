@@ -72,7 +72,10 @@ def resolve(session: Session, name: str) -> str:
         return fits[0]
     if fits:
         raise UserError(f"run {name!r} is ambiguous; it may be {_listed(fits)}")
-    raise UserError(_no_run(name, list(session.scalars(newest.limit(SUGGESTED)))))
+    suggested = list(session.scalars(newest.limit(SUGGESTED)))
+    if not suggested:
+        raise UserError(f"no run {name!r}: the store has no runs yet; make one: audit run SUITE")
+    raise UserError(f"no run begins with {name!r}; the newest are {_listed(suggested)} (audit list shows all)")
 
 
 def _latest(session: Session, newest: Select[str]) -> str:
@@ -89,12 +92,6 @@ def _latest(session: Session, newest: Select[str]) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:SUGGESTED]) + (", ..." if len(names) > SUGGESTED else "")
-
-
-def _no_run(name: str, newest: list[str]) -> str:
-    if not newest:
-        return f"no run {name!r}: the store has no runs yet; make one: audit run SUITE"
-    return f"no run begins with {name!r}; the newest are {_listed(newest)} (audit list shows all)"
 
 
 def run_status(session: Session, ulid: str) -> values.RunStatus:

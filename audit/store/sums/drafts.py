@@ -129,21 +129,17 @@ def arm_drafts(session: Session, ulid: str, arm: str) -> ArmDrafts:
     effective = Effective.from_json(row.effective)
     if reports_steps(effective):
         return ArmDrafts(tuple(recorded_drafts(session, row)))
-    return _answered(session, row, effective)
-
-
-def _answered(session: Session, arm: ArmRow, effective: Effective) -> ArmDrafts:
-    facts = dict(facts_of(session, arm))
+    facts = dict(facts_of(session, row))
     growth = counted(effective, list(facts.values()))
     counters = None
     if growth.source is CountSource.COUNTERS and growth.drafted is not None and growth.accepted is not None:
         counters = CounterGrowth(_drafts(facts.values()), growth.drafted, growth.accepted)
     known, uncounted = [], 0
-    for number, case, sample, domain, emitted, *_ in session.execute(requests_of(arm)):
+    for number, case, sample, domain, emitted, *_ in session.execute(requests_of(row)):
         told = facts.get(number, {})
         if "error" in told:
             continue
-        mapping = _account(RequestKey(arm.name, case, sample), domain, emitted, told.get(ANSWERED))
+        mapping = _account(RequestKey(row.name, case, sample), domain, emitted, told.get(ANSWERED))
         known += [] if mapping is None else [mapping]
         uncounted += mapping is None
     return ArmDrafts(tuple(known), counters, uncounted)

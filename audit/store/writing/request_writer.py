@@ -19,7 +19,7 @@ from audit.store.base.canonical import sha256_json, stored_text
 from audit.store.base.values import RunStatus
 from audit.store.ledger import log
 from audit.store.tables.content import CONTENT, ErasureRow
-from audit.store.tables.runs import ArmRow, RequestRow, RunRow, find_arm, find_run, now
+from audit.store.tables.runs import ArmRow, RequestRow, find_arm, find_run, now
 from audit.store.writing import contents, events, integrity
 from audit.store.writing.contents import WithheldContent
 
@@ -52,24 +52,7 @@ def add_requests(session: Session, ulid: str, requests: Sequence[NewRequest]) ->
     if run.status != RunStatus.RUNNING:
         raise UserError(f"run {ulid} is {run.status}; requests can be added to a running one only")
     arms = {name: find_arm(session, run, name) for name in dict.fromkeys(new.arm for new in requests)}
-    return _insert(session, run, _made(run.id, [arms[new.arm] for new in requests], requests))
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """The rows of one request without its number; `withheld` if its content must not be written."""
-
-    request: dict[str, Any]
-    content: dict[str, Any]
-    steps: dict[str, str | None]
-    tokens: dict[str, str | None]
-    trace: dict[str, Any]
-    events: Mapping[str, Sequence[events.Row]]
-    withheld: bool
-
-
-def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, WithheldContent]:
-    """Insert the rows of several requests, a statement per table; returns what was left out."""
+    made = _made(run.id, [arms[new.arm] for new in requests], requests)
     if not made:
         return {}
     numbered_rows = list(zip(_free_numbers(session, len(made)), made, strict=True))
@@ -86,6 +69,19 @@ def _insert(session: Session, run: RunRow, made: Sequence[_Made]) -> dict[int, W
     shared: dict[str, Any] = {"run_id": run.id, "reason": contents.REASON, "actor": run.actor, "created_at": now()}
     session.add_all(ErasureRow(request_id=number, what=CONTENT, **shared) for number in left_out)
     return left_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The rows of one request without its number; `withheld` if its content must not be written."""
+
+    request: dict[str, Any]
+    content: dict[str, Any]
+    steps: dict[str, str | None]
+    tokens: dict[str, str | None]
+    trace: dict[str, Any]
+    events: Mapping[str, Sequence[events.Row]]
+    withheld: bool
 
 
 def _free_numbers(session: Session, count: int) -> Sequence[int]:

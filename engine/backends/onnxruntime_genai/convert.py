@@ -62,7 +62,12 @@ def compose(home: Path, target: Path, draft: Path | None, eos_ids: Sequence[int]
         ModelError: a folder has no readable configuration, or ends at other tokens than `eos_ids`.
     """
     config = _read(target)
-    _require_ends(target, config, eos_ids)
+    stated = config["model"]["eos_token_id"]
+    ends = [stated] if isinstance(stated, int) else list(stated)
+    if sorted(ends) != sorted(eos_ids):
+        raise ModelError(
+            f"{target / CONFIG}: ends at tokens {sorted(ends)}, but the target at {sorted(eos_ids)}; convert it again"
+        )
     config["model"]["decoder"] = _decoder(home, "target", target, threads)
     if draft is not None:
         config["model"]["draft"] = _decoder(home, "draft", draft, threads)
@@ -80,15 +85,6 @@ def _read(folder: Path) -> dict[str, Any]:
             error
         )
     return config
-
-
-def _require_ends(folder: Path, config: dict[str, Any], eos_ids: Sequence[int]) -> None:
-    stated = config["model"]["eos_token_id"]
-    ends = [stated] if isinstance(stated, int) else list(stated)
-    if sorted(ends) != sorted(eos_ids):
-        raise ModelError(
-            f"{folder / CONFIG}: ends at tokens {sorted(ends)}, but the target at {sorted(eos_ids)}; convert it again"
-        )
 
 
 def _decoder(home: Path, name: str, folder: Path, threads: int | None) -> dict[str, Any]:

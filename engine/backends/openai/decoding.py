@@ -82,7 +82,11 @@ def decoded_facts(source: TextSource) -> dict[str, Any]:
         return _by_ids(source)
     if not answer.pieces or any(NAMED.fullmatch(piece.text) or _cut(piece) for piece in answer.pieces):
         return undecoded(NAMELESS)
-    return _by_pieces(source, answer.pieces)
+    # the server's own names of the tokens, joined
+    text = b"".join(_named(answer.pieces, answer.content.encode())).decode(errors="replace")
+    stops = source.request.sampling.stop_token_ids
+    last = len(answer.pieces[-1].text) if stops and answer.finish == "stop" and not rules.stop_shown else 0
+    return _facts(SecondDecoding(text, last), rules, {"joined": True})
 
 
 def _cut(piece: Piece) -> bool:
@@ -125,14 +129,6 @@ def _ahead(source: TextSource) -> Iterator[int]:
         so_far = source.decoded((parts.token_ids or ())[: chunk.tokens])
         if so_far is not None and not so_far.text.startswith(parts.content[: chunk.characters]):
             yield at
-
-
-def _by_pieces(source: TextSource, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """The server's own names of the tokens, joined."""
-    text = b"".join(_named(pieces, source.answer.content.encode())).decode(errors="replace")
-    stops = source.request.sampling.stop_token_ids
-    last = len(pieces[-1].text) if stops and source.answer.finish == "stop" and not source.rules.stop_shown else 0
-    return _facts(SecondDecoding(text, last), source.rules, {"joined": True})
 
 
 def _named(pieces: Sequence[Piece], text: bytes) -> Iterator[bytes]:

@@ -64,7 +64,10 @@ class OpenAIBackend:
             InvalidRequest: an invalid setting.
             EngineError: the endpoint does not answer, refuses the key, or does not have the model.
         """
-        _require_served(plan)
+        if plan.options or plan.drafts:
+            raise InvalidRequest("the server chooses how it drafts; remove the proposer's options and models")
+        if plan.verifier_options:
+            raise InvalidRequest("the server chooses how it verifies; remove the verifier's options")
         settings = self._named(settings_of(plan.engine))
         if plan.proposer is not None and plan.protocol is Protocol.GUMBEL and settings.seeds != SEEDED:
             raise InvalidRequest("verifier gumbel shares random numbers by seeds; remove engine.seeds or use chain")
@@ -85,13 +88,6 @@ class OpenAIBackend:
             with Endpoint(settings) as endpoint:
                 self._seen[known] = probe_endpoint(settings, endpoint)
         return self._seen[known]
-
-
-def _require_served(plan: EngineSpec) -> None:
-    if plan.options or plan.drafts:
-        raise InvalidRequest("the server chooses how it drafts; remove the proposer's options and models")
-    if plan.verifier_options:
-        raise InvalidRequest("the server chooses how it verifies; remove the verifier's options")
 
 
 def probe_endpoint(settings: OpenAISettings, endpoint: Endpoint) -> EndpointFacts:

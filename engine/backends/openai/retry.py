@@ -76,7 +76,10 @@ class RetryingClient:
                 if not self._again(attempt_error, attempt):
                     return RequestResult(attempt, attempt_error=attempt_error, latency_us=latency, lost=tuple(lost))
                 lost.append(f"{attempt_error.kind.value}: {attempt_error.message}")
-                self._wait(attempt_error, attempt, name)
+                if attempt_error.after is not None:
+                    self.rate_limiter.hold(attempt_error.after)
+                else:
+                    self.rate_limiter.sleep(pause(attempt, name, self.settings.backoff_s, self.settings.max_wait_s))
             else:
                 return replace(result, attempts=attempt, lost=tuple(lost))
         raise AssertionError("the last try returns")
@@ -105,12 +108,6 @@ class RetryingClient:
         """True if another try is worthwhile; a server that asks to wait longer than `max_wait_s` gets none."""
         patient = attempt_error.after is None or attempt_error.after <= self.settings.max_wait_s
         return attempt_error.again and patient and attempt < self.settings.tries
-
-    def _wait(self, attempt_error: AttemptError, attempt: int, name: str) -> None:
-        if attempt_error.after is not None:
-            self.rate_limiter.hold(attempt_error.after)
-        else:
-            self.rate_limiter.sleep(pause(attempt, name, self.settings.backoff_s, self.settings.max_wait_s))
 
     def _once(self, body: Mapping[str, Any]) -> RequestResult:
         began = time.monotonic()

@@ -25,22 +25,6 @@ def _json_schema(spec: ConstraintSpec) -> Keys:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _format_json(spec: ConstraintSpec) -> Keys:
-    return {"response_format": {"type": "json", "schema": spec.value}}
-
-
-def _format_regex(spec: ConstraintSpec) -> Keys:
-    return {"response_format": {"type": "regex", "regex": spec.value}}
-
-
-def _regex(spec: ConstraintSpec) -> Keys:
-    return {"regex": spec.value}
-
-
-def _json_text(spec: ConstraintSpec) -> Keys:
-    return {"json_schema": json.dumps(spec.value)}
-
-
 def _structured_outputs(spec: ConstraintSpec) -> Keys:
     value = spec.value if spec.kind in (ConstraintKind.JSON, ConstraintKind.CHOICE) else spec.source
     return {"structured_outputs": {spec.kind.value: value}}
@@ -48,8 +32,11 @@ def _structured_outputs(spec: ConstraintSpec) -> Keys:
 
 EXTENSIONS: Final[Mapping[str, Mapping[ConstraintKind, Form]]] = {
     "vllm": {kind: _structured_outputs for kind in ConstraintKind if kind is not ConstraintKind.CASE},
-    "sglang": {ConstraintKind.REGEX: _regex},
-    "tensorrt-llm": {ConstraintKind.JSON: _format_json, ConstraintKind.REGEX: _format_regex},
+    "sglang": {ConstraintKind.REGEX: lambda spec: {"regex": spec.value}},
+    "tensorrt-llm": {
+        ConstraintKind.JSON: lambda spec: {"response_format": {"type": "json", "schema": spec.value}},
+        ConstraintKind.REGEX: lambda spec: {"response_format": {"type": "regex", "regex": spec.value}},
+    },
 }
 """Of each kind of server, on both routes. Their grammars other than vLLM's are no Lark."""
 
@@ -58,7 +45,7 @@ def forms_of(server: str, api: Api) -> Mapping[ConstraintKind, Form]:
     """The kinds of grammar that a server can be asked for on a route."""
     forms = dict(EXTENSIONS.get(server, {}))
     if api is Api.GENERATE:
-        forms[ConstraintKind.JSON] = _json_text
+        forms[ConstraintKind.JSON] = lambda spec: {"json_schema": json.dumps(spec.value)}
     if api is Api.CHAT and server != "tensorrt-llm":
         forms[ConstraintKind.JSON] = _json_schema
     return forms

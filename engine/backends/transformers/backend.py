@@ -228,7 +228,14 @@ class TransformersEngine(LocalEngine):
         except Exception as error:  # transformers raises arbitrary exceptions; the other requests continue
             words = " ".join(str(error).split())[:500]
             return unanswered(request, self._observed(), "refused", f"{type(error).__name__}: {words}")
-        return self._generation(request, output, seen, int(1e6 * (time.perf_counter() - start)))
+        latency = int(1e6 * (time.perf_counter() - start))
+        rule = StopRule(request.sampling, self.target.eos_ids, self.target.tokens.decode)
+        reason = self._reason(request, output.tokens)
+        facts, answer = self._answer(request, output, seen)
+        facts["decoded"] = self.target.tokens.decode(output.tokens)
+        trace = observed_trace(header_of(request, self._observed(), reason, facts), answer)
+        text = rule.text(output.tokens, reason)
+        return Generation(request, output.tokens, reason, trace, text, latency, facts)
 
     def _watched(self, request: Request) -> AbstractContextManager[HookedGenerate | None]:
         if self._settings.kind is None or self._problems:
@@ -276,17 +283,6 @@ class TransformersEngine(LocalEngine):
         if greedy not in self._copies:
             self._copies[greedy] = copy.deepcopy(self._assistance.network)
         return self._copies[greedy]
-
-    def _generation(
-        self, request: Request, output: GenerateOutput, seen: HookedGenerate | None, latency: int
-    ) -> Generation:
-        rule = StopRule(request.sampling, self.target.eos_ids, self.target.tokens.decode)
-        reason = self._reason(request, output.tokens)
-        facts, answer = self._answer(request, output, seen)
-        facts["decoded"] = self.target.tokens.decode(output.tokens)
-        trace = observed_trace(header_of(request, self._observed(), reason, facts), answer)
-        text = rule.text(output.tokens, reason)
-        return Generation(request, output.tokens, reason, trace, text, latency, facts)
 
     def _answer(
         self, request: Request, output: GenerateOutput, seen: HookedGenerate | None

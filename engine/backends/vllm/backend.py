@@ -199,7 +199,10 @@ class VllmEngine(LocalEngine):
         size = whole_groups(max(LEAST, AT_ONCE * self.plan.rows), self.setting.terms)
         for at in range(0, len(requests), size):
             for batch in asking.ask(requests[at : at + size]):
-                yield from self._generations(batch)
+                reading = self._reading()
+                counted = _counted(batch)
+                for outcome in batch.outcomes:
+                    yield generation_of(outcome, batch.call, counted, reading)
 
     def anchor(self, request: Request, tokens: Sequence[int]) -> Generation:
         """The reference's rows on `tokens`, without vLLM; an adapter's changes are in the reference's weights."""
@@ -209,12 +212,6 @@ class VllmEngine(LocalEngine):
 
     def _facts(self) -> Mapping[str, Any]:
         return self.pool.facts(self.setting)
-
-    def _generations(self, batch: CallOutcomes) -> Iterator[Generation]:
-        reading = self._reading()
-        counted = _counted(batch)
-        for outcome in batch.outcomes:
-            yield generation_of(outcome, batch.call, counted, reading)
 
     def _reading(self) -> RecordOptions:
         facts = self._facts()

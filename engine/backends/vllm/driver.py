@@ -162,16 +162,6 @@ class VllmDriver(EngineDriver):
     def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Start the engine; its facts."""
         self._engine = start(job)
-        return self._facts(job)
-
-    def answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer one message; after a generation, its counters."""
-        if message["op"] == "record":
-            self._engine.collective_rpc("specaudit_record", args=(message["on"],))
-            return {}
-        return self._generate(message)
-
-    def _facts(self, job: Mapping[str, Any]) -> dict[str, Any]:
         import vllm
 
         worker, *_ = self._engine.collective_rpc("specaudit_begin", args=(job["repair"],))
@@ -186,13 +176,17 @@ class VllmDriver(EngineDriver):
             "plug_ins": plug_ins(PROCESSORS_GROUP),
         }
 
-    def _generate(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        self._engine.collective_rpc("specaudit_spool", args=(asked["spool"], asked["rows"], asked.get("terms")))
-        requests = asked["requests"]
-        if "prefix" in asked:
-            prepare_prefixes(self._engine, asked["prefix"], requests)
+    def answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Answer one message; after a generation, its counters."""
+        if message["op"] == "record":
+            self._engine.collective_rpc("specaudit_record", args=(message["on"],))
+            return {}
+        self._engine.collective_rpc("specaudit_spool", args=(message["spool"], message["rows"], message.get("terms")))
+        requests = message["requests"]
+        if "prefix" in message:
+            prepare_prefixes(self._engine, message["prefix"], requests)
         before = counters(self._engine)
-        width = len(requests) if asked["together"] else 1
+        width = len(requests) if message["together"] else 1
         for at in range(0, len(requests), width or 1):
             self._run(requests[at : at + width])
         after = counters(self._engine)

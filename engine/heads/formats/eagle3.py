@@ -72,23 +72,19 @@ def announced(document: Mapping[str, Any], where: str, norm_before_residual: boo
     if not said.get("use_aux_hidden_state", True):
         raise ModelError(f"{where}: use_aux_hidden_state is off; use a head that fuses several hidden states")
     config = read_config(document, where)
-    ids = said.get(IDS)
-    layers = None if ids is None else _layer_ids(ids, where)
+    layers = said.get(IDS)
+    known = isinstance(layers, list) and layers and all(type(other) is int and other >= 0 for other in layers)
+    if layers is not None and not known:
+        raise ModelError(f"{where}: {IDS} must be a list of layer numbers, not {layers!r}")
     width = said.get("target_hidden_size") or config.hidden
     return Eagle3Config(
         config=config,
         draft_vocabulary=said.get("draft_vocab_size") or config.vocabulary,
         fused=width * (FUSED if layers is None else len(layers)),
-        layers=layers,
+        layers=None if layers is None else tuple(layers),
         residual="normed" if said.get("norm_before_residual", norm_before_residual) else "input",
         norm_output=bool(said.get("norm_output", False)),
     )
-
-
-def _layer_ids(ids: object, where: str) -> tuple[int, ...]:
-    if not isinstance(ids, list) or not ids or not all(type(other) is int and other >= 0 for other in ids):
-        raise ModelError(f"{where}: {IDS} must be a list of layer numbers, not {ids!r}")
-    return tuple(ids)
 
 
 def slots(said: Eagle3Config, first: str = "midlayer.") -> list[TensorSpec]:

@@ -35,10 +35,6 @@ def _number(value: Any) -> bool:
     return type(value) in {int, float} and abs(value) < MOST**8 and math.isfinite(value)
 
 
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 COUNT: Final = FieldKind(f"a whole number from 0 to {MOST}", lambda value: _whole(value, 0, MOST))
 COUNTS: Final = FieldKind(
     f"a whole number from 0 to {MOST}, or a list of them",
@@ -52,7 +48,9 @@ ONE_UP: Final = FieldKind("a finite number from 1 on", lambda value: _number(val
 UNSIGNED: Final = FieldKind("a finite number from 0 on", lambda value: _number(value) and value >= 0)
 FLAG: Final = FieldKind("true or false", lambda value: isinstance(value, bool))
 TEXT: Final = FieldKind("text", lambda value: isinstance(value, str))
-TEXTS: Final = FieldKind("a list of texts", _texts)
+TEXTS: Final = FieldKind(
+    "a list of texts", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+)
 MAPPING: Final = FieldKind("a mapping", lambda value: isinstance(value, dict))
 MAPPINGS: Final = FieldKind(
     "a list of mappings", lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value)
@@ -118,7 +116,9 @@ def check_fields(document: Mapping[str, Any], where: str, depth: int = 0) -> Non
         # one rotation, or one for each type of layer
         for rotation in chain([rope], (value for value in rope.values() if isinstance(value, dict))):
             _check(rotation, ROPE, where, f"{name}.")
-            _check_factors(rotation, where, name)
+            low, high = rotation.get("low_freq_factor"), rotation.get("high_freq_factor")
+            if low is not None and high is not None and not low < high:
+                raise ModelError(f"{where}: {name}.high_freq_factor must be above low_freq_factor; restore the file")
     for name in INNER:
         if document.get(name):
             check_fields(document[name], where, depth + 1)
@@ -131,12 +131,6 @@ def _check(document: Mapping[str, Any], fields: Mapping[str, FieldKind], where: 
         value = document.get(name)
         if value is not None and not kind.holds(value):
             raise ModelError(f"{where}: {prefix}{name} must be {kind.words}, not {shortened(value)}; restore the file")
-
-
-def _check_factors(rope: Mapping[str, Any], where: str, name: str) -> None:
-    low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
-    if low is not None and high is not None and not low < high:
-        raise ModelError(f"{where}: {name}.high_freq_factor must be above low_freq_factor; restore the file")
 
 
 def shortened(value: object) -> str:

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +18,6 @@ from engine.models.files.folder import ModelFile, ModelFolder, changed, state_of
 OPEN_FILES: Final = Path("/proc/self/fd")
 BESIDE: Final = ("response_template.json",)
 """Files without a digest that readers of a folder look for."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    file: ModelFile
-    handle: int
 
 
 @contextmanager
@@ -41,31 +35,30 @@ def pinned(folder: ModelFolder) -> Iterator[ModelFolder]:
             yield replace(folder, path=home, origin=folder.path)
         else:
             yield folder
-        for opened in files:
-            _require_same(folder, opened)
+        for file, handle in files:
+            _require_same(folder, file, handle)
 
 
-def _opened(folder: ModelFolder, file: ModelFile, stack: ExitStack) -> _Opened:
+def _opened(folder: ModelFolder, file: ModelFile, stack: ExitStack) -> tuple[ModelFile, int]:
     try:
         handle = os.open(folder.path / file.name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ModelError(f"{folder.name(file.name)}: not readable ({error.strerror}); restore the file") from error
     stack.callback(os.close, handle)
-    opened = _Opened(file, handle)
-    _require_same(folder, opened)
-    return opened
+    _require_same(folder, file, handle)
+    return file, handle
 
 
-def _require_same(folder: ModelFolder, opened: _Opened) -> None:
-    if opened.file.state is not None and state_of(opened.handle) != opened.file.state:
-        raise changed(folder.name(opened.file.name))
+def _require_same(folder: ModelFolder, file: ModelFile, handle: int) -> None:
+    if file.state is not None and state_of(handle) != file.state:
+        raise changed(folder.name(file.name))
 
 
-def _link(folder: ModelFolder, files: list[_Opened], home: Path) -> None:
-    for opened in files:
-        place = home / opened.file.name
+def _link(folder: ModelFolder, files: list[tuple[ModelFile, int]], home: Path) -> None:
+    for file, handle in files:
+        place = home / file.name
         place.parent.mkdir(exist_ok=True)
-        place.symlink_to(OPEN_FILES / str(opened.handle))
+        place.symlink_to(OPEN_FILES / str(handle))
     for name in BESIDE:
         if (folder.path / name).is_file():
             (home / name).symlink_to(folder.path.absolute() / name)

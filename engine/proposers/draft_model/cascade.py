@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from engine.core.errors import ModelNeeded
 from engine.core.types import DraftRule, Emitted, Floats, Proposal, QKind, Role, StepOutcome
-from engine.models.interface import TargetModel, WantedOutputs, chain_placement, to_numpy
+from engine.models.interface import TargetModel, to_numpy
 from engine.proposers.copying.ngram import NgramProposer
-from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, read_prompt, within
+from engine.proposers.draft_model.chain_draft import CachedDrafter, ChainDraft, DrawSettings, drafted_chains, limited
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, Proposer, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import REJECTION, read
@@ -59,13 +59,11 @@ class InnerRandomness(Randomness):
         return self._outer.uniform(position, INNER[purpose], index)
 
 
-class CascadeProposer:
+class CascadeProposer(CachedDrafter):
     """A draft model with a drafter of its own."""
 
     def __init__(self, parts: ProposerParts, model: TargetModel, tiny: Proposer, options: Mapping[str, Any]) -> None:
-        self._model = model
-        self._cache = model.new_cache(parts.rows, min(parts.capacity, model.context))
-        self._valid = [0] * parts.rows
+        super().__init__(model, parts.rows, parts.capacity)
         self._tiny = tiny
         self._how = DrawSettings.of(parts, stop_below=0.0)
         self._inner_gamma = options["inner_gamma"]
@@ -91,16 +89,13 @@ class CascadeProposer:
     def start(self, context: Context) -> None:
         """Both stages read the prompt but its last token."""
         self._tiny.start(context)
-        self._valid[context.row] = read_prompt(self._model, self._cache, context)
+        super().start(context)
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of the rows' budgets; rows that no longer fit the draft model's context get shorter ones or none."""
-        drafts = [ChainDraft(within(self._cache, context)) for context in contexts]
-        while any(draft.unread for draft in drafts):
-            self._round({draft.context.row: draft for draft in drafts if draft.unread})
-        return [draft.proposal() for draft in drafts]
+        return drafted_chains([limited(context, self.room(context)) for context in contexts], self._advance)
 
-    def _round(self, drafts: Mapping[int, ChainDraft]) -> None:
+    def _advance(self, drafts: Mapping[int, ChainDraft]) -> None:
         """The tiny drafter drafts, the draft model reads it all in one forward and adds to every row's draft."""
         result = self._tiny.propose([self._inner(other) for other in drafts.values()])
         offered = dict(zip(drafts, result, strict=True))
@@ -123,15 +118,8 @@ class CascadeProposer:
         self, drafts: Mapping[int, ChainDraft], offered: Mapping[int, Proposal]
     ) -> Mapping[int, NDArray[np.floating[Any]]]:
         """[1 + n, V] the draft model's logits after each row's newest token and the n offered ones."""
-        tokens = [
-            [*drafts[row].history[valid:], *offered[row].tree.tokens] if row in drafts else []
-            for row, valid in enumerate(self._valid)
-        ]
-        placement = chain_placement(tokens, list(self._valid), self._cache.trash)
-        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
-        assert logits is not None
-        ends = {row: len(tokens[row]) for row in drafts}
-        return {row: to_numpy(logits[row, end - 1 - len(offered[row].tree) : end]) for row, end in ends.items()}
+        texts = {row: [*draft.history, *offered[row].tree.tokens] for row, draft in drafts.items()}
+        return {row: to_numpy(logits[-1 - len(offered[row].tree) :]) for row, logits in self.read_on(texts).items()}
 
     def _match(self, draft: ChainDraft, offered: Proposal, rows: NDArray[np.floating[Any]]) -> StepOutcome:
         """The draft model's own draws, up to and including the first that the tiny drafter did not predict."""
@@ -164,5 +152,5 @@ class CascadeProposer:
 
     def finish(self, row: int) -> None:
         """Forget the row."""
-        self._valid[row] = 0
+        super().finish(row)
         self._tiny.finish(row)

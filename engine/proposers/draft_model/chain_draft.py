@@ -1,4 +1,4 @@
-"""One row's chain while it is being drafted, how its tokens are drawn, and how a draft's own cache reads the prompt.
+"""One row's chain while it is being drafted, how its tokens are drawn, and how a draft model reads in its own cache.
 
 Shared by all proposers that draft a chain token by token from logits.
 
@@ -6,15 +6,16 @@ Shared by all proposers that draft a chain token by token from logits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.core.types import DraftRule, Proposal, QKind, Tree
-from engine.models.interface import SlotCache, TargetModel, WantedOutputs, chain_placement
+from engine.models.interface import TargetModel, WantedOutputs, chain_placement
 from engine.proposers.confidence import EndRule, unsure
 from engine.proposers.interface import Context, ProposerParts
 from engine.sampling.draw import Draw, DrawRule
@@ -76,19 +77,48 @@ def drawn_proposal(tree: Tree, draws: Sequence[Draw]) -> Proposal:
     return Proposal(tree, QKind.FULL, q, np.array([draw.uniform for draw in draws]))
 
 
-def read_prompt(model: TargetModel, cache: SlotCache, context: Context) -> int:
-    """Read the prompt but its last token, which drafting feeds; how many tokens were read, 0 if they do not fit."""
-    prompt = list(context.history[:-1])
-    if not prompt or len(prompt) >= cache.capacity:
-        return 0
-    placement = chain_placement([prompt], [0], cache.trash, first_row=context.row)
-    model.forward(cache, placement, WantedOutputs(logits=False))
-    return len(prompt)
+def drafted_chains(contexts: Sequence[Context], advance: Callable[[Mapping[int, ChainDraft]], None]) -> list[Proposal]:
+    """The chains of all rows; `advance` gives each row that wants more tokens at least one, or stops it."""
+    drafts = [ChainDraft(context) for context in contexts]
+    while waiting := {draft.context.row: draft for draft in drafts if draft.unread}:
+        advance(waiting)
+    return [draft.proposal() for draft in drafts]
 
 
-def within(cache: SlotCache, context: Context) -> Context:
-    """The context with a budget that the cache has columns for."""
-    return limited(context, cache.capacity - len(context.history))
+class CachedDrafter:
+    """Start, reading and end of a drafter that has a model with a cache of its own."""
+
+    def __init__(self, model: TargetModel, rows: int, capacity: int) -> None:
+        self._model = model
+        self._cache = model.new_cache(rows, min(capacity, model.context))
+        self._valid = [0] * rows
+
+    def start(self, context: Context) -> None:
+        """Read the prompt but its last token, which drafting feeds, if it fits."""
+        prompt = list(context.history[:-1])
+        self._valid[context.row] = 0
+        if 0 < len(prompt) < self._cache.capacity:
+            placement = chain_placement([prompt], [0], self._cache.trash, first_row=context.row)
+            self._model.forward(self._cache, placement, WantedOutputs(logits=False))
+            self._valid[context.row] = len(prompt)
+
+    def room(self, context: Context) -> int:
+        """The number of tokens that still fit behind the row's committed ones."""
+        return max(0, self._cache.capacity - len(context.history))
+
+    def read_on(self, histories: Mapping[int, Sequence[int]]) -> Mapping[int, Tensor]:
+        """[n, V] logits after the n tokens of each row's history that have not been read yet."""
+        tokens = [list(histories[row][valid:]) if row in histories else [] for row, valid in enumerate(self._valid)]
+        placement = chain_placement(tokens, list(self._valid), self._cache.trash)
+        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
+        assert logits is not None
+        for row, history in histories.items():
+            self._valid[row] = len(history)
+        return {row: logits[row, : len(tokens[row])] for row in histories}
+
+    def finish(self, row: int) -> None:
+        """Forget the row."""
+        self._valid[row] = 0
 
 
 def limited(context: Context, room: int) -> Context:

@@ -281,17 +281,14 @@ class OnlineProposer:
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Learn if enough is collected, then draft; every proposal names the version, an empty one too."""
         if self._student and self._collected >= self._every:
-            self._update(self._student, contexts)
+            noted = [note for note in (*self._closed, *self._notes.values()) if note.places]
+            lessons = [item.lesson() for item in noted]
+            self._draft.replace_model(self._student.learn(lessons), contexts)
+            assert self._version is not None
+            self._version = versions.after(self._version, _update_digest(lessons, self._student.digest()))
+            self._closed, self._notes, self._collected = [], {}, 0
         drafted = self._draft.propose(contexts)
         return [replace(item, version=self._version) for item in drafted] if self._version else drafted
-
-    def _update(self, student: Student, contexts: Sequence[Context]) -> None:
-        noted = [note for note in (*self._closed, *self._notes.values()) if note.places]
-        lessons = [item.lesson() for item in noted]
-        self._draft.replace_model(student.learn(lessons), contexts)
-        assert self._version is not None
-        self._version = versions.after(self._version, _update_digest(lessons, student.digest()))
-        self._closed, self._notes, self._collected = [], {}, 0
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Collect the rows of decided positions."""

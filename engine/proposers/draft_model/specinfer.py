@@ -7,7 +7,6 @@ by side under the root. Siblings of different drafters are drawn independently, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.core.errors import ModelNeeded
 from engine.core.options import numbers
@@ -42,19 +41,12 @@ def widths_shape(widths: Sequence[int], size: int) -> TreeShape:
     parents: list[int] = []
     waiting = _children(ROOT, widths)
     while waiting and len(parents) < size:
-        child = waiting.pop()
-        parents.append(child.parent)
-        waiting += _children(len(parents) - 1, child.widths)
+        parent, below = waiting.pop()
+        parents.append(parent)
+        waiting += _children(len(parents) - 1, below)
     return TreeShape(tuple(parents))
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    """A node to be added, and the widths below it."""
-
-    parent: int
-    widths: Sequence[int]
-
-
-def _children(node: int, widths: Sequence[int]) -> list[_Child]:
-    return [_Child(node, widths[1:])] * widths[0] if widths else []
+def _children(node: int, widths: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+    """For each child to be added its parent, and the widths below it."""
+    return [(node, widths[1:])] * widths[0] if widths else []

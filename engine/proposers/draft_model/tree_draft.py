@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.core.types import StepOutcome, Tree
-from engine.models.interface import (
-    Placed,
-    Placement,
-    TargetModel,
-    WantedOutputs,
-    accepted_columns,
-    chain_placement,
-    place_trees,
-)
-from engine.proposers.draft_model.chain_draft import read_prompt
+from engine.models.interface import Placed, Placement, WantedOutputs, accepted_columns, place_trees
+from engine.proposers.draft_model.chain_draft import CachedDrafter
 from engine.proposers.interface import Context
 
 
@@ -37,37 +29,18 @@ class TreeLevel:
         return len(self.tree) - self.first
 
 
-class TreeReader:
+class TreeReader(CachedDrafter):
     """Reads committed tokens and drafted nodes of several rows."""
-
-    def __init__(self, model: TargetModel, rows: int, capacity: int) -> None:
-        self.model = model
-        self._cache = model.new_cache(rows, min(capacity, model.context))
-        self._valid = [0] * rows
-
-    def room(self, context: Context) -> int:
-        """The number of nodes that still fit behind the row's committed tokens."""
-        return max(0, self._cache.capacity - len(context.history))
-
-    def start(self, context: Context) -> None:
-        """Read the prompt but its last token, if it fits."""
-        self._valid[context.row] = read_prompt(self.model, self._cache, context)
 
     def roots(self, contexts: Sequence[Context]) -> Mapping[int, Tensor]:
         """[V] logits after each row's newest committed token; tokens not read yet are read first."""
-        histories = {context.row: context.history for context in contexts}
-        tokens = [list(histories[row][valid:]) if row in histories else [] for row, valid in enumerate(self._valid)]
-        placement = chain_placement(tokens, list(self._valid), self._cache.trash)
-        logits = self.model.forward(self._cache, placement, WantedOutputs()).logits
-        assert logits is not None
-        for row, history in histories.items():
-            self._valid[row] = len(history)
-        return {row: logits[row, len(tokens[row]) - 1] for row in histories}
+        read = self.read_on({context.row: context.history for context in contexts})
+        return {row: logits[-1] for row, logits in read.items()}
 
     def read(self, levels: Mapping[int, TreeLevel]) -> Mapping[int, Tensor]:
         """[n, V] logits after the n new nodes of each row; the nodes before them were read earlier."""
         placement = place_levels(levels, self._cache.rows, self._cache.trash)
-        logits = self.model.forward(self._cache, placement, WantedOutputs()).logits
+        logits = self._model.forward(self._cache, placement, WantedOutputs()).logits
         assert logits is not None
         return {row: logits[row, : level.count] for row, level in levels.items()}
 
@@ -81,10 +54,6 @@ class TreeReader:
         if source != target:
             self._cache.commit(context.row, source, target)
         self._valid[context.row] = min(before + len(path), len(context.history) - 1)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._valid[row] = 0
 
 
 def place_levels(levels: Mapping[int, TreeLevel], rows: int, trash: int) -> Placement:

@@ -1,7 +1,8 @@
 """Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from engine.core.types import StepOutcome
 from engine.heads.checkpoint import HeadCheckpoint
 from engine.models.decoder.lean import LeanModel
 from engine.proposers.interface import Context, ProposerParts
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,14 @@ class FittedHead:
     def tensor(self, name: str) -> Tensor:
         """A tensor of the head in the target's dtype."""
         return self.head.tensors[name].to(self.model.dtype)
+
+    def prepared(self, names: Sequence[str], prepare: Callable[[str], P]) -> list[P]:
+        """A result of `prepare` for each name of a tensor; names that share a tensor share the result."""
+        results: dict[int, P] = {}
+        for name in names:
+            key = id(self.head.tensors[name])
+            results[key] = results[key] if key in results else prepare(name)
+        return [results[id(self.head.tensors[name])] for name in names]
 
 
 def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ()) -> FittedHead:
@@ -53,13 +64,10 @@ def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ())
                 f"{head.layout} head: its {what} is {head.settings[setting]}, the target's is {theirs}; "
                 "use the target's own head"
             )
-    return FittedHead(replace(head, tensors=_on_device(head.tensors, target.device)), target)
-
-
-def _on_device(tensors: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
-    """The tensors on a device; names that share a tensor share its copy too."""
-    copies = {id(tensor): tensor.to(device) for tensor in tensors.values()}
-    return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+    # names that share a tensor share its copy too
+    copies = {id(tensor): tensor.to(target.device) for tensor in head.tensors.values()}
+    tensors = {name: copies[id(tensor)] for name, tensor in head.tensors.items()}
+    return FittedHead(replace(head, tensors=tensors), target)
 
 
 class LastStateProposer:

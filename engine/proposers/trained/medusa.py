@@ -24,7 +24,7 @@ from engine.core.options import numbers
 from engine.core.trees import ROOT
 from engine.core.types import DraftRule, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
-from engine.models.numerics.interface import Affine, Matrix
+from engine.models.numerics.interface import Affine
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.draft_model.specinfer import widths_shape
 from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
@@ -50,7 +50,8 @@ class MedusaHeads:
             [matrix(_affine(side, f"block.{head}.{layer}")) for layer in range(settings["layers"])]
             for head in range(self.count)
         ]
-        self._outputs = _outputs(side, self.count)
+        heads = [f"head.{head}.weight" for head in range(self.count)]
+        self._outputs = side.prepared(heads, lambda name: matrix(_affine(side, name.removesuffix(".weight"))))
         self._tokens = side.head.tensors.get("token_map")
 
     def logits(self, states: Tensor, heads: int) -> Tensor:
@@ -69,17 +70,6 @@ class MedusaHeads:
 def _affine(side: FittedHead, name: str) -> Affine:
     bias = f"{name}.bias"
     return Affine(side.tensor(f"{name}.weight"), side.tensor(bias) if bias in side.head.tensors else None)
-
-
-def _outputs(side: FittedHead, count: int) -> list[Matrix]:
-    """One matrix per head; heads that share a tensor share the prepared matrix."""
-    prepared: dict[int, Matrix] = {}
-    keys = []
-    for head in range(count):
-        keys.append(id(side.head.tensors[f"head.{head}.weight"]))
-        if keys[-1] not in prepared:
-            prepared[keys[-1]] = side.model.numerics.matrix(_affine(side, f"head.{head}"))
-    return [prepared[key] for key in keys]
 
 
 class MedusaProposer(LastStateProposer):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.core.types import DraftRule, Proposal, QKind
 from engine.models.interface import to_numpy
-from engine.models.numerics.interface import Affine, Matrix
+from engine.models.numerics.interface import Affine
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings
 from engine.proposers.interface import Context, ProposerFacts, ProposerParts, SteadyDrafts
 from engine.proposers.options import read
@@ -42,10 +42,15 @@ class Speculator:
         self._norms = [
             Affine(side.tensor(f"norm.{i}.weight"), side.tensor(f"norm.{i}.bias")) for i in range(self.stages)
         ]
-        self._embeddings = _each(side, "emb", self.stages)
-        prepare = side.model.numerics.matrix
-        self._projections = _prepared(_each(side, "proj", self.stages), prepare)
-        self._outputs = _prepared(_each(side, "head", self.stages), prepare)
+        self._embeddings = side.prepared(self._names("emb"), side.tensor)
+        matrix = side.model.numerics.matrix
+        self._projections, self._outputs = (
+            side.prepared(self._names(kind), lambda name: matrix(Affine(side.tensor(name), None)))
+            for kind in ("proj", "head")
+        )
+
+    def _names(self, kind: str) -> list[str]:
+        return [f"{kind}.{stage}" for stage in range(self.stages)]
 
     def enter(self, states: Tensor) -> Tensor:
         """The target's states [N, H] as the first stage takes them."""
@@ -67,23 +72,6 @@ class Speculator:
 def _normed(x: Tensor) -> Tensor:
     """The rows over their root mean square; a norm without weight."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
-
-
-def _each(side: FittedHead, kind: str, stages: int) -> list[Tensor]:
-    """One tensor per stage; stages that share a tensor share its copy too."""
-    copies: dict[int, Tensor] = {}
-    result = []
-    for stage in range(stages):
-        key = id(side.head.tensors[f"{kind}.{stage}"])
-        if key not in copies:
-            copies[key] = side.tensor(f"{kind}.{stage}")
-        result.append(copies[key])
-    return result
-
-
-def _prepared(weights: Sequence[Tensor], prepare: Any) -> list[Matrix]:
-    made = {id(weight): prepare(Affine(weight, None)) for weight in weights}
-    return [made[id(weight)] for weight in weights]
 
 
 class MlpSpeculatorProposer(LastStateProposer):

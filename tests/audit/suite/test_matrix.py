@@ -16,12 +16,12 @@ VARIED = """
 
 
 def test_alone_then_in_pairs_of_different_parameters():
-    found = [each.suffix for each in cells({"top_k": [1, 5], "top_p": [0.5]}, pairs=True)]
+    found = [suffix for suffix, _ in cells({"top_k": [1, 5], "top_p": [0.5]}, pairs=True)]
     assert found == ["", ".top_k-1", ".top_k-5", ".top_p-0.5", ".top_k-1.top_p-0.5", ".top_k-5.top_p-0.5"]
 
 
 def test_without_vary_there_is_one_arm():
-    assert [each.suffix for each in cells({}, pairs=True)] == [""]
+    assert [suffix for suffix, _ in cells({}, pairs=True)] == [""]
 
 
 def varied(tmp_path, extra=""):

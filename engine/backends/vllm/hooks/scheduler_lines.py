@@ -38,13 +38,10 @@ def line_of(scheduler_output: Any, model_runner_output: Any, dropped: Dropped, r
         forbidden = dropped.take(name, len(scheduled))
         if sampled and name in index:
             step = {"id": name, "drafted": scheduled, "emitted": _tokens(sampled[index[name]])}
-            step |= _known_of(requests.get(name))
+            if (request := requests.get(name)) is not None:
+                step |= {"priority": request.priority, "preemptions": request.num_preemptions}
             steps.append(step | ({"forbidden": forbidden} if forbidden else {}))
     return json.dumps([step for step in steps if step["emitted"]])
-
-
-def _known_of(request: Any) -> dict[str, Any]:
-    return {} if request is None else {"priority": request.priority, "preemptions": request.num_preemptions}
 
 
 def _tokens(row: Any) -> list[int]:
