@@ -20,6 +20,8 @@ from audit.errors import CannotDecide, UserError
 from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
+ENGINE: Final = ("torch", "transformers", "safetensors", "tokenizers", "llvmlite")
+"""Packages of the extra `engine`; commands about records need none of them."""
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "run": {
         "init": "Write the first suite for a model.",
@@ -167,6 +169,12 @@ class LazyGroup(click.Group):
         except CannotDecide as error:
             note(f"audit: {error}")
             ctx.exit(3)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in ENGINE:
+                raise
+            note(f"audit: {package} is not installed; this needs the engine: pip install 'specaudit[engine]'")
+            ctx.exit(2)
         except OSError as error:
             # every place that takes a path would have to look for these two
             if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ PACKAGES: Final = (
 """Distributions whose versions are recorded, if they are installed."""
 CPU_FLAGS: Final = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "asimd", "sve")
 """Instruction sets that change the numbers that kernels give."""
+NO_TORCH: Final[Mapping[str, Any]] = {"torch_cpu": None, "torch_threads": None, "libraries": [], "gpus": []}
+"""The facts of an installation without the engine, which computes no logits."""
 CODE: Final = ("audit", "engine", "schemas", "migrations", "suites")
 """Folders whose changes make a checkout dirty."""
 
@@ -47,7 +50,7 @@ class Cpu:
 
 
 def environment() -> Environment:
-    """The fingerprint of this process. Imports torch."""
+    """The fingerprint of this process. Imports torch, if it is installed."""
     return fingerprint(package_versions(), hardware(), code_version(Path(__file__)))
 
 
@@ -70,15 +73,21 @@ def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """System, processor, torch's threads and libraries, GPUs."""
-    import torch
-
+    """System, processor, torch's threads and libraries, GPUs; without the engine no process here computes numbers."""
     cpu = read_cpu(Path("/proc/cpuinfo"))
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu.model,
         "cpu_flags": list(cpu.flags),
+        **(_torch_facts() if find_spec("torch") else NO_TORCH),
+    }
+
+
+def _torch_facts() -> dict[str, Any]:
+    import torch
+
+    return {
         "torch_cpu": torch.backends.cpu.get_cpu_capability(),
         "torch_threads": torch.get_num_threads(),
         "libraries": list(numeric_libraries(torch.__config__.show())),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from engine.models.probe.model_parts import ModelParts
 
 OLDEST_PYTHON: Final = (3, 11)
+REQUIRED: Final = ("numpy", "scipy", "jsonschema", "sqlalchemy", "click")
+"""Packages without which nothing runs; others belong to extras."""
 EXTRAS: Final = MappingProxyType(
     {("psycopg",): "stores in PostgreSQL: install specaudit[postgres]", installed.VLLM: "suites with backend: vllm"}
 )
@@ -87,8 +90,7 @@ def probe_python() -> Iterator[Probe]:
     yield Probe("system", ProbeStatus.OK, installed.system())
     versions = evidence.package_versions()
     for name in evidence.PACKAGES:
-        # specaudit itself has no version when it runs from a checkout.
-        absent = ProbeStatus.NOTE if name == "specaudit" else ProbeStatus.FAIL
+        absent = ProbeStatus.FAIL if name in REQUIRED else ProbeStatus.NOTE
         yield Probe(name, ProbeStatus.OK if name in versions else absent, versions.get(name, "not installed"))
 
 
@@ -96,7 +98,8 @@ def probe_torch() -> Iterator[Probe]:
     """The hardware and libraries that affect numerics."""
     mapping = evidence.hardware()
     yield Probe("cpu", ProbeStatus.OK, f"{mapping['cpu']} ({' '.join(mapping['cpu_flags']) or 'no known flags'})")
-    yield Probe("torch threads", ProbeStatus.OK, f"{mapping['torch_threads']}, kernels {mapping['torch_cpu']}")
+    if mapping["torch_threads"] is not None:
+        yield Probe("torch threads", ProbeStatus.OK, f"{mapping['torch_threads']}, kernels {mapping['torch_cpu']}")
     yield Probe("gpus", ProbeStatus.OK, ", ".join(mapping["gpus"]) or "none")
 
 
@@ -174,6 +177,8 @@ def probe_numerics(model: str | None, bundled: Path, threads: int) -> list[Probe
     Raises:
         UserError: the named model cannot be read. If the bundled one cannot, the probe is only skipped.
     """
+    if find_spec("torch") is None:
+        return []
     import torch
 
     from engine.models.loading import load_parts

@@ -6,6 +6,7 @@ harmless because only the elements of `DRAWN` are kept and texts are made visibl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -86,7 +87,10 @@ def drawn(charts: Sequence[Chart]) -> tuple[Markup, ...]:
 
 
 def svg(chart: Chart) -> Markup:
-    """The drawing, with its title and description inside."""
+    """The drawing, with its title and description inside; these alone where nothing is installed that draws."""
+    if find_spec("vl_convert") is None:
+        text = f"{chart.title}. {chart.description} (no drawing: pip install 'specaudit[engine]')"
+        return Markup("<p>{}</p>").format(visible(text))
     # imported late: it starts a JavaScript engine, which takes most of a second
     import vl_convert
 

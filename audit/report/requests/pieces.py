@@ -6,6 +6,7 @@ A token of bytes that are no whole character has U+FFFD in its text: only tokens
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ def pieces_of(run: StoredRun) -> Pieces:
         return Pieces(None, str(error))
     if not unchanged:
         return Pieces(None, f"the tokenizer of {used.name} has changed since the run")
+    if find_spec("tokenizers") is None:
+        return Pieces(None, "tokenizers is not installed: pip install 'specaudit[engine]'")
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.interface import Capabilities, Prompt
-from engine.backends.local_target import LocalTarget
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
@@ -43,6 +42,9 @@ from engine.record.effective import Effective
 from engine.record.facts import OTHER_PROMPT, VERSION_AFTER
 from engine.record.foreign.requests import ForeignEngine, ForeignRecord, failed_trace, header_of, observed_trace
 from engine.record.foreign.steps import ForeignStep
+
+if TYPE_CHECKING:
+    from engine.backends.local_target import LocalTarget
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

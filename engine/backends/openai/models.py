@@ -3,15 +3,16 @@
 These requests precede any storage, so that a wrong address, key or model gives a one-line error.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine
-from engine.backends.local_target import LocalTarget
 from engine.backends.openai.backend import AnchoredEngine, ArmParts, OpenAIEngine
 from engine.backends.openai.client import Endpoint, version_of
 from engine.backends.openai.documents import BRIEF, brief
@@ -23,6 +24,9 @@ from engine.backends.openai.settings import SEEDED, OpenAISettings, settings_of
 from engine.backends.openai.tokens import CharacterCodec, LocalCodec
 from engine.core.errors import EngineError, InvalidRequest
 from engine.core.types import Protocol
+
+if TYPE_CHECKING:
+    from engine.backends.local_target import LocalTarget
 
 SERVED: Final = "served:"
 LLAMA: Final = "llamacpp"
@@ -46,7 +50,7 @@ class OpenAIBackend:
         if others:
             raise InvalidRequest(f"models: a server has its own {others[0]}; name the target alone")
         self._source = models["target"]
-        self._local = None if self._source.source.startswith(SERVED) else LocalTarget(self._source)
+        self._local = None if self._source.source.startswith(SERVED) else _local(self._source)
         self._seen: dict[str, EndpointFacts] = {}
 
     def models(self) -> tuple[ModelFacts, ...]:
@@ -121,6 +125,13 @@ def _speculates(page: str, about: Mapping[str, Any]) -> bool | None:
 def _context_of_llama(listed: Mapping[str, Any]) -> Any:
     meta = listed.get("meta")
     return meta.get("n_ctx") if isinstance(meta, Mapping) else None
+
+
+def _local(source: ModelSource) -> LocalTarget:
+    # imported late: a model that is only served needs no torch
+    from engine.backends.local_target import LocalTarget
+
+    return LocalTarget(source)
 
 
 def _slots_speculate(endpoint: Endpoint, settings: OpenAISettings) -> bool | None:

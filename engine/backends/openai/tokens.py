@@ -4,19 +4,24 @@ Ids from the server are the engine's own. Without them this module tokenizes the
 the generated ones; without a tokenizer the ids are Unicode code points. Every record states its kind of ids.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from engine.backends.interface import Prompt
-from engine.backends.local_target import LocalTarget
 from engine.backends.openai.forms.token_lists import Piece
 from engine.backends.openai.response import Completion
 from engine.backends.second_decoding import SecondDecoding
 from engine.core.types import FinishReason, Request
+
+if TYPE_CHECKING:
+    # an endpoint whose model is only served needs no torch
+    from engine.backends.local_target import LocalTarget
 
 CODE_POINTS: Final = 0x110000
 SCALED: Final = "the server divides by the temperature before it takes log-probabilities, so they are of another law"

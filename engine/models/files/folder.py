@@ -14,8 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
 from engine.core.errors import ModelError
 from engine.models.files.config_fields import check_fields, shortened
 
@@ -273,6 +271,9 @@ def _read_shards(folder: ModelFolder, places: Mapping[str, str]) -> dict[str, Te
 
 
 def _read_file(folder: ModelFolder, name: str) -> dict[str, Tensor]:
+    # imported late: digests of a folder need no reader of weights
+    from safetensors import SafetensorError, safe_open
+
     if name not in {path.name for path in folder.path.iterdir() if path.is_file()}:
         raise ModelError(f"{folder.name(name)}: no such file though {INDEX} names it; download the folder again")
     try:
