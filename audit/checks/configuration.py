@@ -73,8 +73,7 @@ def _settings(place: str, effective: Effective) -> SettingsPair:
     return SettingsPair(place, effective.requested, effective.in_effect)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     ours = _settings(WHOLE_ARM, evidence.candidate.effective)
     # a misconfigured baseline makes every comparison with it worthless
     theirs = _settings(BASELINE, evidence.baseline.effective if evidence.baseline is not None else Effective())

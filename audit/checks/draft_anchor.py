@@ -98,8 +98,7 @@ def _applies(evidence: Evidence) -> str | None:
     return None if evidence.candidate.effective.proposer is not None else NO_DRAFTS
 
 
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
+def _foresee(_params: Params, design: Design) -> str | None:
     if design.shown.shares:
         return SHARED_STATE
     return None if design.shown.gives(Part.REDRAFT) else NO_REDRAFT

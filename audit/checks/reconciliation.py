@@ -40,8 +40,7 @@ def _applies(evidence: Evidence) -> str | None:
     return ONE_ACCOUNT
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     problems, requests = _problems(evidence), evidence.candidate.requests
     accounts = [_account(request) for request in requests]
     # an engine that is not the one the hooks were written for may draw elsewhere

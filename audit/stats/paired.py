@@ -9,7 +9,6 @@ when the arms are exchangeable within a prompt. Cost: constant, a root search, o
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy
@@ -101,41 +100,33 @@ def tango_score(pairs: PairCounts, loss: float) -> float:
 
 
 def sign_flip(
-    differences: Floats,
-    cluster: NDArray[np.int64],
-    generator: np.random.Generator,
-    side: Literal["two-sided", "greater"] = "two-sided",
-    flips: int = FLIPS,
+    differences: Floats, cluster: NDArray[np.int64], generator: np.random.Generator, flips: int = FLIPS
 ) -> SignFlip:
-    """Test that the mean of `differences` [n] is 0 (against above 0 for "greater"), flipping clusters [n] as one."""
+    """Two-sided test that the mean of `differences` [n] is 0, flipping clusters [n] as one."""
     if len(differences) == 0:
         return SignFlip(0.0, 1.0, 0, exact=True)
     sums = cluster_sums(np.asarray(differences, dtype=np.float64), cluster)
     moved = sums[sums != 0]
     exact = len(moved) <= ENUMERATED
-    observed = _extremeness(np.asarray([moved.sum()]), side)[0]
+    observed = abs(float(moved.sum()))
     # equal sums differ by rounding; they count as at least as extreme
     bar = observed - 1e-9 * float(np.abs(moved).sum())
     if exact:
-        p = float(np.mean(_extremeness(_all_signs(len(moved)) @ moved, side) >= bar))
+        p = float(np.mean(np.abs(_all_signs(len(moved)) @ moved) >= bar))
     else:
-        p = (1 + _flips_above(moved, bar, side, generator, flips)) / (1 + flips)
+        p = (1 + _flips_above(moved, bar, generator, flips)) / (1 + flips)
     return SignFlip(float(np.mean(differences)), p, len(sums), exact)
 
 
-def _flips_above(moved: Floats, bar: float, side: str, generator: np.random.Generator, flips: int) -> int:
+def _flips_above(moved: Floats, bar: float, generator: np.random.Generator, flips: int) -> int:
     above, left = 0, flips
     while left:
         rows = min(left, max(1, _CHUNK // len(moved)))
         signs = generator.integers(0, 2, size=(rows, len(moved)), dtype=np.int8)
         totals = 2.0 * (signs @ moved) - moved.sum()
-        above += int(np.sum(_extremeness(totals, side) >= bar))
+        above += int(np.sum(np.abs(totals) >= bar))
         left -= rows
     return above
-
-
-def _extremeness(totals: Floats, side: str) -> Floats:
-    return totals if side == "greater" else np.abs(totals)
 
 
 def _all_signs(count: int) -> Floats:

@@ -32,10 +32,6 @@ LIMITS: Final = (
 )
 
 
-def _applies(evidence: Evidence) -> str | None:
-    return PROMISED if promised(evidence.candidate.effective) else needs_anchor(evidence)
-
-
 def _foresee(params: Params, design: Design) -> str | None:
     shown = design.shown
     if shown.gives(Part.REREAD) and keeps(shown.promises, shown.shape):
@@ -91,7 +87,7 @@ CHECK = Check(
     needs=Level.L2,
     defaults={"confidence": 0.99, "most_noise": 0.01, "half_noise": 0.1, **{name: DEFAULTS[name] for name in LIMITS}},
     run=_run,
-    applies=_applies,
+    applies=lambda evidence: PROMISED if promised(evidence.candidate.effective) else needs_anchor(evidence),
     foresee=_foresee,
     null="every deciding row is the reference's, within the noise of plain decoding",
     effect="share of rows beyond noise",

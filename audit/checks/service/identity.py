@@ -13,7 +13,7 @@ under the requested name (see token_law and two_sample), and instances that no h
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check, gives
 from audit.evidence.identity import CONFIGURED, AnsweredBy, VersionPair, answered_by, answered_by_service, versions
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
@@ -22,15 +22,6 @@ from engine.record.facts import SERVING
 
 MAX_FINDINGS = 20
 NO_SERVICE = "no service answered: the engine ran here, from the files of the run"
-
-
-def _applies(evidence: Evidence) -> str | None:
-    return None if answered_by_service(evidence.candidate.effective) else NO_SERVICE
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.gives(Part.IDENTITY) else NO_SERVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +88,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _run(evidence: Evidence, params: Params) -> CheckResult:
-    del params
+def _run(evidence: Evidence, _params: Params) -> CheckResult:
     arms = [ArmIdentity.of(evidence.candidate, "")]
     if evidence.baseline is not None:
         arms.append(ArmIdentity.of(evidence.baseline, "the baseline's "))
@@ -139,8 +129,8 @@ CHECK = Check(
     name="identity",
     claim="identity",
     run=_run,
-    applies=_applies,
-    foresee=_foresee,
+    applies=lambda evidence: None if answered_by_service(evidence.candidate.effective) else NO_SERVICE,
+    foresee=gives(Part.IDENTITY, NO_SERVICE),
     null="one service, under the requested name, gave all answers",
     effect="answers of another service",
     external=True,

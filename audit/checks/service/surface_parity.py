@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.checks.base.interface import Check, Design
+from audit.checks.base.interface import Check, gives
 from audit.evidence.records import ArmRecord, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from engine.backends.evidence import Part
@@ -32,11 +32,6 @@ def _applies(evidence: Evidence) -> str | None:
     if not any(KEY in request.trace.header.facts for request in evidence.candidate.requests):
         return NO_SURFACE
     return None if evidence.baseline is not None else NO_BASELINE
-
-
-def _foresee(params: Params, design: Design) -> str | None:
-    del params
-    return None if design.shown.gives(Part.IDENTITY) else NO_SURFACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ CHECK = Check(
     defaults={"alpha": 0.0001, "tie": 0.01},
     run=_run,
     applies=_applies,
-    foresee=_foresee,
+    foresee=gives(Part.IDENTITY, NO_SURFACE),
     null="every field of plain answers is there under speculation, and no answer contradicts itself",
     effect="answers that differ in form",
     external=True,
