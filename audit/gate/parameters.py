@@ -54,28 +54,20 @@ STRICTER: Final = ("within_margin",)
 """Those that only ask for more where they are on."""
 
 
-@dataclass(frozen=True, slots=True)
-class LooseParameter:
-    """A parameter beyond its limit, in words."""
-
-    parameter: str
-    text: str
-
-
 def violations(
     used: Mapping[str, Any], defaults: Mapping[str, Any], limits: Mapping[str, Limit]
-) -> Iterator[LooseParameter]:
-    """The parameters of a check that are beyond the limits."""
+) -> Iterator[tuple[str, str]]:
+    """The parameters of a check that are beyond the limits, and in which way."""
     for name, default in sorted(defaults.items()):
         value = used.get(name, default)
         if name in STRICTER:
             continue
         if name in SWITCHES:
             if value and not default and name not in limits:
-                yield LooseParameter(name, f"{name} is on, which the policy does not state")
+                yield name, f"{name} is on, which the policy does not state"
         elif isinstance(default, int | float):
             limit = limits.get(name) or default_limit(name, float(default))
-            yield from (LooseParameter(name, text) for text in _beyond(name, value, limit))
+            yield from ((name, text) for text in _beyond(name, value, limit))
 
 
 def default_limit(name: str, default: float) -> Limit:

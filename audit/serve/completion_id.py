@@ -6,18 +6,9 @@ The case of a record is the id, its sample the index of the choice.
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 PATTERN: Final = re.compile(r"(?:chatcmpl|cmpl)-([0-9A-HJKMNP-TV-Z]{26})-[0-9a-z]+")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPlace:
-    """A choice of a completion."""
-
-    completion: str
-    choice: int
 
 
 def new_ids(run: str) -> Callable[[bool], str]:
@@ -31,10 +22,10 @@ def request_name(completion: str, choice: int) -> str:
     return f"{completion}#{choice}"
 
 
-def place_of(name: str) -> RecordPlace:
-    """The choice behind such a name."""
+def place_of(name: str) -> tuple[str, int]:
+    """The completion behind such a name, and its choice."""
     completion, _, choice = name.rpartition("#")
-    return RecordPlace(completion, int(choice))
+    return completion, int(choice)
 
 
 def run_of(name: str) -> str | None:

@@ -77,8 +77,7 @@ class RunRecords:
 
     def add(self, domain: str, generation: Generation, arm: str | None = None) -> None:
         """Queue an ended request; waits while the queue is full."""
-        place = place_of(generation.request.id)
-        self._ended.put(NewRequest(arm or self._arm, domain, place.completion, place.choice, generation))
+        self._ended.put(NewRequest(arm or self._arm, domain, *place_of(generation.request.id), generation))
 
     @contextmanager
     def writing(self) -> Iterator[None]:

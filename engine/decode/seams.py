@@ -50,14 +50,9 @@ def as_it_is(part: Any) -> Any:
     return part
 
 
-def as_it_was(_request: Request, record: StepRecord) -> StepRecord:
-    """Record the step unchanged (default)."""
-    return record
-
-
-def unchanged(_request: Request, masks: MaskOf) -> MaskOf:
-    """The grammar's own masks (default)."""
-    return masks
+def unchanged(_request: Request, part: Any) -> Any:
+    """The part of a request itself (default)."""
+    return part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +63,7 @@ class LoopParts:
     rows: RowsOf = TargetRows
     stops: StopsOf = StopRule
     keep: KeepPath = keep_path
-    record: Tell = as_it_was
+    record: Tell = unchanged
     calls: CallsOf = CallReader
     streams: StreamOf = TextStream
     masks: WrapMasks = unchanged

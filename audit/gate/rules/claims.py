@@ -133,9 +133,9 @@ def _parameters(facts: RunFacts, policy: Policy) -> Iterator[Reason]:
         given = facts.parameters.get(arm, {}).get(check)
         if given is None:
             continue
-        for problem in violations(given.used, given.defaults, policy.parts.parameters.get(check, {})):
-            text = f"arm {arm}: {check} judged with other limits: {problem.text}"
-            yield undecided("parameters", text, arm, check, problem.parameter)
+        for name, problem in violations(given.used, given.defaults, policy.parts.parameters.get(check, {})):
+            text = f"arm {arm}: {check} judged with other limits: {problem}"
+            yield undecided("parameters", text, arm, check, name)
 
 
 def _requirement(facts: RunFacts, policy: Policy, requirement: Requirement) -> list[Reason]:

@@ -156,8 +156,8 @@ def worker_steps(path: Path) -> dict[str, list[SpooledRows]]:
         return mapping
     with path.open("rb") as stream:
         for frame in _frames(stream):
-            for part in split(frame):
-                mapping.setdefault(part.name, []).append(part.seen)
+            for name, seen in split(frame):
+                mapping.setdefault(name, []).append(seen)
     return mapping
 
 
@@ -169,16 +169,8 @@ def _frames(stream: Any) -> Iterator[Frame]:
         return
 
 
-@dataclass(frozen=True, slots=True)
-class NamedStep:
-    """A step with its request's name in vLLM."""
-
-    name: str
-    seen: SpooledRows
-
-
-def split(frame: Frame) -> Iterator[NamedStep]:
-    """A step's requests; rows and numbers lie behind each other in the same order."""
+def split(frame: Frame) -> Iterator[tuple[str, SpooledRows]]:
+    """A step's requests, each with its name in vLLM; rows and numbers lie behind each other in the same order."""
     row = node = 0
     rows, masks = frame.arrays.get("rows"), frame.arrays.get("masks")
     behind = iter(frame.arrays.get("behind", ()))
@@ -189,21 +181,19 @@ def split(frame: Frame) -> Iterator[NamedStep]:
     for index, request in enumerate(frame.header["requests"]):
         drafted, emitted = tuple(request["drafted"]), tuple(request["emitted"])
         own = {name: item[node : node + len(drafted)] for name, item in numbers.items()} if drafted else {}
-        yield NamedStep(
-            request["id"],
-            SpooledRows(
-                SpooledStep(drafted, emitted),
-                frame.header["batch"],
-                None if rows is None else rows[row : row + len(emitted)],
-                own,
-                {name: float(item[index]) for name, item in lasts.items()},
-                frame.header["step"],
-                request.get("settings", {}),
-                None if masks is None else masks[row : row + len(emitted)],
-                next(behind) if "behind" in request else None,
-                next(reduced) if "reduced" in request else None,
-            ),
+        part = SpooledRows(
+            SpooledStep(drafted, emitted),
+            frame.header["batch"],
+            None if rows is None else rows[row : row + len(emitted)],
+            own,
+            {name: float(item[index]) for name, item in lasts.items()},
+            frame.header["step"],
+            request.get("settings", {}),
+            None if masks is None else masks[row : row + len(emitted)],
+            next(behind) if "behind" in request else None,
+            next(reduced) if "reduced" in request else None,
         )
+        yield request["id"], part
         row, node = row + len(emitted), node + len(drafted)
 
 

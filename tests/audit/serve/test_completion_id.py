@@ -12,5 +12,4 @@ def test_the_id_of_a_completion_names_its_run_and_its_records():
     assert [give(True), give(False)] == [f"chatcmpl-{RUN}-1", f"cmpl-{RUN}-2"]
     assert run_of(f"chatcmpl-{RUN}-1") == run_of(f"cmpl-{RUN}-22#3") == RUN
     assert [run_of(name) for name in ("latest", RUN, f"chatcmpl-{RUN}", f"xcmpl-{RUN}-1")] == [None] * 4
-    place = place_of(request_name(f"cmpl-{RUN}-2", 3))
-    assert (place.completion, place.choice) == (f"cmpl-{RUN}-2", 3)
+    assert place_of(request_name(f"cmpl-{RUN}-2", 3)) == (f"cmpl-{RUN}-2", 3)

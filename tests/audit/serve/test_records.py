@@ -28,8 +28,7 @@ def ask(server, **body):
 
 def record_of(store, run, name, seconds=20):
     """A request of a run, once it is written."""
-    place = place_of(name)
-    key, end = RequestKey("served", place.completion, place.choice), time.monotonic() + seconds
+    key, end = RequestKey("served", *place_of(name)), time.monotonic() + seconds
     while key not in store.finished(run):
         assert time.monotonic() < end, f"{name} is not on record"
         time.sleep(0.05)

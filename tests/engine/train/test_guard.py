@@ -27,9 +27,9 @@ def test_training_shows_no_deed_that_is_held_out_and_every_unsafe_request():
 
 def test_sentences_have_every_label_and_follow_from_their_seed():
     found = sentences(300, 1)
-    assert {each.label for each in found} == set(LABELS)
+    assert {label for _, label in found} == set(LABELS)
     assert found == sentences(300, 1) != sentences(300, 2)
-    assert sum(each.label == SAFE for each in found) == 200
+    assert sum(label == SAFE for _, label in found) == 200
 
 
 @pytest.mark.medium

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.backends.vllm.decisions import decided
-from engine.backends.vllm.spool import NamedStep, arrays_of, head_of, split
+from engine.backends.vllm.spool import SpooledRows, arrays_of, head_of, split
 from engine.backends.vllm.worker_terms import WorkerTerms
 from engine.core.child import Frame, write
 from engine.record.foreign.steps import ForeignStep, step_record
@@ -98,21 +98,21 @@ class Reducer:
     def reduced(self, frame: Frame) -> Frame:
         """The same step with columns for rows; samples that nobody asked for are left out."""
         requests, steps = [], []
-        for head, seen in zip(frame.header["requests"], split(frame), strict=True):
-            terms = self._terms.get(seen.name.rpartition("-")[0])
+        for head, (name, seen) in zip(frame.header["requests"], split(frame), strict=True):
+            terms = self._terms.get(name.rpartition("-")[0])
             if terms is None:
                 continue
-            step = self._step(seen, tuple(head.get("offered", ())), terms)
-            told = {name: value for name, value in head.items() if name not in ("behind", "offered")}
+            offered = replace(seen.step, forbidden=tuple(head.get("offered", ())))
+            step = self._step(name, replace(seen, step=offered), terms)
+            told = {key: value for key, value in head.items() if key not in ("behind", "offered")}
             requests.append(told | ({} if step is None else {"reduced": head_of(step)}))
             steps += [] if step is None else [step]
         return Frame({**frame.header, "requests": requests}, arrays_of(steps))
 
-    def _step(self, named: NamedStep, offered: tuple[int, ...], terms: WorkerTerms) -> ForeignStep | None:
+    def _step(self, name: str, seen: SpooledRows, terms: WorkerTerms) -> ForeignStep | None:
         """One request's step; None if its rows cannot be read without a mask."""
-        history = self._histories.setdefault(named.name, list(terms.prompt))
-        index = self._steps[named.name] = self._steps.get(named.name, -1) + 1
-        seen = replace(named.seen, step=replace(named.seen.step, forbidden=offered))
+        history = self._histories.setdefault(name, list(terms.prompt))
+        index = self._steps[name] = self._steps.get(name, -1) + 1
         step = decided(seen, terms.reading)
         record = None if step.logits is None else step_record(index, step, history, terms)
         history += step.emitted
