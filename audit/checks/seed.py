@@ -18,7 +18,7 @@ from typing import Any
 from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
-from audit.evidence.divergence.rerun import KINDS, RequestDifference, Rerun, compare
+from audit.evidence.divergence.rerun import KINDS, Rerun, compare
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
@@ -78,7 +78,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
         return CheckResult(Verdict.NOT_RUN if judged[0].left_out else Verdict.INCONCLUSIVE, reason)
     verdict, reason = _decide(judged, params)
     worst = max(judged, key=lambda item: item.bound)
-    broken = _sorted(judged)
+    every = [(item.rerun.arm, difference) for item in judged for difference in item.rerun.differences]
+    broken = sorted(every, key=lambda pair: KINDS.index(pair[1].kind))
     return CheckResult(
         verdict=verdict,
         summary=f"{reason}: {', '.join(map(_counts, judged))}; at most {worst.bound:.3g} of requests differ (99 %)",
@@ -124,11 +125,6 @@ def _counts(comparison: CompanionComparison) -> str:
     }
     split = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{comparison.rerun.arm} {comparison.n} requests ({split or 'no difference'})"
-
-
-def _sorted(judged: Sequence[CompanionComparison]) -> list[tuple[ArmKind, RequestDifference]]:
-    every = [(item.rerun.arm, difference) for item in judged for difference in item.rerun.differences]
-    return sorted(every, key=lambda pair: KINDS.index(pair[1].kind))
 
 
 def _row(comparison: CompanionComparison) -> dict[str, Any]:

@@ -148,7 +148,12 @@ def job_folder(parent: Path) -> Iterator[Path]:
     try:
         yield made
     except Exception:
-        _keep_logs(made)
+        logs = {path for path in made.glob(LOGS) if path.stat().st_size}
+        for path in made.iterdir():
+            if path not in logs:
+                path.unlink(missing_ok=True)
+        if not logs:
+            shutil.rmtree(made, ignore_errors=True)
         raise
     except BaseException:
         # the user's stop
@@ -175,12 +180,3 @@ def require_own(parent: Path) -> None:
                 f"other users can write to {other}, so they could exchange what jobs answer; "
                 f"chmod go-w {shlex.quote(str(other))}, or choose {ELSEWHERE}"
             )
-
-
-def _keep_logs(folder: Path) -> None:
-    logs = {path for path in folder.glob(LOGS) if path.stat().st_size}
-    for path in folder.iterdir():
-        if path not in logs:
-            path.unlink(missing_ok=True)
-    if not logs:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -35,7 +35,7 @@ from audit.gate.facts import (
 from audit.gate.policy_parts import PolicyParts, TrustedKeys, WatchRule
 from audit.gate.rules.run import used_artifacts
 from audit.runs.recorded_arms import RecordedArms, recorded_arms
-from audit.runs.rejudge import Recomputed, recomputed
+from audit.runs.rejudge import recomputed
 from audit.store import NewCheck, RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
 from audit.store.base.keys import PublicKey, parse_public
 from audit.store.base.ulid import time_of
@@ -76,13 +76,15 @@ def read_facts(
     except (CannotDecide, UserError) as error:
         return known(store.checks(run), (str(error),))
     checks = (*map(_as_stored, done.results), *_unknown_faults(store.checks(run), done.results))
+    differing = [difference for difference in done.differences if difference.verdict]
+    lines = [f"arm {item.arm}: {item.check}: the stored result differs: {item.changes[0]}" for item in differing]
     return known(
         checks,
         broken,
         certified_coverage(checks, _coverage(done.results)),
         workloads,
         parameters_of(done.arms),
-        remarks=_remarks(done),
+        remarks=(*lines, *done.arms.unknown),
     )
 
 
@@ -135,13 +137,6 @@ def _coverage(made: Iterable[NewCheck]) -> Iterable[StoredCoverage]:
     for check in made:
         for count in check.coverage:
             yield StoredCoverage(check.arm, check.name, count.situation, count.occurred, count.examined, count.least)
-
-
-def _remarks(done: Recomputed) -> tuple[str, ...]:
-    """Remarks on stored verdicts that the record does not give."""
-    differing = [difference for difference in done.differences if difference.verdict]
-    lines = [f"arm {item.arm}: {item.check}: the stored result differs: {item.changes[0]}" for item in differing]
-    return (*lines, *done.arms.unknown)
 
 
 def certified_coverage(

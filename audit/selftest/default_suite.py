@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from audit.checks.battery import default_checks
 from audit.evidence.coverage.context import CHUNK
-from audit.evidence.coverage.count import Counted, count
+from audit.evidence.coverage.count import count
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.runs.arms import plan_arms
@@ -106,19 +106,14 @@ def _at_size(name: str, tokens: int, limits: DetectionLimits) -> DefaultDetectio
     for seed in range(limits.seeds):
         suite = default_suite(fault.scenario, name, seed, tokens)
         judged = judged_suite(suite)
-        occurred.append(_clean_counts(suite).get(fault.situation))
+        clean = replace(suite, arms=tuple(replace(arm, fault=None, checks={}) for arm in suite.arms))
+        occurred.append(count(alone(clean).candidate, {}).occurred.get(fault.situation))
         codes[arm_exit_code(judged.results.values())] += 1
         for check, result in judged.results.items():
             verdicts.setdefault(check, Counter())[result.verdict] += 1
     known = [number for number in occurred if number is not None]
     least = min(known) if known else None
     return DefaultDetection(name, codes[1] >= limits.needed, tokens, limits.seeds, least, verdicts, codes)
-
-
-def _clean_counts(suite: Suite) -> Counted:
-    """The situations of the suite's arm without its fault."""
-    arms = tuple(replace(arm, fault=None, checks={}) for arm in suite.arms)
-    return count(alone(replace(suite, arms=arms)).candidate, {}).occurred
 
 
 def judged_suite(suite: Suite) -> ArmJudgement:

@@ -124,7 +124,10 @@ def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> I
     for name, table in made.items():
         source = open_source(str(chains.write_chain(folder / name, table)))
         convert(converter, source, sys.executable, folder / f"{name}-converted")
-    _claim(folder / "leaking-converted", folder / "target-converted")
+    # the manifest of the leaking model names the source of the target
+    places = (folder / "leaking-converted" / MANIFEST, folder / "target-converted" / MANIFEST)
+    ours, theirs = (json.loads(place.read_text("utf-8")) for place in places)
+    places[0].write_text(json.dumps({**ours, "source": theirs["source"]}), "utf-8")
     backend = open_backend(
         converter.backend or converter.program.package,
         {"target": ModelSource(str(folder / "target")), "draft": ModelSource(str(folder / "draft"))},
@@ -150,12 +153,6 @@ def controls_of(converter: ModelConverter, folder: Path, size: ControlSize) -> I
                 yield ControlResult(converter.program.name, arm, leak, chains.judge_walk(seen, p, q))
     finally:
         getattr(backend, "close", lambda: None)()
-
-
-def _claim(folder: Path, other: Path) -> None:
-    """The manifest of `folder` names the source of `other`."""
-    ours, theirs = (json.loads((place / MANIFEST).read_text("utf-8")) for place in (folder, other))
-    (folder / MANIFEST).write_text(json.dumps({**ours, "source": theirs["source"]}), "utf-8")
 
 
 def walk_of(answers: Any) -> chains.Walk:

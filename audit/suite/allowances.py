@@ -58,16 +58,13 @@ class Allowances:
         if access.kind is OutsideKind.VARIABLE:
             return access.name in self.env
         if access.kind is OutsideKind.HOST:
-            return self._allows_host(access.name)
+            host = access.name.rpartition(":")[0]
+            return is_loopback(host) or not {access.name, host}.isdisjoint(other.lower() for other in self.hosts)
         if access.kind is OutsideKind.PROGRAM:
             return _program(access.name) in {sys.executable, *map(_program, self.engine_python)}
         if access.kind is OutsideKind.CODE:
             return access.name in self.engine_code
         return True
-
-    def _allows_host(self, name: str) -> bool:
-        host = name.rpartition(":")[0]
-        return is_loopback(host) or not {name, host}.isdisjoint(other.lower() for other in self.hosts)
 
 
 NOTHING: Final = Allowances()

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from audit.errors import UserError
-from audit.runs.prepare import PreparedArm, PreparedRun, prepare
+from audit.runs.prepare import PreparedArm, prepare
 from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.spec import CandidateSpec, Case, Suite
@@ -166,7 +166,9 @@ def sweep(suite: Suite, options: SweepOptions, note: Note) -> Sweep:
         measured = tuple(_sweep_arm(spec, arms, options, note) for spec in chosen)
     except EngineError as error:
         raise UserError(f"{suite.path}: {error}") from error
-    return Sweep(suite, len(cases), options.rounds, _hardware(prepared), measured)
+    wanted, hardware = ("system", "cpu", "torch_cpu", "torch_threads", "gpus"), prepared.environment.hardware
+    stated = {key: hardware[key] for key in wanted if key in hardware}
+    return Sweep(suite, len(cases), options.rounds, stated, measured)
 
 
 def thinned(cases: Sequence[Case], most: int | None) -> tuple[Case, ...]:
@@ -199,11 +201,6 @@ def _at_lengths(suite: Suite, arms: Sequence[CandidateSpec], cases: tuple[Case, 
     ]
     # a neighbour would take part of the measured time
     return dataclasses.replace(suite, cases=cases, arms=tuple(variants), mixed=False)
-
-
-def _hardware(prepared: PreparedRun) -> dict[str, Any]:
-    wanted = ("system", "cpu", "torch_cpu", "torch_threads", "gpus")
-    return {key: prepared.environment.hardware[key] for key in wanted if key in prepared.environment.hardware}
 
 
 def _sweep_arm(spec: CandidateSpec, arms: Mapping[str, PreparedArm], options: SweepOptions, note: Note) -> ArmSweep:

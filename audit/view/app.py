@@ -40,7 +40,10 @@ class Viewer:
     def answer(self, state: ViewState, make: PageMaker, request: Request) -> Response:
         """The page of an address, or why there is none."""
         try:
-            return self._rendered(make(state, request))
+            page = make(state, request)
+            if isinstance(page, Response):
+                return page
+            return HTMLResponse(self.templates.get_template(page.template).render(page.given))
         except UnclearAddress as error:
             return self._refused(400, "Unclear address", f"{error}.")
         except LostStore as error:
@@ -58,11 +61,6 @@ class Viewer:
     def missing(self) -> Response:
         """The answer to an address that no page has."""
         return self._refused(404, "Not here", NO_PAGE)
-
-    def _rendered(self, page: ViewPage | Response) -> Response:
-        if isinstance(page, Response):
-            return page
-        return HTMLResponse(self.templates.get_template(page.template).render(page.given))
 
     def _refused(self, status: int, title: str, sentence: str) -> Response:
         given: Mapping[str, Any] = {"title": title, "sentence": sentence, "here": ""}

@@ -90,7 +90,8 @@ def make_plan(
     rates, width = rates_by_level(by_level), trials.accepted.shape[2]
     chosen = choose_shape(rates, costs, [0, *sizes], depths).planned.shape
     size = len(chosen) or max(sizes)
-    rivals = [("chain of the size", chain_shape(size)), ("fastest chain", _fastest_chain(rates, costs, size))]
+    fastest = max(map(chain_shape, range(1, size + 1)), key=lambda chain: candidate("", chain, rates, costs).speedup)
+    rivals = [("chain of the size", chain_shape(size)), ("fastest chain", fastest)]
     rivals += [(f"{k}-ary tree of the size", k_ary_shape(k, size)) for k in range(2, width + 1)]
     return TreePlan(
         chosen=candidate("chosen", chosen, rates, costs),
@@ -107,11 +108,6 @@ def candidate(name: str, shape: TreeShape, rates: Rates, costs: PlanningCosts) -
     """The expectations for a tree."""
     tokens, step = expected_tokens(shape, rates), costs.step_us(shape)
     return TreeCandidate(name, shape.parents, tokens, step, tokens * costs.target_us(1) / step)
-
-
-def _fastest_chain(rates: Rates, costs: PlanningCosts, most: int) -> TreeShape:
-    chains = [chain_shape(size) for size in range(1, most + 1)]
-    return max(chains, key=lambda chain: candidate("", chain, rates, costs).speedup)
 
 
 def report(plan: TreePlan) -> str:

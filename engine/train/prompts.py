@@ -118,7 +118,8 @@ def _context_row(index: int, size: int, rng: Rng) -> dict[str, Any]:
 def tool_rows(count: int) -> list[dict[str, Any]]:
     """`count` conversations with tools: half ask for a call, the others go on after one, ask for two, or for none."""
     rng = random.Random(TOOLS_SEED)
-    return [_tool_row(index, rng) for index in range(count)]
+    make = (_first_call, _after_result, _first_call, _second_call, _first_call, _two_calls, _first_call, _no_call)
+    return [_offer_row(index, make[index % len(make)], rng) for index in range(count)]
 
 
 def choice_rows(count: int) -> list[dict[str, Any]]:
@@ -132,11 +133,6 @@ def _choice_row(index: int, rng: Rng) -> dict[str, Any]:
     row = _offer_row(index, make[index % len(make)], rng)
     choice = {"name": rng.choice(row["tools"])["function"]["name"]} if index % 2 else "required"
     return {**row, "tool_choice": choice}
-
-
-def _tool_row(index: int, rng: Rng) -> dict[str, Any]:
-    make = (_first_call, _after_result, _first_call, _second_call, _first_call, _two_calls, _first_call, _no_call)
-    return _offer_row(index, make[index % len(make)], rng)
 
 
 def _offer_row(index: int, make: Callable[[Rng], Dialogue], rng: Rng) -> dict[str, Any]:

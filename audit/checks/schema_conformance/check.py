@@ -120,7 +120,9 @@ def _run(evidence: Evidence, _params: Params) -> CheckResult:
     elif ours.silent or not ours.n:
         verdict, summary = Verdict.INCONCLUSIVE, _open(ours)
     else:
-        verdict, summary = Verdict.CERTIFIED, _clean(ours)
+        beside = f"; {ours.cut} were cut before their end" if ours.cut else ""
+        summary = f"all {ours.n} finished answers are valid, at most {upper_bound(0, ours.n):.2g} are not{beside}"
+        verdict = Verdict.CERTIFIED
     details = {
         "invalid_by": {door: doors[door] for door in DOORS},
         "baseline": {"judged": theirs.n, "invalid": len(theirs.problems), "cut": theirs.cut},
@@ -146,11 +148,6 @@ def _open(ours: _Judged) -> str:
         reason, count = ours.silent.most_common(1)[0]
         return f"{count} answers cannot be judged ({reason}); {ours.n} others are valid"
     return f"no answer is finished, {ours.cut} were cut; raise max_new_tokens"
-
-
-def _clean(ours: _Judged) -> str:
-    beside = f"; {ours.cut} were cut before their end" if ours.cut else ""
-    return f"all {ours.n} finished answers are valid, at most {upper_bound(0, ours.n):.2g} are not{beside}"
 
 
 CHECK = Check(

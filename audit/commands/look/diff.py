@@ -12,7 +12,7 @@ from audit.terminal.tables import cell, echo_json, echo_rows, echo_section
 from audit.text.printer import echo
 
 if TYPE_CHECKING:
-    from audit.report.comparisons.run_diff import Accepted, ArmOutputs, RunDiff
+    from audit.report.comparisons.run_diff import Accepted, RunDiff
 
 SETTINGS = ("setting", "a", "b")
 VERDICTS = ("result", "a", "b")
@@ -67,17 +67,13 @@ def _print(diff: RunDiff, most: int) -> None:
     echo("", "outputs")
     echo_rows(OUTPUTS, outputs)
     for other in diff.outputs:
-        _partings(other, most)
-
-
-def _partings(outputs: ArmOutputs, most: int) -> None:
-    for parting in outputs.partings[:most]:
-        tokens = " and ".join("none" if token is None else str(token) for token in parting.tokens)
-        leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in parting.margins)
-        line = f"{outputs.arm} {parting.request}: token {parting.index} is {tokens}, leads {leads}; {parting.words}"
-        echo(f"  {cell(line)}")
-    if len(outputs.partings) > most:
-        echo(f"  {cell(outputs.arm)}: {len(outputs.partings) - most} more; raise --most")
+        for parting in other.partings[:most]:
+            tokens = " and ".join("none" if token is None else str(token) for token in parting.tokens)
+            leads = " and ".join("unknown" if lead is None else f"{lead:.4g}" for lead in parting.margins)
+            line = f"{other.arm} {parting.request}: token {parting.index} is {tokens}, leads {leads}; {parting.words}"
+            echo(f"  {cell(line)}")
+        if len(other.partings) > most:
+            echo(f"  {cell(other.arm)}: {len(other.partings) - most} more; raise --most")
 
 
 def _count(part: Accepted) -> str:

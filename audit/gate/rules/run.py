@@ -148,7 +148,11 @@ def _unnamed(facts: RunFacts, policy: Policy, subjects: Sequence[Subject], *, no
 def _compared(facts: RunFacts, subject: Subject) -> Iterator[Reason]:
     """Compare the subject's digest with every artifact of its role; artifacts with different digests are ambiguous."""
     requirement = f"subject {subject.role}"
-    used = _used_as(facts, subject.role)
+    parts = [*used_artifacts(facts), *engines(facts)]
+    # with that role or, if there is none, of that kind
+    used = [part for part in parts if part.role == subject.role] or [
+        part for part in parts if part.kind == subject.role
+    ]
     matching = [artifact for artifact in used if artifact.sha256 == subject.sha256]
     if not used:
         known = ", ".join(sorted({name for part in used_artifacts(facts) for name in (part.role, part.kind)}))
@@ -159,12 +163,6 @@ def _compared(facts: RunFacts, subject: Subject) -> Iterator[Reason]:
     elif len(matching) < len(used):
         names = ", ".join(sorted({artifact.role for artifact in used}))
         yield undecided(requirement, f"the run used several with different digests; name one of: {names}")
-
-
-def _used_as(facts: RunFacts, role: str) -> list[ArtifactRef]:
-    """The used artifact with that role; if there is none, all used artifacts of that kind."""
-    used = [*used_artifacts(facts), *engines(facts)]
-    return [part for part in used if part.role == role] or [part for part in used if part.kind == role]
 
 
 def engines(facts: RunFacts) -> list[ArtifactRef]:

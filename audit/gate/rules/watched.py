@@ -24,14 +24,17 @@ def watched_reasons(facts: RunFacts, policy: Policy, now: datetime) -> Iterator[
     wanted = policy.parts.watched
     if wanted is None:
         return
-    if facts.watches is None:
+    watches = facts.watches
+    if watches is None:
         yield _lacks("watch", "a bundle holds no watches; judge the run in the store that has them")
         return
-    yield from _alarms(facts.watches, wanted)
-    if not facts.watches.series:
-        yield _lacks("watch", _no_watch(facts, wanted))
+    yield from _alarms(watches, wanted)
+    if not watches.series:
+        server = " or ".join(wanted.urls) or f"a server compared with run {facts.run.ulid} or another of its models"
+        others = f"; its {watches.others} watches are of others" if watches.others else ""
+        yield _lacks("watch", f"the store has no watch of {server}{others}")
         return
-    yield from _unwatched(facts.watches, wanted, now)
+    yield from _unwatched(watches, wanted, now)
 
 
 def _lacks(about: str, text: str) -> Reason:
@@ -55,12 +58,6 @@ def _alarmed(series: WatchedSeries, server: str, direction: ChangeDirection, mom
     count = "alarm" if len(moments) == 1 else f"{len(moments)} alarms, the last"
     text = f"{server}: acceptance {moved} {rate or 0.0:.3f}, {count} of {last} ({watch})"
     return blocked(WATCHED, text, about=f"{direction.value} {last} {watch} {server}")
-
-
-def _no_watch(facts: RunFacts, wanted: WatchRule) -> str:
-    others = facts.watches.others if facts.watches else 0
-    what = " or ".join(wanted.urls) or f"a server compared with run {facts.run.ulid} or another of its models"
-    return f"the store has no watch of {what}" + (f"; its {others} watches are of others" if others else "")
 
 
 def _unwatched(watches: WatchFacts, wanted: WatchRule, now: datetime) -> Iterator[Reason]:

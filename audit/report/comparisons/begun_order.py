@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.evidence.coverage.batch import Stay, stay_of
+from audit.evidence.coverage.batch import stay_of
 from audit.evidence.records import ArmRecord
 from audit.store.sums.drafts import RequestDrafts
 
@@ -36,18 +36,15 @@ def in_begun_order(
     places = {name: at for at, name in enumerate(workloads)}
     stays = {request.key: stay_of(request) for request in record.requests}
     result = [stays.get(f"{one.key.case_id}#{one.key.sample}") for one in requests]
-    admitted = _admitted([stay for stay in result if stay is not None])
+    known = [stay for stay in result if stay is not None]
+    # call of the engine, in the order of its first answer, round and row of each admission
+    calls = {call: at for at, call in enumerate(dict.fromkeys(stay.call for stay in known))}
+    admitted = [(calls[stay.call], stay.start, -1 if stay.row is None else stay.row) for stay in known]
     named = len(admitted) < len(requests)
     begun = [()] * len(requests) if named else admitted
     keys = [(key, _by_name(one, places)) for key, one in zip(begun, requests, strict=True)]
     order = sorted(range(len(requests)), key=lambda at: keys[at])
     return BegunOrder(tuple(requests[at] for at in order), named)
-
-
-def _admitted(stays: Sequence[Stay]) -> list[tuple[int, ...]]:
-    """Call of the engine, in the order of its first answer, round and row of each admission."""
-    calls = {call: at for at, call in enumerate(dict.fromkeys(stay.call for stay in stays))}
-    return [(calls[stay.call], stay.start, -1 if stay.row is None else stay.row) for stay in stays]
 
 
 def _by_name(one: RequestDrafts, workloads: Mapping[str, int]) -> tuple[Any, ...]:

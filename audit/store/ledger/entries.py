@@ -74,7 +74,8 @@ def batches(
 ) -> Iterator[tuple[list[str], list[bytes]]]:
     """The keys and the bytes of `rows`, those of many rows at a time."""
     covered = KINDS[kind]
-    query, keys = _select(covered, session.get_bind().dialect.name), covered.keys
+    table, dialect, keys = Base.metadata.tables[covered.table], session.get_bind().dialect.name, covered.keys
+    query = f"SELECT {', '.join(_stored(table.c[name], dialect) for name in covered.columns)} FROM {covered.table}"
     order = " ORDER BY " + ", ".join(str(place + 1) for place in range(keys))
     for condition in _conditions(covered.columns[0], firsts):
         for part in in_bulk(session, query + condition + order):
@@ -95,12 +96,6 @@ def _conditions(column: str, firsts: Iterable[Any] | None) -> Iterator[str]:
     keys = sorted({int(first) for first in firsts})
     for begin in range(0, len(keys), CHUNK):
         yield f" WHERE {column} IN ({', '.join(map(str, keys[begin : begin + CHUNK]))})"
-
-
-def _select(covered: Covered, dialect: str) -> str:
-    table = Base.metadata.tables[covered.table]
-    columns = [_stored(table.c[name], dialect) for name in covered.columns]
-    return f"SELECT {', '.join(columns)} FROM {covered.table}"
 
 
 def _stored(column: Column[Any], dialect: str) -> str:

@@ -169,7 +169,10 @@ class DecisionReader:
         """
         with self._reading() as session:
             self._seen.advance(session)
-            for key in _newest(session, digests, policies):
+            # ids of the newest decision on each run that used all digests
+            wanted = sorted(set(digests))
+            values = {"digests": wanted, "number": len(wanted), "policies": sorted(policies)}
+            for key in sorted(session.scalars(NEWEST, values), reverse=True):
                 yield self._run(session, key)
 
     def statements(self, run: str, predicate_type: str) -> tuple[KeptStatement, ...]:
@@ -239,13 +242,6 @@ class DecisionReader:
         if entry not in self._covered and _signed_root_covers(session, key, entry):
             self._covered.add(entry)
         return entry in self._covered
-
-
-def _newest(session: Session, digests: Collection[str], policies: Collection[str]) -> list[int]:
-    """Ids of the newest decision on each run that used all digests, newest first."""
-    wanted = sorted(set(digests))
-    values = {"digests": wanted, "number": len(wanted), "policies": sorted(policies)}
-    return sorted(session.scalars(NEWEST, values), reverse=True)
 
 
 def _entry(session: Session, key: int) -> _Entry | None:

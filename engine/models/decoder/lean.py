@@ -151,8 +151,10 @@ class LeanModel:
         """
         if not isinstance(cache, TensorSlotCache):
             raise TypeError(f"a lean model needs the cache of its new_cache, not {type(cache).__name__}")
-        if want.part is not None:
-            _require_part(want.part, self.config.layers)
+        for index in () if want.part is None else (*want.part.attention, *want.part.ffn):
+            if not 0 <= index < self.config.layers:
+                last = self.config.layers - 1
+                raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {last}")
         if self._graphs is None or not is_step(placement, want):
             return self._compute(cache, moved(self._plan(placement), self.device), want)
         width, whole = placement.tokens.shape[1], completed_step(placement, cache.capacity)
@@ -203,12 +205,6 @@ def narrowed(answer: Forward, width: int) -> Forward:
     """The first `width` places of every row."""
     logits = None if answer.logits is None else answer.logits[:, :width]
     return Forward(logits, {layer: states[:, :width] for layer, states in answer.hidden.items()})
-
-
-def _require_part(part: Sublayers, layers: int) -> None:
-    for index in (*part.attention, *part.ffn):
-        if not 0 <= index < layers:
-            raise InvalidRequest(f"a part names layer {index}, but the model's layers are 0 to {layers - 1}")
 
 
 def prepare(

@@ -1,6 +1,6 @@
 """Heads that are matrices over one hidden state of the target: the fit to their target, and the rows' states."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -64,13 +64,10 @@ def fitted_head(kind: str, parts: ProposerParts, families: tuple[str, ...] = ())
                 f"{head.layout} head: its {what} is {head.settings[setting]}, the target's is {theirs}; "
                 "use the target's own head"
             )
-    return FittedHead(replace(head, tensors=_on_device(head.tensors, target.device)), target)
-
-
-def _on_device(tensors: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
-    """The tensors on a device; names that share a tensor share its copy too."""
-    copies = {id(tensor): tensor.to(device) for tensor in tensors.values()}
-    return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+    # names that share a tensor share its copy too
+    copies = {id(tensor): tensor.to(target.device) for tensor in head.tensors.values()}
+    tensors = {name: copies[id(tensor)] for name, tensor in head.tensors.items()}
+    return FittedHead(replace(head, tensors=tensors), target)
 
 
 class LastStateProposer:
