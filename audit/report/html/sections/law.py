@@ -138,27 +138,25 @@ def _histogram(name: str, u: Floats) -> Chart:
         columns=("from", "to", "tokens", "expected"),
         fields=("begin", "end", "tokens", "expected"),
         rows=rows,
-        spec=_histogram_spec(),
+        spec=_layered(
+            {
+                "mark": {"type": "rect", "stroke": "var(--paper)"},
+                "encoding": {
+                    "x": {"field": "begin", "type": "quantitative", "title": "transform", "scale": {"domain": [0, 1]}},
+                    "x2": {"field": "end"},
+                    "y": {"field": "tokens", "type": "quantitative", "title": "tokens"},
+                    "y2": {"datum": 0},
+                },
+            },
+            {"y": {"field": "expected", "type": "quantitative", "aggregate": "max"}},
+        ),
     )
 
 
-def _histogram_spec() -> dict[str, Any]:
-    y = {"field": "tokens", "type": "quantitative", "title": "tokens"}
-    x = {"field": "begin", "type": "quantitative", "title": "transform", "scale": {"domain": [0, 1]}}
-    return {
-        "width": 520,
-        "height": 130,
-        "layer": [
-            {
-                "mark": {"type": "rect", "stroke": "var(--paper)"},
-                "encoding": {"x": x, "x2": {"field": "end"}, "y": y, "y2": {"datum": 0}},
-            },
-            {
-                "mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)"},
-                "encoding": {"y": {"field": "expected", "type": "quantitative", "aggregate": "max"}},
-            },
-        ],
-    }
+def _layered(marks: Mapping[str, Any], rule: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart with a dashed line at the place that `rule` encodes."""
+    dashed = {"mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)"}, "encoding": rule}
+    return {"width": 520, "height": 130, "layer": [marks, dashed]}
 
 
 def _process(name: str, tabulated: Sequence[LawEvidence]) -> Chart | None:
@@ -177,21 +175,7 @@ def _process(name: str, tabulated: Sequence[LawEvidence]) -> Chart | None:
         columns=("tokens", "log e-value"),
         fields=("tokens", "evidence"),
         rows=tuple(_thinned(rows)),
-        spec=_process_spec(line),
-    )
-
-
-def _thinned(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    step = max(1, math.ceil(len(rows) / POINTS))
-    yield from rows[:-1:step]
-    yield rows[-1]
-
-
-def _process_spec(line: float) -> dict[str, Any]:
-    return {
-        "width": 520,
-        "height": 130,
-        "layer": [
+        spec=_layered(
             {
                 "mark": {"type": "line", "interpolate": "linear"},
                 "encoding": {
@@ -199,9 +183,15 @@ def _process_spec(line: float) -> dict[str, Any]:
                     "y": {"field": "evidence", "type": "quantitative", "title": "log e-value"},
                 },
             },
-            {"mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)"}, "encoding": {"y": {"datum": line}}},
-        ],
-    }
+            {"y": {"datum": line}},
+        ),
+    )
+
+
+def _thinned(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    step = max(1, math.ceil(len(rows) / POINTS))
+    yield from rows[:-1:step]
+    yield rows[-1]
 
 
 SECTION: Final = ReportSection(
