@@ -139,11 +139,8 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     )
 
 
-NO_NUMERICS: Final = EffectiveNumerics(None, None, None, {})
-
-
 def _numerics(arm: ArmRecord) -> EffectiveNumerics:
-    return arm.effective.numerics or NO_NUMERICS
+    return arm.effective.numerics or EffectiveNumerics(None, None, None, {})
 
 
 def _no_promise(candidate: ArmRecord, others: Mapping[str, ArmRecord], forced: bool) -> str | None:
@@ -184,16 +181,13 @@ def _compare_arms(candidate: ArmRecord, reread: ArmRecord, baseline: ArmRecord |
         if problem is not None:
             return problem
         again.append(_compare(pair, len(request.tokens), "read again it is"))
-    pairing = NO_PAIRS if baseline is None else pair_arms(candidate, baseline)
+    pairing = Pairing((), ()) if baseline is None else pair_arms(candidate, baseline)
     for pair in pairing.pairs:
         problem = _incomparable(pair, "its baseline")
         if problem is not None:
             return problem
     pairs = tuple(_compare(pair, compared(pair), "the baseline's") for pair in pairing.pairs)
     return _Compared(tuple(again), tuple(unread), pairs, pairing.unpaired)
-
-
-NO_PAIRS: Final = Pairing((), ())
 
 
 def _incomparable(pair: Pair, other: str) -> str | None:

@@ -21,7 +21,6 @@ from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 
 REFUSED = "refused"
-UNTRIED = "not_tried"
 MAX_FINDINGS = 20
 
 
@@ -120,7 +119,7 @@ def _share(ours: Lost, plain: Lost) -> str:
 
 def _findings(ours: Lost, plain: Lost) -> tuple[Finding, ...]:
     # untried requests do not show the cause: list the requests that were tried first
-    tried = sorted(ours.requests, key=lambda request: _kind(request) == UNTRIED)
+    tried = sorted(ours.requests, key=lambda request: _kind(request) == "not_tried")
     also = "; without speculation as well"
     result = [
         Finding(item.request_id, 0, _words(item) + (also if item.key in plain.keys else ""))

@@ -65,7 +65,6 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-WAIVERS = "waivers"
 NO_WAIVERS = "the policy accepts no waivers"
 
 
@@ -97,7 +96,7 @@ def waived(reasons: Sequence[Reason], facts: RunFacts, policy: Policy, now: date
             result[places[0]] = _remark(result[places[0]], waiver, approval, policy)
         else:
             text = f"waiver {waiver.id[:SHORT]} of {waiver.unmet} by {waiver.author.actor} counts for nothing"
-            notes.append(remark(WAIVERS, f"{text}: {problem}"))
+            notes.append(remark("waivers", f"{text}: {problem}"))
     return (*result, *notes)
 
 

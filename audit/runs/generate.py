@@ -20,7 +20,6 @@ from engine.record.trace import decoded
 
 OF_RECORDS: Final = (CapacityError, InvalidRequest, TraceError)
 """Errors of a pass along a record that the record causes."""
-CONTRADICTION: Final = "its first step contradicts itself"
 
 
 def generations(
@@ -65,7 +64,7 @@ def _read_one(arm: PreparedArm, along: Reading, request: Request, record: Reques
         generation = along.read(request, record) if reason is None else None
     except OF_RECORDS as error:
         return _unreadable(arm, request, str(error))
-    return generation or _unreadable(arm, request, reason or CONTRADICTION)
+    return generation or _unreadable(arm, request, reason or "its first step contradicts itself")
 
 
 def _unreadable(arm: PreparedArm, request: Request, reason: str) -> Generation:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Protocol
 
 from audit.checks import load
 from audit.checks.base.interface import Check
@@ -34,8 +34,6 @@ from audit.store import NewCheck, SituationCount, Store, StoredCheck
 from audit.suite.spec import ArmChecks
 from engine.core.sequences import grouped
 
-NOTHING_DECIDED: Final[Mapping[tuple[str, str], Verdict]] = MappingProxyType({})
-NO_VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType({})
 NEIGHBOURS = 8
 """Number of cached arms: neighbouring candidates share a baseline and its controls; more would fill the memory."""
 
@@ -87,7 +85,7 @@ def judged_checks(
     announce: Callable[[str], None],
     look: InterimLook | None = None,
     judged: Callable[[str, str, Verdict], None] | None = None,
-    decided: Mapping[tuple[str, str], Verdict] = NOTHING_DECIDED,
+    decided: Mapping[tuple[str, str], Verdict] = MappingProxyType({}),
 ) -> Iterator[NewCheck]:
     """The results of the arms with `wanted` checks, in the order of the arms.
 
@@ -131,7 +129,7 @@ def judge_arm(
     look: InterimLook | None = None,
     judged: Callable[[str, str, Verdict], None] | None = None,
     read: Reader = read_here,
-    earlier: Mapping[str, Verdict] = NO_VERDICTS,
+    earlier: Mapping[str, Verdict] = MappingProxyType({}),
 ) -> ArmJudgement:
     """Run the checks of one arm on its evidence, and hold back what coverage does not support.
 

@@ -25,7 +25,6 @@ from audit.view.fields import UnclearAddress
 from audit.view.page import LostStore, ViewPage, ViewState
 from audit.view.templates_of import icon, styles, templates
 
-NO_PAGE: Final = "There is no page at this address."
 BROKEN: Final = "This page could not be made; the terminal of audit view says why."
 
 
@@ -60,7 +59,7 @@ class Viewer:
 
     def missing(self) -> Response:
         """The answer to an address that no page has."""
-        return self._refused(404, "Not here", NO_PAGE)
+        return self._refused(404, "Not here", "There is no page at this address.")
 
     def _refused(self, status: int, title: str, sentence: str) -> Response:
         given: Mapping[str, Any] = {"title": title, "sentence": sentence, "here": ""}

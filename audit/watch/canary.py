@@ -32,8 +32,6 @@ CANARY: Final = "canary"
 DIGITS: Final = 16
 """Hexadecimal digits that are kept of a digest."""
 COUNTED: Final = ("steps", "drafted", "accepted")
-NO_GAUGES: Final = "the server reports no requests in progress, so other traffic may be mixed in"
-NOT_ALONE: Final = "other requests were in progress, so their drafts are mixed in"
 LOST: Final = "the server restarted during the canary"
 
 
@@ -172,9 +170,9 @@ def _read(
 def _mixed(before: ServerCounters, after: ServerCounters, sent: int) -> str | None:
     """Why the growth may be of more than the canary; None if it is the canary's alone."""
     if before.active is None or after.active is None:
-        return NO_GAUGES
+        return "the server reports no requests in progress, so other traffic may be mixed in"
     if before.active or after.active:
-        return NOT_ALONE
+        return "other requests were in progress, so their drafts are mixed in"
     grown = round((after.requests or 0.0) - (before.requests or 0.0))
     if grown < sent:
         return f"only {grown} of the canary's {sent} requests were counted"

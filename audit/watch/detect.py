@@ -23,7 +23,6 @@ from audit.stats.acceptance.surveillance import (
 )
 from audit.store.reading.watches import WatchReading, WatchSettings
 
-NO_LENGTH: Final = "the server does not say how long a draft can be; add --unit TOKENS"
 TOO_LONG: Final = "drafts are longer than the unit; begin another watch with a larger --unit"
 SeriesName = tuple[str, str | None]
 """A model, and the part of its traffic; None for all of it."""
@@ -119,7 +118,7 @@ class Detectors:
         if self._settings.reference is None and self._settings.rise_reference is None:
             return None
         if unit is None:
-            return NO_LENGTH
+            return "the server does not say how long a draft can be; add --unit TOKENS"
         return TOO_LONG if reading.drafts is not None and (reading.drafted or 0) > unit * reading.drafts else None
 
     def _extend(

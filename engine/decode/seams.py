@@ -42,7 +42,6 @@ Tell = Callable[[Request, StepRecord], StepRecord]
 CallsOf = Callable[[Request, ResponseTemplate, Decode], CallReader]
 """The arguments of `CallReader` -> the reader of one request's tool calls."""
 WrapModel = Callable[[TargetModel], TargetModel]
-WrapProposer = Callable[[Proposer], Proposer]
 
 
 def as_it_is(part: Any) -> Any:
@@ -83,4 +82,4 @@ class EngineParts(LoopParts):
     draw_siblings: SiblingRule = draw_siblings
     target: WrapModel = as_it_is
     draft: WrapModel = as_it_is
-    proposer: WrapProposer = as_it_is
+    proposer: Callable[[Proposer], Proposer] = as_it_is

@@ -28,10 +28,8 @@ UNLIKE: Final = Scenario(
 
 # parameters of neighbours
 
-OfRow = Callable[[Context, wrappers.BatchView], SamplingParams]
 
-
-def with_parameters(params: OfRow) -> ChangeParts:
+def with_parameters(params: Callable[[Context, wrappers.BatchView], SamplingParams]) -> ChangeParts:
     """Transform the rows of each request with other parameters than its own."""
 
     def change(parts: EngineParts, view: wrappers.BatchView) -> EngineParts:

@@ -19,7 +19,6 @@ from engine.sampling.transforms import gumbel_argmax, inverse_cdf
 Row = NDArray[np.floating[Any]]
 ChangeDraw = Callable[[Draw, Floats, DraftContext], Draw]
 """(the draw, its q, the context) -> the changed draw."""
-ChangeSiblings = Callable[[list[Draw]], list[Draw]]
 
 UNDECLARED_TEMPERATURE: Final = 0.7
 """`DRAFT_TEMPERATURE_UNDECLARED` multiplies the request's temperature by this."""
@@ -218,7 +217,7 @@ the draft passed over. The acceptance rate is right.
 # the children of a node
 
 
-def sibling_fault(upstream: str, change: ChangeSiblings) -> Fault:
+def sibling_fault(upstream: str, change: Callable[[list[Draw]], list[Draw]]) -> Fault:
     """A fault that changes the draws of all children of a node."""
 
     def apply(parts: EngineParts) -> EngineParts:

@@ -125,14 +125,11 @@ class End:
     stop: tuple[str, ...]
 
 
-Misses = Callable[[End], bool]
-
-
 @dataclass(frozen=True, slots=True)
 class _MissedEnds(StopRule):
     """Some ends do not end the response, unless it is as long as its limit."""
 
-    misses: Misses = lambda _end: False
+    misses: Callable[[End], bool] = lambda _end: False
 
     def cut(self, generated: Sequence[int], verdict: StepOutcome) -> TruncatedOutcome:
         """The step up to the first end that is not missed."""

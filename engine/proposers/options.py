@@ -143,10 +143,9 @@ TREES: Final = frozenset(("ddtree", "eagle2", "lookahead", "sequoia", "specinfer
 TOKEN_COST: Final = "token_cost"
 OF_CHAINS: Final[Mapping[str, OptionType]] = {TOKEN_COST: ScalarOption(0.0, 0.0, 8.0)}
 """Options of the other proposers, apart from their own. `adaptive_length` shortens their drafts; 0 does not."""
-_MODEL: Final = "a draft model"
 _HEAD: Final = "a trained head"
 NEEDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("cascade", "draft_model", "online", "sequoia", "specinfer"), _MODEL),
+    **dict.fromkeys(("cascade", "draft_model", "online", "sequoia", "specinfer"), "a draft model"),
     **dict.fromkeys(("ddtree", "dflash", "eagle", "eagle2", "eagle3", "medusa", "mlp_speculator", "mtp"), _HEAD),
 }
 

@@ -34,7 +34,6 @@ from engine.record.trace import Trace
 from engine.sampling.transforms import log_sum_exp, transform
 
 GREEDY: Final = "a greedy arm's parameters move the most likely token alone; see token_law"
-NO_SETTING: Final = "no sampling parameter is on"
 POOLED: Final = "all requests"
 MOST: Final = 3.0
 """Largest log ratio of one token: where the other law excludes it, rounding may have kept it."""
@@ -260,7 +259,7 @@ def _summary(
         return findings[0].message
     if open_ones:
         return "; ".join(_lacking(name, one, least) for name, one in open_ones.items())
-    return f"the tokens speak for {', '.join(collected)}" if collected else NO_SETTING
+    return f"the tokens speak for {', '.join(collected)}" if collected else "no sampling parameter is on"
 
 
 def _lacking(name: str, one: ParameterEvidence, least: float) -> str:

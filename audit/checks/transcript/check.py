@@ -34,7 +34,6 @@ from audit.stats.power import bound_need
 from audit.stats.sample_size import SampleSize
 from engine.core.sequences import grouped
 
-EXACT = ("replay", "accounting")
 TESTED = ("q_contract", "rng_streams", "prefix_measurable")
 """Parts with statistical tests; they and the anchor share the error probability."""
 EVERY = 2**31
@@ -85,7 +84,7 @@ def parts_of(evidence: Evidence, params: Params) -> TranscriptParts:
     share = float(params["alpha"]) / (len(TESTED) + 1)
     overrides = {"max_findings": EVERY}
     # only the combined bound decides here: each part's own margin matters only to that check
-    results = {name: evaluate(load(name), evidence, overrides) for name in EXACT}
+    results = {name: evaluate(load(name), evidence, overrides) for name in ("replay", "accounting")}
     results |= {name: evaluate(load(name), evidence, overrides | {"alpha": share}) for name in TESTED}
     rows: AnchorResult | str = NO_ANCHOR
     if ArmKind.ANCHOR in evidence.companions:

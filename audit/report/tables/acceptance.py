@@ -19,7 +19,6 @@ from audit.store.sums.drafts import ArmDrafts, ArmDraftSums, sums_of
 from audit.store.sums.sums import DomainCounts, Latencies, SpanCounts, StepCounts
 from engine.core.sequences import grouped
 
-THEORY: Final = "acceptance_theory"
 PERFORMANCE: Final = "performance"
 
 
@@ -210,7 +209,7 @@ def _lengths(steps: Sequence[StepCounts]) -> Iterator[LengthCounts]:
 
 
 def _theory(arm: str, checks: Iterable[StoredCheck]) -> Theory | None:
-    check = _result(arm, THEORY, checks)
+    check = _result(arm, "acceptance_theory", checks)
     if check is None or "strata" not in check.details:
         return None
     rows = check.details["strata"]

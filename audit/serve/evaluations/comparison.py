@@ -38,7 +38,6 @@ REPLAY: Final = "replay"
 """From whole rows only."""
 GREEDY: Final = "greedy_equality"
 COUPLED: Final = "coupled_equality"
-OTHERWISE: Final = "law"
 CONFIDENCE: Final = 0.99
 
 
@@ -218,7 +217,7 @@ def _judged(plain: ArmRecord, drafted: ArmRecord) -> Iterator[JudgedAnswers]:
 
 def _checks(evidence: Evidence, greedy: bool) -> tuple[str, ...]:
     header = evidence.candidate.requests[0].trace.header
-    own = GREEDY if greedy else COUPLED if header.protocol is Protocol.GUMBEL else OTHERWISE
+    own = GREEDY if greedy else COUPLED if header.protocol is Protocol.GUMBEL else "law"
     return (ACCOUNTING, own, REPLAY) if header.level is RecordLevel.FULL else (ACCOUNTING, own)
 
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 SHORTEST: Final = 8
 """Shorter keys are placeholders such as EMPTY and may occur in ordinary text."""
-MASK: Final = "***"
 ENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
     char: tuple(name.rstrip(";") for name, value in html.entities.html5.items() if value == char and name[-1] == ";")
     for char in map(chr, range(0x21, 0x7F))
@@ -29,7 +28,7 @@ class Secret:
 
     def clean(self, text: str) -> str:
         """The text with every spelling of the key masked."""
-        return text if self.pattern is None else self.pattern.sub(MASK, text)
+        return text if self.pattern is None else self.pattern.sub("***", text)
 
     def within(self, text: str) -> bool:
         """True if the text holds a spelling of the key."""

@@ -21,7 +21,6 @@ from engine.models.lean_weights import DERIVED_SUFFIX, LeanConfig, read_config
 
 COUNT: Final = "num_nextn_predict_layers"
 FAMILY: Final = "mtp"
-WHOLE_MODEL: Final = "ForCausalLM"
 DEEPSEEK_ARCHITECTURE: Final = "DeepSeekMTPModel"
 """Architecture in config.json of a folder of modules, as in vLLM; whole models are named ...ForCausalLM."""
 QWEN3_NEXT: Final = "Qwen3NextMTP"
@@ -82,7 +81,7 @@ def _slots(config: LeanConfig, names: _Names, k: int) -> list[TensorSpec]:
 
 def _announces_deepseek(config: Mapping[str, Any]) -> bool:
     architectures = _architectures(config)
-    whole = any(name.endswith(WHOLE_MODEL) for name in architectures)
+    whole = any(name.endswith("ForCausalLM") for name in architectures)
     return bool(config.get(COUNT)) and not whole and QWEN3_NEXT not in architectures
 
 

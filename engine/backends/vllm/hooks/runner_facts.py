@@ -11,12 +11,10 @@ Read from the arrays that the step's forward and sampler use, not from the reque
 from collections.abc import Mapping
 from typing import Any
 
-V2_MODULE = "vllm.v1.worker.gpu."
-
 
 def is_v2(runner: Any) -> bool:
     """True for model runner V2."""
-    return type(runner).__module__.startswith(V2_MODULE)
+    return type(runner).__module__.startswith("vllm.v1.worker.gpu.")
 
 
 def facts_of(runner: Any) -> dict[str, Any]:
