@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from engine.core.types import Generation, Request, SamplingParams
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import graphs_on
 from engine.models.lean_weights import read_config
@@ -32,6 +31,7 @@ from engine.sampling.rng import stream_of
 from tests.bench.engines import draft_constantly
 from tests.bench.figures import Cell, Line, Runs, Table, measure, ratio
 from tests.bench.setting import CountedModel, Engine, Setting
+from tests.support.lean_tensors import build_weights
 
 SHAPES = {
     "0.5 B": {

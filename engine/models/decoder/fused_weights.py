@@ -5,7 +5,7 @@ nothing of it, so that a model whose products have a layout of their own holds i
 change under us; a layer that is fused again therefore has to give the bytes that it gave first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -57,26 +57,12 @@ class FusedLayers:
             yield fused
 
 
-def build_weights(
-    config: LeanConfig, tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device = CPU
-) -> LeanWeights:
-    """Fused copies of checked tensors, in `dtype` on `device`."""
-    kind = WeightFormat(dtype, device)
-    return _around(tuple(_layers(config, tensors, kind)), config, tensors, kind)
-
-
 def mapped_weights(config: LeanConfig, tensors: Mapping[str, Tensor], kind: WeightFormat, where: str) -> LeanWeights:
-    """The same with layers that are fused when they are asked for; `where` names the folder."""
-    return _around(FusedLayers(config, tensors, kind, where), config, tensors, kind)
-
-
-def _around(
-    layers: Iterable[LayerWeights], config: LeanConfig, tensors: Mapping[str, Tensor], kind: WeightFormat
-) -> LeanWeights:
+    """Copies of checked tensors; its layers are fused when they are asked for. `where` names the folder."""
     embedding = kind.own(tensors["model.embed_tokens.weight"])
     return LeanWeights(
         embedding=embedding,
-        layers=layers,
+        layers=FusedLayers(config, tensors, kind, where),
         norm=kind.own(tensors["model.norm.weight"]),
         head=embedding if config.tied else kind.own(tensors["lm_head.weight"]),
     )

@@ -11,12 +11,12 @@ from engine.core.errors import ModelError
 from engine.heads.formats import layout_of
 from engine.heads.formats.mtp import BEFORE_NORM, mimo_slots, swapped
 from engine.heads.loading import load_head
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.loading import load_model
 from engine.tools.export_mimo import combined, export, main
 from tests.engine.heads.tiny import config_of, document, mtp_head, random_tensors, whole_forward
+from tests.support.lean_tensors import build_weights
 from tests.support.mtp_modules import Module, unweighted
 
 MIMO = document(architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=2)

@@ -16,7 +16,6 @@ from engine.heads.checkpoint import HeadCheckpoint
 from engine.heads.formats import eagle, eagle3
 from engine.heads.formats.dflash import dflash_slots
 from engine.heads.formats.mtp import BEFORE_NORM, deepseek_slots, mimo_slots
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import WantedOutputs, chain_placement, to_numpy
 from engine.models.lean_weights import expected_shapes, read_config
@@ -24,6 +23,7 @@ from engine.proposers.interface import PlainProposer, ProposerParts, TargetSide
 from engine.sampling.draw import draw
 from engine.sampling.transforms import transform
 from tests.engine.build import spell
+from tests.support.lean_tensors import build_weights
 
 CAPACITY = 96
 

@@ -7,11 +7,11 @@ from engine.core.errors import ModelError
 from engine.core.types import Tree
 from engine.models import numerics
 from engine.models.cache import CacheShape
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import Placed, WantedOutputs, chain_placement, place
 from engine.models.lean_weights import read_config
 from engine.models.numerics.devices import ask_for_stable_kernels, moved, usable_device
+from tests.support.lean_tensors import build_weights
 
 META = torch.device("meta")
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from engine.core.types import Tree
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import Placed, WantedOutputs, accepted_columns, chain_placement, place
 from engine.models.lean_weights import expected_shapes, read_config
+from tests.support.lean_tensors import build_weights
 
 DOCUMENT = {
     "vocab_size": 160,

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from engine.core.errors import ModelError
-from engine.models.decoder.fused_weights import WeightFormat, build_weights, mapped_weights
+from engine.models.decoder.fused_weights import WeightFormat, mapped_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.lean_weights import expected_shapes, read_config
 from engine.models.numerics.devices import CPU
@@ -17,6 +17,7 @@ from engine.models.numerics.interface import Affine
 from engine.models.numerics.ordered.ordered import OrderedNumerics
 from engine.models.numerics.ordered.panels import panels
 from tests.engine.heads.tiny import random_tensors
+from tests.support.lean_tensors import build_weights
 
 DOCUMENT = {
     "model_type": "qwen2",

@@ -8,7 +8,6 @@ import torch
 from engine.core.types import Tree
 from engine.models import numerics
 from engine.models.decoder import step_graphs
-from engine.models.decoder.fused_weights import build_weights
 from engine.models.decoder.lean import LeanModel
 from engine.models.decoder.step_graphs import Recorded, StepBuffer, StepGraphs
 from engine.models.interface import Placed, WantedOutputs, chain_placement, completed, place
@@ -16,6 +15,7 @@ from engine.models.lean_weights import read_config
 from engine.models.numerics import constant_rows
 from engine.models.probe.model_parts import difference, parts_of
 from engine.models.probe.probe import probe
+from tests.support.lean_tensors import build_weights
 
 CPU = torch.device("cpu")
 TREE = Tree((7, 8, 9, 11), (-1, -1, 0, 2))
