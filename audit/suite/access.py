@@ -1,5 +1,6 @@
 """Access of a suite outside itself, and the refusal of all that the user did not allow."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -56,12 +57,8 @@ def require_allowed(suite: Suite, allowed: Allowances) -> None:
     if not refused:
         return
     acts = " and ".join(f"{WORDS[item.kind]} {item.name} ({item.key})" for item in refused)
-    options = " ".join(f"{OPTIONS[item.kind]} {_argument(item)}" for item in refused)
+    options = " ".join(f"{OPTIONS[item.kind]} {shlex.quote(item.name)}" for item in refused)
     raise UserError(f"{suite.path}: it would {acts}; if it may, add {options}, or allow it in {config_file()}")
-
-
-def _argument(access: OutsideAccess) -> str:
-    return f"'{access.name}'" if " " in access.name else access.name
 
 
 def _settings(suite: Suite) -> Iterator[OutsideAccess]:

@@ -54,7 +54,8 @@ def echo_raw(text: str) -> None:
 
 def echo_painted(pieces: Iterable[Painted]) -> None:
     """Print one line on stdout, in colours if the terminal has them. It is not broken between words."""
-    _write("".join(map(_styled if colours(sys.stdout) else _plain, pieces)), err=False)
+    coloured = colours(sys.stdout)
+    _write("".join(_styled(piece) if coloured else visible(piece.text) for piece in pieces), err=False)
 
 
 def painted_lines(pieces: Sequence[Painted]) -> Iterator[list[Painted]]:
@@ -95,10 +96,6 @@ def colours(stream: TextIO) -> bool:
 def live(stream: TextIO) -> bool:
     """True if a stream is a terminal whose cursor moves."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-def _plain(piece: Painted) -> str:
-    return visible(piece.text)
 
 
 def _styled(piece: Painted) -> str:

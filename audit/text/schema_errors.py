@@ -138,10 +138,7 @@ def _enum(error: ValidationError, name: str) -> str:
 
 
 def _bound(words: str) -> Callable[[ValidationError, str], str]:
-    def describe(error: ValidationError, name: str) -> str:
-        return f"{name} is {quoted(error.instance)}; write a number {words} {error.validator_value}"
-
-    return describe
+    return lambda error, name: f"{name} is {quoted(error.instance)}; write a number {words} {error.validator_value}"
 
 
 def _empty(error: ValidationError, name: str) -> str:
@@ -150,10 +147,6 @@ def _empty(error: ValidationError, name: str) -> str:
 
 def _long(error: ValidationError, name: str) -> str:
     return f"{name} has more than {error.validator_value} entries or characters; shorten it"
-
-
-def _pattern(error: ValidationError, name: str) -> str:
-    return f"{name} has {quoted(error.instance)}; write something that matches {error.validator_value}"
 
 
 def _other(error: ValidationError, name: str) -> str:
@@ -176,5 +169,7 @@ SENTENCES: Final[Mapping[str, Callable[[ValidationError, str], str]]] = {
     "maxItems": _long,
     "maxLength": _long,
     "uniqueItems": lambda error, name: f"{name} names something twice: {quoted(error.instance)}; keep one of them",
-    "pattern": _pattern,
+    "pattern": lambda error, name: (
+        f"{name} has {quoted(error.instance)}; write something that matches {error.validator_value}"
+    ),
 }

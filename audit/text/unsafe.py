@@ -26,15 +26,11 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     shown = text if text.isprintable() else "".join(map(_shown, text))
-    return BLANK.sub(_escape, shown)
+    return BLANK.sub(lambda blank: blank[0].encode("ascii", "backslashreplace").decode("ascii"), shown)
 
 
 def _shown(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
-
-
-def _escape(blank: re.Match[str]) -> str:
-    return blank[0].encode("ascii", "backslashreplace").decode("ascii")
 
 
 def visible_lines(text: str) -> str:

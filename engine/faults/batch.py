@@ -98,11 +98,7 @@ def _padding_counted(parts: EngineParts, view: wrappers.BatchView) -> EnginePart
     def of_step(step: wrappers.Step) -> wrappers.ChangeInputs:
         longest = max((len(other.history) for other in view.active.values()), default=0)
         padding = [0] * max(0, longest - len(step.history))
-
-        def change(inputs: wrappers.RowInputs) -> wrappers.RowInputs:
-            return replace(inputs, committed=[*inputs.committed, *padding])
-
-        return change
+        return lambda inputs: replace(inputs, committed=[*inputs.committed, *padding])
 
     return wrappers.with_inputs_by_step(of_step)(parts)
 

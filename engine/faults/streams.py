@@ -10,7 +10,6 @@ from string import ascii_lowercase
 from typing import Final
 
 from engine.core.types import FinishReason, Proposal, Protocol, SamplingParams, Tree
-from engine.decode.seams import EngineParts
 from engine.faults.interface import Fault, Scenario, Situation, Suits
 from engine.sampling.stopping import TruncatedOutcome
 from engine.stream.holding import settled
@@ -157,10 +156,7 @@ class _FilterPerStep(TextStream):
 def _fault(
     breaks: str, upstream: str, stream: type[TextStream], suits: Suits, scenario: Scenario, when: Situation
 ) -> Fault:
-    def apply(parts: EngineParts) -> EngineParts:
-        return replace(parts, streams=stream)
-
-    return Fault(upstream, apply, suits, scenario, breaks=breaks, situation=when)
+    return Fault(upstream, lambda parts: replace(parts, streams=stream), suits, scenario, breaks=breaks, situation=when)
 
 
 CHUNK_BEFORE_VERIFICATION = _fault(

@@ -124,7 +124,8 @@ class Effective:
         return Effective.from_json({**self.to_json(), key: value})
 
     def _written(self) -> dict[str, JSON]:
-        return {key: _WRITE.get(key, _plain)(getattr(self, name)) for key, name in _FIELDS.items()}
+        values = {key: getattr(self, name) for key, name in _FIELDS.items()}
+        return {key: _WRITE[key](value) if key in _WRITE else value for key, value in values.items()}
 
 
 BESIDE: Final = "beside"
@@ -195,10 +196,6 @@ def _reported(value: Any) -> Reported | None:
 def _origin(value: Any) -> BaselineOrigin | None:
     run = _text(value.get("run")) if isinstance(value, Mapping) else None
     return None if run is None else BaselineOrigin(run, _text(value.get("record_root")))
-
-
-def _plain(value: Any) -> JSON:
-    return cast("JSON", value)
 
 
 def _fields(value: Any) -> JSON:

@@ -120,10 +120,7 @@ def _llguidance(tokenizer: Any, vocabulary: int, compact: bool) -> Compile:
             return str(llguidance.LLMatcher.grammar_from_lark(choice_in_lark(spec)))
         return str(llguidance.grammar_from("regex" if spec.kind is ConstraintKind.REGEX else "grammar", spec.source))
 
-    def matcher(spec: ConstraintSpec, _ends: Sequence[int]) -> _Matcher:
-        return _LlguidanceMatcher(llguidance.LLMatcher(words, grammar(spec), log_level=0), vocabulary)
-
-    return matcher
+    return lambda spec, _ends: _LlguidanceMatcher(llguidance.LLMatcher(words, grammar(spec), log_level=0), vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
