@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from audit.runs.interruptions import Interrupted
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
 from audit.store import Store
+from audit.suite import access
 from audit.suite.access import outside_of, require_allowed
 from audit.suite.allowances import Allowances, config_file, configured, require_host
 from audit.suite.loader import load_suite
@@ -116,6 +118,13 @@ def test_each_option_and_the_configuration_allow_what_they_name(tmp_path):
         require_allowed(suite, Allowances(hosts=("elsewhere.example",)))
     allow('version = 1\n[allow]\nenv = ["MY_KEY"]\nhosts = ["elsewhere.example"]\n')
     require_allowed(suite, configured())
+
+
+def test_the_suggested_options_are_quoted_for_a_shell(tmp_path, monkeypatch):
+    code = OutsideAccess(OutsideKind.CODE, "a b'; c", "engine.logits_processors")
+    monkeypatch.setattr(access, "_settings", lambda _suite: [code])
+    with pytest.raises(UserError, match=re.escape("--allow-engine-code 'a b'\"'\"'; c'")):
+        require_allowed(load_suite(suite_file(tmp_path)), Allowances())
 
 
 @pytest.mark.parametrize(("key", "address"), [("metrics_url", "http://b.example/m"), ("proxy", "http://b.example:3")])
