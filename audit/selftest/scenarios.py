@@ -14,7 +14,8 @@ import numpy as np
 from audit.suite.prompts import Workload, read_prompts
 from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
 from audit.text.documents import packaged_file
-from engine.backends.native.scripted import ALPHABET, TOOLS
+from engine.backends.native import ALPHABET
+from engine.backends.native.scripted import TOOLS
 from engine.core.types import Protocol, RecordLevel, SamplingParams
 from engine.faults.constraints import SENTENCES
 from engine.faults.interface import Scenario

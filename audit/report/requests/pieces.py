@@ -29,7 +29,7 @@ def pieces_of(run: StoredRun) -> Pieces:
     target = next((used for used in run.artifacts if used.role == "target"), None)
     if target is not None and target.name.startswith(SourceKind.SCRIPTED):
         # imported late, like everything of the engine: most of what a run shows needs none of it
-        from engine.backends.native.scripted import ALPHABET
+        from engine.backends.native import ALPHABET
 
         return Pieces(lambda token: ALPHABET[token] if token < len(ALPHABET) else "")
     used = next((artifact for artifact in run.artifacts if artifact.role == "tokenizer"), None)

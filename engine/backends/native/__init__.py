@@ -16,6 +16,8 @@ from engine.core.types import DraftRule, RecordLevel
 from engine.proposers.options import TOKEN_COST, TREES
 from engine.record.effective import LoopOwner
 
+ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz ,.?!_"
+"""The tokens of scripted models, by id."""
 OWN_PASSES: Final = frozenset((Part.REFERENCE, Part.REREAD, Part.REDRAFT))
 LEVELS: Final[Mapping[RecordLevel, Shown]] = levels(
     {

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Prompt, PromptTokenizer
+from engine.backends.native import ALPHABET
 from engine.backends.native.backend import NativeEngine
 from engine.constraints.interface import TokenSpelling
 from engine.core.errors import InvalidRequest, ModelError
@@ -17,7 +18,6 @@ from engine.models.passes.reference_pass import ScriptedReference
 from engine.models.probe.choose import ModelWithNumerics, scripted
 from engine.models.scripted import ScriptedModel, blended_script, table_script
 
-ALPHABET = "abcdefghijklmnopqrstuvwxyz ,.?!_"
 VOCABULARY = len(ALPHABET)
 LIKENESS = 0.6
 """Share of the target's logits in a scripted draft's."""

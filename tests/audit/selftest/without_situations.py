@@ -15,7 +15,7 @@ from audit.evidence.coverage.rule import CoverageRule
 from audit.selftest.default_suite import default_suite
 from audit.suite.spec import Suite
 from engine import faults
-from engine.backends.native.scripted import ALPHABET
+from engine.backends.native import ALPHABET
 from engine.core.structured import ConstraintKind, ConstraintSpec
 from engine.core.types import SamplingParams
 from engine.stream.interface import StreamSpec, filter_spec

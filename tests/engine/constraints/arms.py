@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
-from engine.backends.native.scripted import ALPHABET
+from engine.backends.native import ALPHABET
 from engine.core.structured import constraint_of
 from engine.core.types import Generation, Protocol, RecordLevel, Request, SamplingParams
 from engine.sampling.rng import stream_of

@@ -6,7 +6,8 @@ import pytest
 
 from engine import faults
 from engine.backends.interface import Prompt
-from engine.backends.native.scripted import ALPHABET, TEMPLATE, TOOLS
+from engine.backends.native import ALPHABET
+from engine.backends.native.scripted import TEMPLATE, TOOLS
 from engine.backends.tokenizer import tokens_by
 from engine.core.types import Request, SamplingParams, ToolOffer
 from engine.decode.call_reader import CHANGED, NO_TEMPLATE, CallReader, is_read, offer_facts

@@ -5,7 +5,8 @@ import pytest
 from engine.backends import open_backend
 from engine.backends.engine_spec import EngineSpec, ModelSource
 from engine.backends.interface import Prompt
-from engine.backends.native.scripted import ALPHABET, VOCABULARY
+from engine.backends.native import ALPHABET
+from engine.backends.native.scripted import VOCABULARY
 from engine.core.errors import InvalidRequest, ModelError
 from engine.core.types import Protocol, Request, SamplingParams
 

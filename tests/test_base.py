@@ -1,0 +1,147 @@
+"""`pip install specaudit` without an extra: an environment of its own that has no torch, and decides as any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from audit.cli import COMMANDS, ENGINE
+from tests.audit.gate.attacks.honest import POLICY, SUITE, asked, ran, written
+from tests.audit.invoke import invoke
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+ROOT = Path(__file__).parents[1]
+MOST_MIB, MOST_PACKAGES, BUNDLES = 300, 60, 40
+"""Of the size, the bundled models are 42 MiB, scipy and numpy 170."""
+TOOLS = {"pip", "setuptools", "pkg_resources", "_distutils_hack"}
+"""What an empty environment has already."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """An environment in which the wheel was installed, without extras."""
+
+    folder: Path
+
+    def python(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [str(self.folder / "bin" / "python"), "-P", *arguments]
+        # no path of the checkout, and no packages of the environment that the tests run in
+        known = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        return subprocess.run(command, env=known, capture_output=True, text=True, check=False, **options)
+
+    def audit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "audit", *arguments, cwd=self.folder)
+
+    def files(self) -> list[Path]:
+        """Those of packages, without compiled ones and without what an empty environment has."""
+        (site,) = self.folder.glob("lib/python3*/site-packages")
+        listed = (path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        return [path for path in listed if path.relative_to(site).parts[0].split("-")[0] not in TOOLS]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Base:
+    folder = tmp_path_factory.mktemp("base")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True, capture_output=True)
+    made = Base(folder / "env")
+    (wheel,) = (folder / "dist").glob("specaudit-*.whl")
+    done = made.python("-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel))
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_the_base_is_small_and_has_no_engine(base):
+    listed = json.loads(base.python("-m", "pip", "list", "--format", "json").stdout)
+    names = {part["name"].lower() for part in listed} - TOOLS
+    size = sum(path.stat().st_size for path in base.files()) / 2**20
+    print(f"{size:.0f} MiB, {len(names)} packages: {', '.join(sorted(names))}")
+    assert not names & set(ENGINE)
+    assert len(names) <= MOST_PACKAGES
+    assert size <= MOST_MIB
+
+
+def test_the_start_of_each_command(base):
+    for name in COMMANDS:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = base.audit(name, "--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(f"audit {name}: {spent:.2f} s of processor time")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder with a run of a scripted model in a store, and its bundle."""
+    folder = tmp_path_factory.mktemp("kept")
+    store = ran(folder, SUITE)
+    done = invoke("export", "latest", "--out", str(folder / "run.zip"), "--store", str(store))
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+ABOUT_RECORDS = (
+    *("list", "show latest", "query acceptance", "coverage latest", "diff latest latest", "report latest"),
+    *("checklist latest", "controls latest", "disclose latest", "profile latest", "judge latest", "db check"),
+)
+
+
+@pytest.mark.parametrize("words", ABOUT_RECORDS)
+def test_commands_about_records_need_no_engine(base, kept, words):
+    done = base.audit(*words.split(), "--store", str(kept / "audit.db"))
+    assert done.returncode == 0, done.stderr
+    assert "specaudit[engine]" not in done.stderr
+
+
+def test_bundles_are_verified_imported_and_exported_again(base, kept, tmp_path):
+    store = ("--store", str(tmp_path / "other.db"))
+    assert base.audit("verify", str(kept / "run.zip")).returncode == 0
+    imported = base.audit("import", str(kept / "run.zip"), *store)
+    assert imported.returncode == 0, imported.stderr
+    (run,) = re.findall(r"run (\w{26}) imported", imported.stdout)
+    assert base.audit("export", run, "--out", str(tmp_path / "again.zip"), *store).returncode == 0
+    assert base.audit("verify", str(tmp_path / "again.zip"), "--judge").returncode == 0
+    suite = written(tmp_path, "suite.yaml", SUITE)
+    assert base.audit("validate", str(suite)).returncode == 0
+    assert base.audit("plan", str(suite), *store).returncode in (0, 3)
+    refused = base.audit("probe", "http://127.0.0.1:9")
+    assert (refused.returncode, "is the server running?" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("words", ["run quickstart --store new.db", "init suite.yaml", "selftest --quick"])
+def test_a_command_that_decodes_says_in_one_line_what_to_install(base, words):
+    done = base.audit(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = [text for text in done.stderr.splitlines() if text.startswith("audit:")]
+    assert line.endswith("is not installed; this needs the engine: pip install 'specaudit[engine]'")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_base_decides_as_a_whole_installation_does(base, tmp_path):
+    """Forty bundles of other seeds, lengths and margins, under policies that ask for more or less."""
+    answers, codes = [], set()
+    for number in range(BUNDLES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        sampling = {"max_new_tokens": 8 + number % 12}
+        store = ran(folder, SUITE | {"seed": number, "batch_size": 1 + number % 3, "sampling": sampling})
+        bundle = str(folder / "run.zip")
+        assert invoke("export", "latest", "--out", bundle, "--store", str(store)).exit_code == 0
+        least = {"min_tokens": (10, 100, 240, 10_000)[number % 4], "max_age": "30d", "min_level": "L3"}
+        ours = asked(folder, bundle, policy=POLICY | {"evidence": least})
+        done = base.audit("gate", bundle, "--policy", str(folder / "policy.yaml"), "--format", "json")
+        reasons = tuple(f"{each['requirement']}: {each['text']}" for each in json.loads(done.stdout)["reasons"])
+        answers.append(((ours.code, ours.reasons), (done.returncode, reasons)))
+        codes.add(ours.code)
+    assert [pair for pair in answers if pair[0] != pair[1]] == []
+    assert {0, 3} <= codes
