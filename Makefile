@@ -86,7 +86,7 @@ test: $(INSTALLED)  ## Run the unit tier: every case of at most 0.4 s, in minute
 	$(PYTEST) $(PARALLEL)
 
 ##@ More tests
-.PHONY: test-medium test-slow test-all test-postgres test-equality test-browser test-bitwise selftest fuzz kills soak
+.PHONY: test-medium test-slow test-all test-postgres test-ranges test-equality test-browser test-bitwise selftest fuzz kills soak
 test-medium: $(INSTALLED)  ## The cases that cost more than 0.4 s; SHARE=K/N for a part.
 	$(PYTEST) $(PARALLEL) -m "medium and not slow and not heavy and not postgres" $(ONLY)
 
@@ -97,6 +97,18 @@ test-all: test test-medium test-slow  ## All three tiers.
 
 test-postgres: $(INSTALLED)  ## The tests that need PostgreSQL; fail, rather than skip, where it is missing; SHARE=K/N.
 	$(PYTEST) --require-postgres -m 'postgres and not heavy' $(ONLY) tests/audit tests/migrations
+
+# the oldest that pyproject.toml takes, with the library that it needs, and the newest that was tried
+OLDEST := build/transformers-5.16.1
+NEWEST := build/transformers-5.24.0
+PACKAGES_$(OLDEST) := "huggingface-hub>=1.5,<2"
+build/transformers-%: | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ "transformers==$*" $(PACKAGES_$@)
+
+# backend transformers writes its hooks for signatures that the oldest lacks, and then records text alone
+test-ranges: $(OLDEST) $(NEWEST)  ## The engine's unit tests with the oldest and the newest transformers.
+	PYTHONPATH=$(OLDEST) $(PYTEST) tests/engine/models
+	PYTHONPATH=$(NEWEST) $(PYTEST) tests/engine/models tests/engine/backends
 
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json

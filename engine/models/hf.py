@@ -111,10 +111,10 @@ class HfModel:
         *,
         placed: bool = True,
     ) -> None:
-        config = network.config.get_text_config()
+        config, taken = network.config.get_text_config(), inspect.signature(network.forward).parameters
         if placed:
             require_rollback(config.to_dict(), where)
-            if "position_ids" not in inspect.signature(network.forward).parameters:
+            if "position_ids" not in taken:
                 raise ModelError(
                     f"{where}: {type(network).__name__} takes no position_ids, so tokens cannot be placed; "
                     "use a model with rotary or learned positions"
@@ -122,6 +122,8 @@ class HfModel:
         if not getattr(config, "max_position_embeddings", None):
             raise ModelError(f"{where}: max_position_embeddings is missing; add the context length")
         self.network = network.eval()
+        # transformers has renamed it, and warns of the older name
+        self.cache_name = "cache" if "cache" in taken else "past_key_values"
         self.layers: int = config.num_hidden_layers
         self.vocabulary: int = _head_size(network, where)
         self.context: int = config.max_position_embeddings
@@ -153,7 +155,7 @@ class HfModel:
             "input_ids": placement.tokens,
             "attention_mask": float_mask(placement.visible, self.dtype),
             "position_ids": placement.positions,
-            "past_key_values": cache,
+            self.cache_name: cache,
             "use_cache": True,
         }
 
