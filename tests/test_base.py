@@ -118,6 +118,13 @@ def test_bundles_are_verified_imported_and_exported_again(base, kept, tmp_path):
     assert (refused.returncode, "is the server running?" in refused.stderr) == (2, True)
 
 
+def test_the_python_interface_says_it_too(base):
+    done = base.python("-c", "import audit; audit.run('quickstart', store='new.db')", cwd=base.folder)
+    assert done.stderr.splitlines()[-1] == (
+        "audit.errors.UserError: torch is not installed; install it: pip install 'specaudit[engine]'"
+    )
+
+
 @pytest.mark.parametrize("words", ["run quickstart --store new.db", "init suite.yaml", "selftest --quick"])
 def test_a_command_that_decodes_says_in_one_line_what_to_install(base, words):
     done = base.audit(*words.split())

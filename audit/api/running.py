@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.api.reading import RunResult, StoreView
-from audit.errors import UserError
+from audit.errors import UserError, needs
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.prepare import prepare, require_engines
 from audit.runs.reused_baseline import reused_run
@@ -50,7 +50,8 @@ def run(
         raise UserError("baseline and max_tokens exclude each other: a stored run has no fresh requests")
     loaded = load_suite(suite) if isinstance(suite, str | Path) else suite
     # imported after parsing: an invalid suite fails without loading torch, which takes seconds
-    import torch
+    with needs("engine"):
+        import torch
 
     torch.set_num_threads(threads)
     url = store or default_url()
