@@ -55,10 +55,14 @@ def test_tokens_and_log_probabilities_are_the_plain_servers(servers, tmp_path, s
     assert counted["drafted"] == pytest.approx(times * sum(each["speculation"]["drafted"] for each in facts), rel=0.05)
 
 
-def test_the_contract_holds(servers):
-    for server in servers:
-        done = invoke("probe", server.url, "--contract", "--json")
-        assert {row["result"] for row in json.loads(done.stdout)["contract"]} == {"holds"}, done.stdout
+def contract_of(server):
+    done = invoke("probe", server.url, "--contract", "--json")
+    return {row["expectation"]: row for row in json.loads(done.stdout)["contract"]}
+
+
+def test_the_contract_of_the_plain_server_holds(servers):
+    rows = contract_of(servers[0])
+    assert {row["result"] for row in rows.values()} == {"holds"}, rows
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
@@ -118,3 +122,16 @@ def test_a_parameter_that_a_drafting_server_refuses_is_on_record(servers, tmp_pa
     assert {each["error"]["kind"] for each in failed} == {"refused"}
     assert found.verdicts()["liveness"].verdict is Verdict.FAULT
     assert all("min_p" in each["error"]["message"] for each in failed)
+
+
+def test_the_contract_of_a_drafting_server_names_what_it_breaks(servers):
+    """The last test, because a request with top_k ends this engine on a CPU: it asks for the largest of no rows.
+
+    Temperature and top_p of drafted rows are undefined there (upstream issue 55005), so that a seed may not repeat.
+    """
+    rows = contract_of(servers[1])
+    assert rows["top_k"]["result"] == "undecided"
+    assert "EngineCore encountered an issue" in rows["top_k"]["seen"]
+    broken = {name for name, row in rows.items() if row["result"] != "holds"}
+    # min_p and the drafts of an answer are asked for after it
+    assert broken <= {"seed", "top_p", "top_k", "min_p", "drafts per answer"}, rows
