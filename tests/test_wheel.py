@@ -24,7 +24,7 @@ NEEDED = (
     "engine/bundled/medium_draft/card.json",
     "schemas/suite.json",
     "migrations/env.py",
-    "migrations/versions/0001_first_tables.py",
+    "migrations/versions/0001_tables.py",
     "suites/quickstart.yaml",
     "suites/prompts/tools.jsonl",
     "suites/policies/standard.yaml",
