@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from junitparser import Error, Failure, JUnitXml
@@ -126,19 +129,34 @@ def test_a_mistake_in_a_suite_is_one_line(project):
     assert "Traceback" not in told
 
 
+def answered(store: Path) -> None:
+    """Wait until a run has answered some requests."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(store)) as database:
+            if database.execute("SELECT COUNT(*) FROM request").fetchone()[0] > 10:
+                return
+        time.sleep(0.5)
+
+
 def test_an_interrupted_run_says_how_to_go_on(project):
     """The run is on record, and pytest ends with its own code for it."""
     long = SUITE | {"samples": 400, "arms": [SUITE["arms"][1]]}
     (project.path / "long.audit.yaml").write_text(json.dumps(long))
     command = [sys.executable, "-m", "pytest", *PLUGIN, "long.audit.yaml", "--audit-store", "kept.db"]
     run = subprocess.Popen(command, cwd=project.path, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
-    store = project.path / "kept.db"
-    end = time.monotonic() + 120
-    while not store.exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    time.sleep(3)
-    run.send_signal(signal.SIGINT)
-    told, _ = run.communicate(timeout=120)
+    told = None
+    try:
+        answered(project.path / "kept.db")
+        # Python drops a signal that arrives in a callback of a library; a user presses the keys again
+        for _ in range(6):
+            run.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                told, _ = run.communicate(timeout=30)
+                break
+    finally:
+        run.kill()
+        run.wait()
     assert run.returncode == 2, told
     assert "interrupted; continue with: audit resume" in told
 
