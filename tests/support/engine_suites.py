@@ -17,7 +17,7 @@ TIMEOUT = 1500
 def verdicts(out, suite, *more):
     """The exit code, and verdicts and findings by arm and check."""
     results = out / "results.json"
-    done = _audit("run", str(suite), *more, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results))
+    done = audit("run", str(suite), *more, "--store", f"sqlite:///{out / 'audit.db'}", "--results", str(results))
     assert done.returncode in (0, 1, 3), done.stderr[-4000:]
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
     return done.returncode, {(check["arm"], check["check"]): check for check in checks}
@@ -25,20 +25,21 @@ def verdicts(out, suite, *more):
 
 def surprises(suite, judged):
     """Verdicts, by arm and check, that differ from the plan that a trial of the suite gives."""
-    done = _audit("plan", str(suite), "--trial", "--json")
+    done = audit("plan", str(suite), "--trial", "--json")
     assert done.returncode in (0, 3), done.stderr[-4000:]
     differing = misses(json.loads(done.stdout), {"checks": judged.values()})
     return {key: verdict.value for key, (_, verdict) in differing.items()}
 
 
-def _audit(*arguments):
+def audit(*arguments, timeout=TIMEOUT):
+    """The command line, from the root of the project."""
     return subprocess.run(
         [str(Path(sys.executable).with_name("audit")), *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=timeout,
         check=False,
     )
 

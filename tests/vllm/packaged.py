@@ -1,14 +1,9 @@
 """Runs a packaged suite of vLLM in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 from docs.tools.vllm_features_page import NUMBERS, cells
-
-from .setting import ROOT
+from tests.support.engine_suites import audit
 
 TIMEOUT = 1800
 
@@ -17,16 +12,8 @@ def verdicts(out, suite):
     """Verdicts, summaries and findings by arm and check, and the exit code."""
     results = out / "results.json"
     store = f"sqlite:///{out / 'audit.db'}"
-    command = [str(Path(sys.executable).with_name("audit")), "run", f"suites/vllm/{suite}.yaml"]
-    done = subprocess.run(
-        [*command, "--store", store, "--results", str(results)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    where = ("--store", store, "--results", str(results))
+    done = audit("run", f"suites/vllm/{suite}.yaml", *where, timeout=TIMEOUT)
     assert done.returncode in (0, 1, 3), done.stderr[-4000:]
     assert done.stderr.startswith("starting vLLM (")
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]

