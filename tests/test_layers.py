@@ -223,6 +223,7 @@ def test_things_go_where_the_page_says():
         "a statistic",
         "a check",
         "an output format of the gate",
+        "a format of traffic",
         "a safety filter",
         "an engine to audit",
         "a section of the report",

@@ -24,6 +24,7 @@ from audit.serve.completion_task import CompletionTask
 from audit.serve.grammar_trials import GrammarTrials, grammars_of
 from audit.serve.meters import ServeMeters
 from audit.serve.refusals import INVALID, SERVER, ApiRefusal, invalid, too_slow
+from audit.serve.request_log import RequestLog
 from audit.serve.request_parser import AskedCompletion, read_chat, read_completion
 from audit.serve.running_batch import RunningBatch
 from audit.serve.served_model import ServedModel
@@ -61,6 +62,7 @@ class ApiServer:
     reading: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "read-requests"))
     trying: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "try-grammars"))
     trials: GrammarTrials = field(default_factory=GrammarTrials)
+    log: RequestLog | None = None
 
     async def models(self, _request: Request) -> Response:
         """`GET /v1/models`."""
@@ -94,19 +96,21 @@ class ApiServer:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         body = await self._body(request)
-        return await self._answer(request, read_chat(body, self.model.name, self.model.limits))
+        return await self._answer(request, body, read_chat(body, self.model.name, self.model.limits))
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         body = await self._body(request)
-        return await self._answer(request, read_completion(body, self.model.name, self.model.limits))
+        return await self._answer(request, body, read_completion(body, self.model.name, self.model.limits))
 
-    async def _answer(self, request: Request, asked: AskedCompletion) -> Response:
+    async def _answer(self, request: Request, body: Any, asked: AskedCompletion) -> Response:
         completion = self.new_id(asked.chat)
         loop = asyncio.get_running_loop()
         if grammars := list(grammars_of(asked)):
             await loop.run_in_executor(self.trying, self.trials.require, grammars)
         requests = await loop.run_in_executor(self.reading, self.model.requests, completion, asked)
+        if self.log is not None:
+            self.log.add(request.url.path.removeprefix("/v1"), body)
         task = CompletionTask(self.model, self.batch, asked, completion, requests)
         task.start()
         if asked.stream:

@@ -24,6 +24,7 @@ from audit.serve.limits import ServeLimits
 from audit.serve.meters import ServeMeters
 from audit.serve.opened_arm import OpenedArm
 from audit.serve.refusals import unavailable
+from audit.serve.request_log import RequestLog
 from audit.serve.running_batch import RunningBatch
 from audit.serve.served_model import ServedModel
 from audit.store import RunStatus, Store
@@ -260,12 +261,14 @@ class ServeOptions:
 
     name: of the model, for clients.
     token: of the clients; None lets every program of this machine in.
+    log: where the bodies of accepted requests go beside the store, or None.
     """
 
     name: str
     limits: ServeLimits
     token: str | None
     version: str
+    log: RequestLog | None = None
 
 
 def serve(
@@ -284,7 +287,9 @@ def serve(
     with ExitStack() as stack:
         run = stack.enter_context(serving_run(opened, options.name, options.limits, store, report))
         ids = new_ids(run.ulid)
-        server = ApiServer(run.model, run.batch, run.meters, options.token, ids, options.version, report)
+        server = ApiServer(
+            run.model, run.batch, run.meters, options.token, ids, options.version, report, log=options.log
+        )
         stack.callback(server.shutdown)
         _listen(server, listener, options.limits, lambda: ready(run.ulid))
 

@@ -98,7 +98,8 @@ def _named(suite: Suite) -> Iterator[tuple[str, str]]:
     for name, entry in document["models"].items():
         yield f"models.{name}", entry if isinstance(entry, str) else entry["source"]
     for index, entry in enumerate(document["workloads"]):
-        yield f"workloads[{index}].prompts", entry["prompts"]
+        own = entry.get("source")
+        yield f"workloads[{index}].{'source' if own else 'prompts'}", own["file"] if own else entry["prompts"]
     for place, entries in (("filters", document.get("filters", ())), *_own_filters(document)):
         for index, entry in enumerate(entries):
             if "rules" in entry:

@@ -15,21 +15,15 @@ from audit import checks
 from audit.checks.battery import default_checks
 from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.rule import LEAST, CoverageRule
-from audit.evidence.records import DIRECTED
 from audit.suite.check_parameters import parameters_of
 from audit.suite.filters import FiltersParser
 from audit.suite.matrix import MOST_CELLS, cell_count, cells
 from audit.suite.models import ModelsParser
-from audit.suite.prompts import TEMPLATE, Workload, WorkloadCases, read_prompts, require_streams
+from audit.suite.prompts import require_streams
 from audit.suite.record_level import AUTO, effective_level
 from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
-from audit.suite.structured import (
-    each_case,
-    offers_tools,
-    require_case_grammars,
-    require_grammars,
-    require_tool_choices,
-)
+from audit.suite.structured import each_case, offers_tools, require_case_grammars, require_grammars
+from audit.suite.workloads import WorkloadsParser
 from audit.text.documents import Document, Place, is_file, packaged_file, read_yaml
 from audit.text.schema_errors import check_document, check_part, check_value, suggestion
 from audit.text.unsafe import quoted
@@ -44,7 +38,6 @@ from engine.proposers import options as proposer_options
 LONGEST_NAME: Final = 64
 MOST_REQUESTS: Final = 200_000
 """Of one arm; a run keeps them in memory."""
-PACKAGED: Final = "suites:"
 
 SAMPLING_DEFAULTS: Final[Mapping[str, Any]] = {
     field.name: field.default for field in dataclasses.fields(SamplingParams)
@@ -114,9 +107,10 @@ class _Loader:
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
         self._target = models["target"].origin
         defaults = self._parameters(("checks",), data.get("checks", {}))
-        workloads = [self._workload(index, entry) for index, entry in enumerate(data["workloads"])]
+        parser = WorkloadsParser(self._document, self._folder, self._backend)
+        workloads = [parser.workload(index, entry) for index, entry in enumerate(data["workloads"])]
         self._unique("workloads", [workload.name for workload in workloads])
-        prompts = [self._prompts(index, workload) for index, workload in enumerate(workloads)]
+        prompts = [parser.cases(index, workload) for index, workload in enumerate(workloads)]
         cases = tuple(case for prompt in prompts for case in prompt.cases)
         self._defaults, self._offers = each_case(cases, ours=self._kind.ours), offers_tools(cases)
         self._require_requests(cases)
@@ -163,36 +157,6 @@ class _Loader:
             if name in names[:index]:
                 problem = f"the name {quoted(name)} is already used in {key}; give each its own"
                 raise self._document.error((key, index, "name"), problem)
-
-    def _workload(self, index: int, entry: Mapping[str, Any]) -> Workload:
-        prompts = entry["prompts"]
-        path: Path | None = self._folder / prompts
-        if prompts.startswith(PACKAGED):
-            path = packaged_file(prompts.removeprefix(PACKAGED))
-        if path is None or not path.exists():
-            problem = f"no prompt file {quoted(str(path or prompts))}; write a path from here, or suites:PATH"
-            raise self._document.error(("workloads", index, "prompts"), problem)
-        limit, name = entry.get("limit"), entry["name"]
-        if name == DIRECTED:
-            problem = f"the name {DIRECTED} is that of the requests that a run adds; write another one"
-            raise self._document.error(("workloads", index, "name"), problem)
-        choice = entry.get("tool_choice", self._document.data.get("tool_choice", "auto"))
-        template = {**self._document.data.get(TEMPLATE, {}), **entry.get(TEMPLATE, {})}
-        return Workload(name, path, entry.get("domain", name), None if limit is None else int(limit), choice, template)
-
-    def _prompts(self, index: int, workload: Workload) -> WorkloadCases:
-        if not workload.path.is_file():
-            problem = f"{quoted(str(workload.path))} is not a file; name a JSONL file"
-            raise self._document.error(("workloads", index, "prompts"), problem)
-        prompts = read_prompts(workload)
-        given = next((case for case in prompts.cases if case.tokens), None)
-        if given is not None and not self._kind.tokens:
-            problem = (
-                f"backend {self._backend} takes text, case {quoted(given.id)} has tokens; write prompt or messages"
-            )
-            raise self._document.error(("workloads", index, "prompts"), problem)
-        require_tool_choices(self._document, ("workloads", index, "prompts"), prompts.cases, self._backend)
-        return prompts
 
     def _matrix(self, place: Place, entry: Mapping[str, Any], defaults: Parameters) -> Iterator[CandidateSpec]:
         """Yield the arm, or all arms of its `vary` matrix."""

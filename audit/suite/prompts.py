@@ -5,7 +5,7 @@ The requests of a suite and their random streams; no two may share one.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ import schemas
 from audit.errors import UserError
 from audit.evidence.records import is_later_turn, later_turn
 from audit.suite.spec import Case, Suite
+from audit.suite.traffic.source import MAX_TRAFFIC_BYTES, TrafficSource, likely_format, traffic_rows
 from audit.text.documents import MIB, decode_text, mistake, parse_json, read_bytes
 from audit.text.schema_errors import first_problem
 from audit.text.unsafe import quoted
@@ -42,6 +43,8 @@ class Workload:
     """Of the rows with tools that have none of their own."""
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Arguments of the chat template, which rows may add to."""
+    source: TrafficSource | None = None
+    """How the file of another tool is read; None for a prompt file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +63,48 @@ def read_prompts(workload: Workload) -> WorkloadCases:
     Raises:
         UserError: the file is unreadable, or a row is invalid; the message has the line.
     """
-    raw = read_bytes(workload.path, MAX_PROMPT_BYTES)
-    cases = dict(_cases(workload, decode_text(str(workload.path), raw)))
-    if not cases:
+    raw = read_bytes(workload.path, MAX_PROMPT_BYTES if workload.source is None else MAX_TRAFFIC_BYTES)
+    foreign = workload.source
+    rows = _lines(workload, raw) if foreign is None else traffic_rows(workload.path, raw, foreign)
+    numbered = list(_cases(workload, rows))
+    if not numbered:
         raise mistake(str(workload.path), 1, "the file has no rows; write one JSON object per line")
-    lines = tuple(cases)[: workload.limit]
-    return WorkloadCases(tuple(cases[line] for line in lines), hashlib.sha256(raw).digest(), lines)
+    numbered = numbered[: workload.limit]
+    cases, lines = tuple(case for _, case in numbered), tuple(line for line, _ in numbered)
+    return WorkloadCases(cases, hashlib.sha256(raw).digest(), lines)
 
 
-def _cases(workload: Workload, text: str) -> Iterator[tuple[int, Case]]:
+def _lines(workload: Workload, raw: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of every line of a prompt file that is not blank."""
+    path = str(workload.path)
+    # not str.splitlines: it also splits at U+2028 and similar, which JSON text may contain
+    for number, line in enumerate(decode_text(path, raw).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            _refuse_foreign(workload, number, b"" if raw.lstrip().startswith(b"{") else raw)
+            raise mistake(path, number, f"{error}; write one JSON object per line") from error
+        if isinstance(row, dict) and not row.keys() & set(FORMS):
+            _refuse_foreign(workload, number, line.encode())
+        yield number, row
+
+
+def _refuse_foreign(workload: Workload, number: int, content: bytes) -> None:
+    """Tell how to name the file if it looks like another tool's."""
+    likely = likely_format(content)
+    if likely is not None:
+        instead = f"source: {{file: {quoted(workload.path.name)}, format: {likely}}}"
+        raise mistake(str(workload.path), number, f"no prompt row; in place of prompts write {instead}")
+
+
+def _cases(workload: Workload, rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Case]]:
     """Line and case of every row."""
     validator = Draft202012Validator(schemas.load("prompt"))
     first_line: dict[str, int] = {}
-    # not str.splitlines: it also splits at U+2028 and similar, which JSON text may contain
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        row = _row(workload, number, line, validator)
+    for number, value in rows:
+        row = _row(workload, number, value, validator)
         if row["id"] in first_line:
             problem = f"the id {quoted(row['id'])} is already on line {first_line[row['id']]}; give every row its own"
             raise mistake(str(workload.path), number, problem)
@@ -84,12 +112,8 @@ def _cases(workload: Workload, text: str) -> Iterator[tuple[int, Case]]:
         yield number, _case(workload, row)
 
 
-def _row(workload: Workload, number: int, line: str, validator: Draft202012Validator) -> dict[str, Any]:
+def _row(workload: Workload, number: int, row: Any, validator: Draft202012Validator) -> dict[str, Any]:
     path = str(workload.path)
-    try:
-        row: dict[str, Any] = parse_json(line)
-    except ValueError as error:
-        raise mistake(path, number, f"{error}; write one JSON object per line") from error
     if isinstance(row, dict):
         row.setdefault("id", str(number))
     problem = first_problem(row, validator)
@@ -111,7 +135,8 @@ def _row(workload: Workload, number: int, line: str, validator: Draft202012Valid
     if "structured" in row and row.get("tools") and _choice(workload, row) not in ("auto", "none"):
         problem = "structured beside a tool_choice that demands a call: an answer has one grammar; remove one of them"
         raise mistake(path, number, problem)
-    return row
+    checked: dict[str, Any] = row
+    return checked
 
 
 def _turns_problem(row: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 
 from audit.attach.interface import load_format
 from audit.store.base import keys
+from audit.suite.loader import load_suite
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
 
@@ -32,6 +33,23 @@ def verify(url: str, folder: Path, report: str) -> int:
     return invoke("verify", report, "--key", str(folder / "k.pub"), "--store", url).exit_code
 
 
+def traffic(path: str | Path, form: str, **more):
+    """The cases of a suite whose workload is the file."""
+    document = {
+        "version": 1,
+        "name": "traffic",
+        "backend": "scripted",
+        "models": {"target": "scripted:1"},
+        "workloads": [{"name": "w", "source": {"file": Path(path).name, "format": form, **more}}],
+        "arms": [{"name": "a", "proposer": {"kind": "ngram", "gamma": 2}, "verifier": "greedy"}],
+    }
+    suite = Path(path).with_name("traffic.yaml")
+    suite.write_text(json.dumps(document))
+    cases = load_suite(suite).cases
+    suite.unlink()
+    return cases
+
+
 def test_a_log_of_inspect_carries_the_evidence_and_keeps_its_samples(url, tmp_path):
     from inspect_ai import Task
     from inspect_ai import eval as evaluate
@@ -43,10 +61,16 @@ def test_a_log_of_inspect_carries_the_evidence_and_keeps_its_samples(url, tmp_pa
 
     answer = ModelOutput.from_content("mockllm/model", "4")
     answer.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it downloads a tokenizer
-    task = Task(dataset=[Sample(id=1, input="2+2", target="4")], solver=generate(), scorer=includes())
+    task = Task(
+        dataset=[Sample(id=1, input="2+2", target="4", metadata={"topic": "sums"})],
+        solver=generate(),
+        scorer=includes(),
+    )
     model, logs = get_model("mockllm/model", custom_outputs=[answer]), tmp_path / "logs"
     (made,) = evaluate(task, model=model, log_dir=str(logs), display="none")
     path = made.location.removeprefix("file://")
+    (case,) = traffic(path, "inspect", columns={"domain": "metadata.topic"})
+    assert (case.id, case.domain, list(case.messages)) == ("w/1", "sums", [{"role": "user", "content": "2+2"}])
     attach(url, tmp_path, path, "--in-place", *DIFFERS)
     log = read_eval_log(path)
     assert json.loads(log.metadata["audit"])["run"]
@@ -77,6 +101,8 @@ def test_results_and_samples_of_the_harness(url, tmp_path):
     tracker.save_results_samples(task_name="tiny", samples=samples["tiny"])
     written = sorted(path for path in (tmp_path / "out").rglob("*.json*") if path.is_file())
     assert [path.name.partition("_")[0] for path in written] == ["results", "samples"]
+    cases = traffic(written[1], "lm_eval", columns={"domain": "doc.a"})
+    assert [(case.id, case.prompt, case.domain) for case in cases] == [("w/0", "1+1", "2"), ("w/1", "1+2", "3")]
     for path, form in zip(written, ("lm_eval", "lm_eval_samples"), strict=True):
         assert load_format(form).recognises(path.name, path.read_bytes())
         attach(url, tmp_path, str(path), "--in-place", *(DIFFERS if form == "lm_eval" else ()))

@@ -17,7 +17,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
 }
 PATIENCE = 300
 """Seconds until a server answers: 20 to 50 on two quiet cores."""
@@ -31,23 +30,23 @@ def free_port():
         return found.getsockname()[1]
 
 
-def command(port, speculative):
+def command(port, speculative, options=()):
     model = ("--model", str(REFERENCE / "target"), "--served-model-name", "bundled")
     more = ("--speculative-config", json.dumps(speculative), "--per-request-spec-decode-metrics", "detailed")
     place = ("--host", "127.0.0.1", "--port", str(port))
     module = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-    return [*module, *model, *place, *SHAPE, *TOOLS, *(more if speculative else ())]
+    return [*module, *model, *place, *SHAPE, *TOOLS, *(more if speculative else ()), *options]
 
 
 @contextlib.contextmanager
-def started(log, speculative=None, port=None):
-    """The address of a server that is starting, on a free port by default."""
+def started(log, speculative=None, port=None, options=(), level="WARNING"):
+    """The address of a server that is starting, on a free port by default; `level` is that of its log."""
     port = port or free_port()
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            command(port, speculative),
+            command(port, speculative, options),
             cwd=ROOT,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "VLLM_LOGGING_LEVEL": level},
             stdout=out,
             stderr=out,
             start_new_session=True,

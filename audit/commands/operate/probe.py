@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import click
 
-from audit.errors import CannotDecide, UserError
+from audit.errors import CannotDecide, UserError, needs
 from audit.terminal.options import PATH, json_option
 from audit.terminal.tables import cell, echo_json, echo_rows
 from audit.text.printer import echo, note
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from engine.backends.openai.probing import EndpointProbe
     from engine.backends.openai.probing.contract import Expectation
 
+TIMEOUT_S: Final = 600
+"""Seconds that a recorded request may take."""
 COLUMNS = ("feature", "outcome", "detail")
 EXPECTED = ("expectation", "result", "seen", "rests on it")
 
@@ -31,6 +34,8 @@ EXPECTED = ("expectation", "result", "seen", "rests on it")
 @click.option("--plain-url", metavar="URL", help="For the suite: the address of the target without speculation.")
 @click.option("--target", metavar="SOURCE", help="For the suite: the target's folder, .gguf file or hf:ORG/NAME.")
 @click.option("--contract", is_flag=True, help="Print what this program expects of such a server, and what holds.")
+@click.option("--record", type=PATH, metavar="FILE", help="Send no request: pass those of clients on, and write them.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="For --record: port to listen on; 0 picks one.")
 @json_option
 @click.pass_context
 def command(
@@ -43,6 +48,8 @@ def command(
     plain_url: str | None,
     target: str | None,
     contract: bool,
+    record: Path | None,
+    port: int,
     as_json: bool,
 ) -> None:
     """Find out what the OpenAI-compatible server at URL is and what it speaks.
@@ -52,12 +59,20 @@ def command(
     that an audit of this server would have, and with --suite writes a suite that fits it. With --contract the answers
     are held against what is expected of a server of this kind; attach the output to a report.
 
+    With --record it listens on this machine for clients of URL, passes on what they send, and writes each answered
+    request as a line that a suite takes as traffic (format openai_batch), until Ctrl-C.
+
     Exit codes: 0 done, 1 an expectation does not hold, 2 invalid input, 3 no route answers, or a trial decides nothing.
     """
     # imported late: the help needs no HTTP library
     from audit.suite.probed import SuiteWishes
     from audit.text.staged_files import require_new
 
+    if record is not None:
+        if out or contract or own_route or as_json or model:
+            raise UserError("--record passes requests on and sends none of its own; leave the other options out")
+        _record(url, record, port)
+        return
     if out is None and (plain_url or target):
         raise UserError("--plain-url and --target belong to a suite; add --suite FILE")
     if out is not None:
@@ -79,6 +94,16 @@ def command(
         _write(out, probe, SuiteWishes(plain_url, target, api_key_env))
     failed = [item for item in expected if not item.holds]
     context.exit(0 if not failed else 1 if any(item.holds is False for item in failed) else 3)
+
+
+def _record(url: str, file: Path, port: int) -> None:
+    with needs("view"):
+        from audit.serve.request_log import new_log, recording_proxy
+    from audit.commands.operate.view import answer_until_stopped, listening
+
+    with listening(port) as listener, new_log(file) as log:
+        note(f"requests to http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path} go to {url} until Ctrl-C")
+        answer_until_stopped(recording_proxy(url, log, TIMEOUT_S), listener)
 
 
 def _row(item: Expectation) -> dict[str, str]:

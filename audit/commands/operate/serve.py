@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,7 @@ COUNT: Final = click.IntRange(min=1)
 @click.option("--max-queue", type=COUNT, default=1024, show_default=True, help="Most choices that wait.")
 @click.option("--max-body", type=COUNT, default=4 * 2**20, show_default=True, help="Most bytes of a request.")
 @click.option("--timeout", type=click.FloatRange(1), default=600, show_default=True, help="Seconds of one request.")
+@click.option("--log-requests", type=PATH, metavar="FILE", help="Write each accepted request to this new file.")
 @click.option("--drain", type=click.IntRange(0), default=30, show_default=True, help="Seconds after SIGTERM.")
 @store_option
 def command(
@@ -63,6 +65,7 @@ def command(
     max_queue: int,
     max_body: int,
     timeout: float,
+    log_requests: Path | None,
     drain: int,
     store: str,
     **source: Any,
@@ -79,6 +82,7 @@ def command(
         import torch
 
         from audit.serve import opened_arm
+        from audit.serve.request_log import new_log
         from audit.serve.serving_run import ServeOptions, serve
     from audit.commands.operate.installed import PACKAGE, version_of
     from audit.commands.operate.view import listening
@@ -89,8 +93,10 @@ def command(
     opened = opened_arm.open_arm(wish)
     own = version_of((PACKAGE,))
     limits = _limits(opened, context, max_tokens, max_queue, max_body, timeout, drain)
-    options = ServeOptions(name or wish.models["target"].source, limits, token, f"{PACKAGE} {own[1] if own else '?'}")
-    with listening(port) as listener:
+    version = f"{PACKAGE} {own[1] if own else '?'}"
+    logging = nullcontext() if log_requests is None else new_log(log_requests)
+    with listening(port) as listener, logging as log:
+        options = ServeOptions(name or wish.models["target"].source, limits, token, version, log)
         address = f"http://{host}:{listener.getsockname()[1]}/v1"
 
         def ready(run: str) -> None:

@@ -4,13 +4,16 @@ import socket
 import webbrowser
 from concurrent.futures import wait
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from audit.errors import UserError, needs
 from audit.terminal.options import store_option
 from audit.text.printer import note, report
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 LOOPBACK: Final = "127.0.0.1"
 DRAIN_S: Final = 2
@@ -33,7 +36,7 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
     if host != LOOPBACK:
         raise UserError(f"--host {host}: the pages are for this machine; leave it out, or forward the port: ssh -L")
     with needs("view"):
-        import uvicorn
+        import uvicorn  # noqa: F401  imported to fail at the start
 
         from audit.store.browse.browser import Browser
         from audit.view.access import new_access
@@ -45,21 +48,23 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
         access, made = new_access(listener.getsockname()[1]), templates(drawer.begin)
         compile_all(made)
         app = application(Viewer(browser, report, made), access)
-        options = uvicorn.Config(
-            app,
-            access_log=False,
-            lifespan="off",
-            log_level="error",
-            server_header=False,
-            timeout_graceful_shutdown=DRAIN_S,
-        )
         wait(first)
         note(f"the store is shown at {access.address} until Ctrl-C")
         if not no_open:
             webbrowser.open(access.address)
-        # uvicorn raises it again after it has closed every connection
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(options).run(sockets=[listener])
+        answer_until_stopped(app, listener)
+
+
+def answer_until_stopped(app: "ASGIApp", listener: socket.socket) -> None:
+    """Run the application on the socket until Ctrl-C or SIGTERM."""
+    import uvicorn
+
+    options = uvicorn.Config(
+        app, access_log=False, lifespan="off", log_level="error", server_header=False, timeout_graceful_shutdown=DRAIN_S
+    )
+    # uvicorn raises it again after it has closed every connection
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(options).run(sockets=[listener])
 
 
 def listening(port: int, host: str = "") -> socket.socket:
