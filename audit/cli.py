@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from audit.errors import CannotDecide, UserError
+from audit.errors import CannotDecide, UserError, needs
 from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
@@ -161,7 +161,7 @@ class LazyGroup(click.Group):
         for logger in notes:
             logger.addHandler(handler)
         try:
-            with _visible_usage():
+            with _visible_usage(), needs("engine", ENGINE):
                 return super().invoke(ctx)
         except UserError as error:
             note(f"audit: {error}")
@@ -169,12 +169,6 @@ class LazyGroup(click.Group):
         except CannotDecide as error:
             note(f"audit: {error}")
             ctx.exit(3)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in ENGINE:
-                raise
-            note(f"audit: {package} is not installed; this needs the engine: pip install 'specaudit[engine]'")
-            ctx.exit(2)
         except OSError as error:
             # every place that takes a path would have to look for these two
             if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):

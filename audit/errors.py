@@ -4,7 +4,7 @@ A user's mistake gives one line on stderr and exit code 2; evidence that cannot
 decide gives exit code 3. Anything else is a bug and keeps its traceback.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 
@@ -21,8 +21,8 @@ class UnreadableRecord(CannotDecide):
 
 
 @contextmanager
-def needs(extra: str) -> Iterator[None]:
-    """Turn a failed import in the body into the line that names the extra.
+def needs(extra: str, packages: Collection[str] = ()) -> Iterator[None]:
+    """Turn a failed import in the body into the line that names the extra; `packages` are all that may be missing.
 
     Raises:
         UserError: a package is not installed.
@@ -31,4 +31,6 @@ def needs(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         package = (error.name or "a package").partition(".")[0]
+        if packages and not (isinstance(error, ModuleNotFoundError) and package in packages):
+            raise
         raise UserError(f"{package} is not installed; install it: pip install 'specaudit[{extra}]'") from error

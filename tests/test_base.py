@@ -130,7 +130,7 @@ def test_a_command_that_decodes_says_in_one_line_what_to_install(base, words):
     done = base.audit(*words.split())
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = [text for text in done.stderr.splitlines() if text.startswith("audit:")]
-    assert line.endswith("is not installed; this needs the engine: pip install 'specaudit[engine]'")
+    assert line.endswith("is not installed; install it: pip install 'specaudit[engine]'")
     assert "Traceback" not in done.stderr
 
 

@@ -156,7 +156,8 @@ def _compare_step(ours: StepView, theirs: StepView, leads: Mapping[int, float], 
     if draft == made and not leads:
         return ComparedStep(ours.index, Likeness.SAME, worst)
     lead = max(leads.values(), default=math.inf) if _explained(draft, made, leads) else math.inf
-    text = f"position {ours.position}: {_shown(draft)}, made again {_shown(made)}{_led(lead)}"
+    text = f"position {ours.position}: {_shown(draft)}, made again {_shown(made)}"
+    text += "" if math.isinf(lead) else f"; q would have to move by {lead:.3g} in total variation"
     return ComparedStep(ours.index, _likeness(lead, noise), worst, text)
 
 
@@ -184,10 +185,6 @@ def _likeness(lead: float, noise: DraftNoise) -> Likeness:
     if not noise.measured:
         return Likeness.UNLIKE
     return Likeness.ROUNDED if lead <= noise.tolerance else Likeness.WRONG
-
-
-def _led(lead: float) -> str:
-    return "" if math.isinf(lead) else f"; q would have to move by {lead:.3g} in total variation"
 
 
 def _had_room(view: StepView) -> bool:

@@ -198,9 +198,10 @@ def same_numbers(samples: ArmSamples) -> str | None:
     An independent answer agrees no further with the baseline's of its own seed than with others to its prompt.
     """
     theirs = {request.key: request for request in samples.theirs}
+    sides = grouped((one.case_id, one) for one in samples.ours if one.key in theirs).values()
     agreement = [
         np.array([[agreeing(one.tokens, theirs[other.key].tokens) for other in side] for one in side], dtype=np.float64)
-        for side in _matched(samples, theirs)
+        for side in sides
     ]
     pairs = sum(len(block) for block in agreement)
     if matched_p(agreement, np.random.default_rng(seed_of(samples.ours))) > SAME:
@@ -208,11 +209,6 @@ def same_numbers(samples: ArmSamples) -> str | None:
     equal = sum(request.tokens == theirs[request.key].tokens for request in samples.ours if request.key in theirs)
     words = f"{equal} of {pairs} answers equal the baseline's of the same seed, and the others begin alike"
     return f"{words}: the arms share their random numbers, and are no independent samples; see same_seed"
-
-
-def _matched(samples: ArmSamples, theirs: dict[str, RequestRecord]) -> list[list[RequestRecord]]:
-    """By prompt, the candidate's answers whose key the baseline has too."""
-    return list(grouped((one.case_id, one) for one in samples.ours if one.key in theirs).values())
 
 
 def _summary(

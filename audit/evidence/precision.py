@@ -15,18 +15,15 @@ def is_half(model: object) -> bool:
     return isinstance(model, Mapping) and model.get("dtype") in HALF
 
 
-def computes_in_half(effective: Effective) -> bool:
-    """True if the target computes in 16 bits: by the engine's own report, or else by the facts of its files."""
-    return is_half(effective.in_effect if "dtype" in effective.in_effect else effective.facts.get("target"))
-
-
 def beyond_rounding(distances: Floats, effective: Effective, params: Params, unit: str) -> str:
     """Says that plain decoding is further from the reference than rounding; empty if it is not.
 
     In 16 bits the mean of the [n] distances counts: rounding alone moves single rows by a quarter of all probability.
     """
-    name = "half_noise" if computes_in_half(effective) else "most_noise"
-    of, distance = ("on average", distances.mean) if name == "half_noise" else ("up to", distances.max)
+    # by the engine's own report, or else by the facts of the target's files
+    half = is_half(effective.in_effect if "dtype" in effective.in_effect else effective.facts.get("target"))
+    name = "half_noise" if half else "most_noise"
+    of, distance = ("on average", distances.mean) if half else ("up to", distances.max)
     if not len(distances) or float(distance()) <= float(params[name]):
         return ""
     return (

@@ -75,8 +75,9 @@ def join(
     name = store.begin_run(_start(ordered[0].run))
     with store.hold(name), stops_recorded(store, name):
         origins = ", ".join(item.run.ulid for item in ordered)
+        memories = (event.detail for item in ordered for event in item.run.events if MEMORY in event.detail)
         store.set_status(name, RunStatus.RUNNING, f"joined from {len(ordered)} shards: {origins}")
-        for detail in (*elsewhere, *_memories(ordered)):
+        for detail in (*elsewhere, *memories):
             store.set_status(name, RunStatus.RUNNING, detail)
         _copy(ordered, counts, store, name, progress)
         code = _judge(store, name, progress)
@@ -170,12 +171,6 @@ def _start(run: StoredRun) -> NewRun:
     whole = ({name: value for name, value in arm.spec.items() if name != SHARD} for arm in run.arms)
     arms = tuple(value_of(NewArm, arm, spec=spec) for arm, spec in zip(run.arms, whole, strict=True))
     return value_of(NewRun, run, actor=actor(), arms=arms)
-
-
-def _memories(shards: Sequence[StoredShard]) -> Iterator[str]:
-    """Events of the shards about engines that remember requests."""
-    for shard in shards:
-        yield from (event.detail for event in shard.run.events if MEMORY in event.detail)
 
 
 def _copy(

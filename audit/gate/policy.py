@@ -110,8 +110,8 @@ def load_policy(name: str | Path) -> Policy:
         min_tokens=int(evidence["min_tokens"]),
         max_age=duration_at(document, ("evidence", "max_age"), evidence["max_age"]),
         min_level=Level[evidence.get("min_level", "L0")],
-        suites=tuple(_hex(digest) for digest in evidence.get("suites", ())),
-        digests={role: _hex(digest) for role, digest in subjects.get("digests", {}).items()},
+        suites=tuple(digest.removeprefix("sha256:") for digest in evidence.get("suites", ())),
+        digests={role: digest.removeprefix("sha256:") for role, digest in subjects.get("digests", {}).items()},
         named=tuple(subjects.get("named", ())),
         named_if_used=tuple(subjects.get("named_if_used", ())),
         coverage=data.get("coverage", {}),
@@ -175,7 +175,3 @@ def _requirement(document: Document, index: int, entry: Mapping[str, Any]) -> Re
         ),
         workload=LeastWorkload(**entry.get("workload", {})),
     )
-
-
-def _hex(digest: str) -> str:
-    return digest.removeprefix("sha256:")

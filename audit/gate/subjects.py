@@ -37,10 +37,15 @@ def parse_subject(text: str) -> Subject:
     if not separator or not role or not value:
         raise UserError(f"--subject {quoted(text)}: not a subject; write ROLE=sha256:DIGEST or ROLE=FOLDER")
     if value.startswith("sha256:"):
-        if not DIGEST.fullmatch(value):
-            raise UserError(f"--subject {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
-        return Subject(role, value.removeprefix("sha256:"), "--subject")
+        return Subject(role, hex_digest(value, f"--subject {quoted(text)}"), "--subject")
     return Subject(role, _folder_digest(role, Path(value)), value)
+
+
+def hex_digest(text: str, where: str) -> str:
+    """The digits of `sha256:...`. Raises UserError: another text."""
+    if not DIGEST.fullmatch(text):
+        raise UserError(f"{where}: not a digest; write sha256: and 64 lower-case hex digits")
+    return text.removeprefix("sha256:")
 
 
 def _folder_digest(role: str, folder: Path) -> str:

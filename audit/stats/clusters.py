@@ -62,7 +62,8 @@ def ratio_interval(
     estimate = float(top.sum() / below.sum())
     interval = jackknife_interval(estimate, left_out_ratios(top, below), len(numerator), confidence)
     alone = _jackknife_se(estimate, left_out_ratios(numerator, denominator))
-    return replace(interval, design_effect=_variance_ratio(interval.se, alone))
+    known = np.isfinite(interval.se) and 0.0 < alone < np.inf
+    return replace(interval, design_effect=(interval.se / alone) ** 2 if known else np.nan)
 
 
 def mean_interval(values: Floats, cluster: NDArray[np.int64], confidence: float = 0.99) -> ClusterInterval:
@@ -177,10 +178,6 @@ def _jackknife_se(estimate: float, left_out: Floats) -> float:
     if count < 2 or not np.all(np.isfinite(left_out)):
         return np.inf
     return float(np.sqrt((count - 1) / count * np.sum((left_out - estimate) ** 2)))
-
-
-def _variance_ratio(clustered: float, alone: float) -> float:
-    return (clustered / alone) ** 2 if np.isfinite(clustered) and 0.0 < alone < np.inf else np.nan
 
 
 def _rank(items: float) -> int:

@@ -98,9 +98,10 @@ def _named(suite: Suite) -> Iterator[tuple[str, str]]:
     for name, entry in document["models"].items():
         yield f"models.{name}", entry if isinstance(entry, str) else entry["source"]
     for index, entry in enumerate(document["workloads"]):
-        own = entry.get("source")
-        yield f"workloads[{index}].{'source' if own else 'prompts'}", own["file"] if own else entry["prompts"]
-    for place, entries in (("filters", document.get("filters", ())), *_own_filters(document)):
+        source = entry.get("source")
+        yield f"workloads[{index}].{'source' if source else 'prompts'}", source["file"] if source else entry["prompts"]
+    own = ((f"arms[{index}].filters", arm.get("filters", ())) for index, arm in enumerate(document["arms"]))
+    for place, entries in (("filters", document.get("filters", ())), *own):
         for index, entry in enumerate(entries):
             if "rules" in entry:
                 yield f"{place}[{index}].rules", entry["rules"]
@@ -108,10 +109,6 @@ def _named(suite: Suite) -> Iterator[tuple[str, str]]:
         for other in arm.stream.filters if arm.stream else ():
             if isinstance(other.document.get(MODEL), str):
                 yield f"the filter {other.kind} of arm {arm.name}", other.document[MODEL]
-
-
-def _own_filters(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((f"arms[{index}].filters", arm.get("filters", ())) for index, arm in enumerate(document["arms"]))
 
 
 def _packaged(path: Path) -> bool:

@@ -131,11 +131,9 @@ def store_option(function: F) -> F:
 def policy_digest(text: str | None) -> str | None:
     """The hex digest that `--policy-digest` gives. Raises UserError: another text."""
     # imported here: most commands that have options of this file read no document
-    from audit.gate.subjects import DIGEST
+    from audit.gate.subjects import hex_digest
 
-    if text is not None and not DIGEST.fullmatch(text):
-        raise UserError(f"--policy-digest {quoted(text)}: not a digest; write sha256: and 64 lower-case hex digits")
-    return text and text.removeprefix("sha256:")
+    return None if text is None else hex_digest(text, f"--policy-digest {quoted(text)}")
 
 
 def json_option(function: F) -> F:
@@ -156,13 +154,9 @@ def wide_option(function: F) -> F:
         "--wide",
         is_flag=True,
         expose_value=False,
-        callback=_keep_wide,
+        callback=lambda context, _parameter, wide: context.meta.update({WIDE: wide}),
         help="Print one line per table row. By default, long texts wrap on a terminal or if COLUMNS is set.",
     )(function)
-
-
-def _keep_wide(context: click.Context, _parameter: click.Parameter, wide: bool) -> None:
-    context.meta[WIDE] = wide
 
 
 def deadline(text: str, now: datetime) -> datetime:

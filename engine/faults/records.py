@@ -24,12 +24,12 @@ def _record_fault(breaks: str, upstream: str, change: Tell, suits: Suits, situat
 # log-probabilities
 
 
-def _shift_logits(_request: Request, record: StepRecord) -> StepRecord:
-    return replace(record, logits=np.concatenate([record.logits[:1], record.logits[:-1]]))
-
-
 LOGPROB_ROWS_SHIFTED = _record_fault(
-    "replay", "vllm-project/vllm#33391", _shift_logits, ANY_ARM, situation="kept_whole"
+    "replay",
+    "vllm-project/vllm#33391",
+    lambda _request, record: replace(record, logits=np.concatenate([record.logits[:1], record.logits[:-1]])),
+    ANY_ARM,
+    situation="kept_whole",
 )
 """Within a step, the log-probability of each token comes from the row before its own.
 

@@ -131,15 +131,12 @@ def build(recipe: CorpusRecipe, folder: Path) -> None:
         streams[f"held_{domain}"] = encode(tokenizer, [item.text() for item in held if item.domain == domain])
     for key, tokens in streams.items():
         np.save(folder / f"{key}.npy", tokens)
-    manifest = {"recipe": asdict(recipe), "python": platform.python_version(), "streams": _describe(streams)}
-    (folder / "corpus.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
-def _describe(streams: dict[str, Tokens]) -> dict[str, dict[str, int | str]]:
-    return {
+    written = {
         key: {"tokens": len(tokens), "sha256": hashlib.sha256(tokens.tobytes()).hexdigest()}
         for key, tokens in streams.items()
     }
+    manifest = {"recipe": asdict(recipe), "python": platform.python_version(), "streams": written}
+    (folder / "corpus.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def load(folder: Path) -> Corpus:

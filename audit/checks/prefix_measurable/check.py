@@ -126,12 +126,8 @@ def _scored(q: Floats, tokens: NDArray[np.int64], sureness: Floats | None) -> Fl
     return np.stack([sureness[tokens], law.mean, law.variance, law.third], axis=1)
 
 
-def never_examined(trace: Trace) -> Iterator[int]:
-    """Steps that decided a place with drafted tokens without examining one; the trace is well-formed."""
-    yield from (view.index for view in steps_of(trace) if _skipped(trace, view))
-
-
 def _skipped(trace: Trace, view: StepView) -> bool:
+    """True if the step decided a place with drafted tokens without examining one; the trace is well-formed."""
     at = view.emitted.stop - 1
     if int(trace.role[at]) == Role.ACCEPTED:
         return False
@@ -225,8 +221,10 @@ def missing(kept: KeptTokens, alpha: float, confidence: float, tests: int) -> Mi
 
 def _passed_over(arm: ArmRecord) -> Iterator[Finding]:
     for request in arm.requests:
-        for step in never_examined(request.trace):
-            yield Finding(request.request_id, step, "a drafted token was reached and never examined: it was dropped")
+        for view in steps_of(request.trace):
+            if _skipped(request.trace, view):
+                message = "a drafted token was reached and never examined: it was dropped"
+                yield Finding(request.request_id, view.index, message)
 
 
 def _run(evidence: Evidence, params: Params) -> CheckResult:

@@ -111,7 +111,8 @@ def _judged(request: RequestRecord, ours: AnsweredOffer, other: RequestRecord | 
     misread = None if own is None else _misread(ours, own)
     paired = None
     if other is not None and theirs is not None:
-        misread = misread or _misstreamed(ours, theirs)
+        # a server whose stream differs in both arms has a parser that is wrong without speculation too
+        misread = misread or (stream_defect(ours) if stream_defect(theirs) is None else None)
         paired = _pair(Pair(request, other), ours, theirs, kind_of, valid=problem is None)
     later = is_later_turn(request.case_id)
     return JudgedAnswer(request.request_id, len(ours.parsed.calls), own is not None, misread, problem, paired, later)
@@ -152,11 +153,6 @@ def _misread(answer: AnsweredOffer, own: ParsedCalls) -> str | None:
     text = difference(answer.parsed, own)
     why = "" if answer.parsed.problem is None else f" ({answer.parsed.problem})"
     return None if text is None else f"the engine's {text} as its text has it{why}"
-
-
-def _misstreamed(ours: AnsweredOffer, theirs: AnsweredOffer) -> str | None:
-    """A server whose stream differs in both arms has a parser that is wrong without speculation too."""
-    return stream_defect(ours) if stream_defect(theirs) is None else None
 
 
 def _triaged(evidence: Evidence) -> KindOf:

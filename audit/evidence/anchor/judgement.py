@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from audit.evidence.anchor import rows
-from audit.evidence.records import ArmKind, ArmRecord, Evidence
+from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import covered_quantile
 from audit.stats.bounded_mean import betting_lower, betting_upper
@@ -72,18 +72,15 @@ def anchored_rows(evidence: Evidence, params: Params) -> AnchorResult | str:
     try:
         requests = rows.compare_arms(evidence.candidate, anchor)
         floor = rows.noise_between(evidence.control, evidence.baseline)
-        reference = rows.joined(rows.noise_between(evidence.baseline, other) for other in _references(evidence))
+        # its passes over texts that the baseline may share: the candidate's and its own
+        passes = (evidence.companions.get(kind) for kind in (ArmKind.ANCHOR, ArmKind.NOISE))
+        reference = rows.joined(rows.noise_between(evidence.baseline, other) for other in passes if other is not None)
     except EngineError as error:
         return f"a row gives no distribution ({error}); see the replay check"
     limits = _limits(floor, reference, params)
     greedy = any(request.trace.header.sampling.greedy for request in evidence.candidate.requests)
     findings = tuple(finding for request in requests for finding in _positions(request, limits, greedy))
     return AnchorResult(requests, rows.by_case(requests), findings, limits, floor, reference)
-
-
-def _references(evidence: Evidence) -> list[ArmRecord]:
-    """The reference's passes over texts that the baseline may share: the candidate's and its own."""
-    return [evidence.companions[kind] for kind in (ArmKind.ANCHOR, ArmKind.NOISE) if kind in evidence.companions]
 
 
 def _limits(floor: rows.ReferenceNoise, reference: rows.ReferenceNoise, params: Params) -> AnchorLimits:

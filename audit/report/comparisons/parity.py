@@ -242,16 +242,12 @@ def _equality(arm: ArmRecord, reruns: Sequence[Rerun]) -> tuple[Verdict, str]:
         words += f", {unpaired} in one instance only"
     if not pairs:
         return Verdict.INCONCLUSIVE, "the instances share no request"
-    if parts and not _fixed(arm):
+    fixed = arm.keyed or all(request.trace.header.protocol is Protocol.GUMBEL for request in arm.requests)
+    if parts and not fixed:
         return Verdict.NOT_RUN, f"{words}; the engine does not promise the tokens of a seed"
     if kinds["real"]:
         return Verdict.FAULT, words
     return (Verdict.INCONCLUSIVE if kinds["untriaged"] or kinds["drafts"] or unpaired else Verdict.CERTIFIED), words
-
-
-def _fixed(arm: ArmRecord) -> bool:
-    """True if the tokens are a function of prompt and seed."""
-    return arm.keyed or all(request.trace.header.protocol is Protocol.GUMBEL for request in arm.requests)
 
 
 def _plain(store: Store, run: StoredRun, name: str) -> PlainArms:

@@ -116,18 +116,15 @@ def _missing(check: StoredCheck, result: Results) -> Iterator[tuple[str, str]]:
     elif check.verdict is not Verdict.INCONCLUSIVE:
         return
     elif short is None:
-        yield f"{check.check} ({reason_of(check)})", TOO_FEW if _too_few(check) else "not decided"
+        # more of the same decides if the bound is above the margin, or the check counts what it lacks
+        too_few = is_wide(check) or check.summary.startswith("fewer than")
+        yield f"{check.check} ({reason_of(check)})", TOO_FEW if too_few else "not decided"
     elif not short:
         yield check.check, "nothing was accepted: add prompts whose answers the draft foresees"
     else:
         least = {item.situation: item.least for item in result.coverage if item.arm == check.arm}
         for name, count in short.items():
             yield f"{name} {count} of {least.get(name)}", f"too rare: {CATALOGUE[name].remedy}"
-
-
-def _too_few(check: StoredCheck) -> bool:
-    """True if more of the same decides: the bound is above the margin, or the check counts what it lacks."""
-    return is_wide(check) or check.summary.startswith("fewer than")
 
 
 def arm_lines(arms: Sequence[StoredArm]) -> Iterator[str]:

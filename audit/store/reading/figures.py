@@ -1,6 +1,6 @@
 """Figures of a whole run for a page, from the sums that are kept of it or from its rows."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -12,7 +12,7 @@ from audit.store.base.transactions import Transaction, reads
 from audit.store.base.values import RequestKey
 from audit.store.sums.drafts import ArmDraftSums, arm_drafts, run_draft_sums
 from audit.store.sums.sums import ArmSample, RunSums, run_sums, samples, stored
-from audit.store.tables.runs import ArmRow, RequestRow, RunRow, find_run
+from audit.store.tables.runs import ArmRow, RequestRow, find_run
 
 PAIRS: Final = """
 SELECT COUNT(*),
@@ -122,18 +122,15 @@ def _count(cell: Any) -> int | None:
 
 
 def _present(session: Session, run: str, keys: Collection[RequestKey]) -> frozenset[RequestKey]:
-    """Those of the keys that are requests of the run."""
-    return frozenset(_of_arms(session, find_run(session, run), keys))
-
-
-def _of_arms(session: Session, run: RunRow, keys: Collection[RequestKey]) -> Iterator[RequestKey]:
-    """A query per arm, which its unique index answers."""
-    arms = {name: row for row, name in session.execute(select(ArmRow.id, ArmRow.name).where(ArmRow.run_id == run.id))}
-    place = tuple_(RequestRow.case_id, RequestRow.sample)
+    """Those of the keys that are requests of the run: a query per arm, which its unique index answers."""
+    of_run = select(ArmRow.id, ArmRow.name).where(ArmRow.run_id == find_run(session, run).id)
+    arms = {name: row for row, name in session.execute(of_run)}
+    place, present = tuple_(RequestRow.case_id, RequestRow.sample), set()
     for arm, group in groupby(sorted(keys), key=lambda key: key.arm):
         wanted = [(key.case_id, key.sample) for key in group]
         query = select(RequestRow.case_id, RequestRow.sample).where(RequestRow.arm_id == arms.get(arm))
-        yield from (RequestKey(arm, *row) for row in session.execute(query.where(place.in_(wanted))))
+        present |= {RequestKey(arm, *row) for row in session.execute(query.where(place.in_(wanted)))}
+    return frozenset(present)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,9 @@ class ExactNumerics:
         """Both factors on grids, a float64 product, the bias added and all rounded once to the weight's dtype."""
         bits, dtype = factor_bits(affine.weight.shape[1]), affine.weight.dtype
         weight = gridded(affine.weight, bits.right, SMALLEST_WEIGHT_PEAK)
-        bias = None if affine.bias is None else without_tiny(affine.bias.double())
+        # numbers that are zero or at least 2^-100, so that sums with them never become subnormal
+        bias = None if affine.bias is None else affine.bias.double()
+        bias = None if bias is None else torch.where(bias.abs() < SMALLEST_BIAS, 0.0, bias)
 
         def multiply(x: Tensor) -> Tensor:
             product = F.linear(gridded(x, bits.left), weight)
@@ -168,11 +170,6 @@ class ExactNumerics:
     def _weights(self, scores: Tensor) -> Tensor:
         """exp(score - largest score); the largest depends on the visible columns only."""
         return self._exponential(scores.sub_(scores.amax(-1, keepdim=True)))
-
-
-def without_tiny(bias: Tensor) -> Tensor:
-    """A bias whose numbers are zero or at least 2^-100, so that sums with it never become subnormal."""
-    return torch.where(bias.abs() < SMALLEST_BIAS, 0.0, bias)
 
 
 def masked(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -164,7 +164,11 @@ class DynamicTree(FeatureProposer):
             rows = {item.context.row: item for item in growing if self._wants(item, depth)}
             if not rows:
                 break
-            self._expand(rows, self._logits(rows, depth))
+            logits = self._logits(rows, depth)
+            for row, item in rows.items():
+                item.level = []
+                for node, scores in zip(item.frontier or [ROOT], logits[row], strict=True):
+                    item.expand(node, self._log_q(item, node, scores), self._reach.top_k)
         return [self._proposal(item) for item in growing]
 
     def _wants(self, row: _Growing, depth: int) -> bool:
@@ -187,12 +191,6 @@ class DynamicTree(FeatureProposer):
             for row, item in rows.items()
         }
         return {row: to_numpy(logits) for row, logits in self._reader.read(levels).items()}
-
-    def _expand(self, rows: Mapping[int, _Growing], logits: Mapping[int, NDArray[np.floating[Any]]]) -> None:
-        for row, item in rows.items():
-            item.level = []
-            for node, scores in zip(item.frontier or [ROOT], logits[row], strict=True):
-                item.expand(node, self._log_q(item, node, scores), self._reach.top_k)
 
     def _log_q(self, row: _Growing, node: int, logits: NDArray[np.floating[Any]]) -> Floats:
         """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""
