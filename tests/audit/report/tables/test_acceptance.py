@@ -43,7 +43,7 @@ def test_acceptance_is_that_of_the_traces(store):
     assert one.rate == own.draft_acceptance_rate
     assert one.acceptance_length == own.acceptance_length
     assert one.tokens_per_step == own.tokens_per_forward
-    assert tuple(place.unconditional for place in one.places) == own.by_position
+    assert tuple(place.unconditional for place in one.places) == tuple(kept / own.drafting_steps for kept in own.kept)
     plain = sum(not drafted for plan in PLANS for drafted, _ in plan)
     counted = [length.steps for length in one.lengths]
     assert [counted[0] + plain, *counted[1:]] == list(own.histogram)
