@@ -75,7 +75,7 @@ def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: 
             going[planned.name] = ArmChecks(checks, planned.spec.coverage)
     links, load_arm = [arm.links for arm in listed], partial(store.load_arm, run)
     for check in judged_checks(links, going, load_arm, progress.judging, look, progress.judged, decided):
-        store.add_check(run, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
+        store.add_check(run, check)
 
 
 def judged_checks(

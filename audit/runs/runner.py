@@ -21,7 +21,7 @@ from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
 from audit.runs.situations.rounds import Directing, direct
 from audit.runs.surroundings import resumed
-from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
+from audit.store import NewRequest, RequestKey, RunReason, RunStatus, Store, StoredRun
 from audit.store.writing.contents import withholds
 from engine.record.effective import Effective
 
@@ -219,7 +219,8 @@ def _generate(
             rest.require_same(generation)
             continue
         key = todo[generation.request.id]
-        store.add_request(name, key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
+        new = NewRequest(key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
+        store.add_requests(name, (new,))
         progress.advance(len(generation.tokens))
     return None if before is None or not requests else memory_line(arm, before)
 
