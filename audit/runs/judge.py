@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Protocol
 
 from audit.checks import load
 from audit.checks.base.interface import Check
@@ -47,8 +46,8 @@ class ArmJudgement:
     results: Mapping[str, CheckResult]
 
 
-class Judging(Protocol):
-    """Receives the progress of judging."""
+class Judging:
+    """Receives the progress of judging; a method that is not overridden does nothing."""
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
