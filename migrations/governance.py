@@ -71,12 +71,12 @@ SUMS: Final = """
 """
 
 
-def _by(columns: str, chosen: str) -> str:
+def _by(columns: str) -> str:
     """Sums over speculating arms by some of their columns."""
     return f"""
 SELECT {columns}, arms, requests, n_steps, n_drafted, n_accepted, n_output, {RATES}
 FROM (
-  SELECT {chosen}, COUNT(*) AS arms, {SUMS}
+  SELECT {columns}, COUNT(*) AS arms, {SUMS}
   FROM v_arm WHERE speculation GROUP BY {columns}
 ) AS sums
 """
@@ -114,9 +114,9 @@ VIEWS: Final = {
     "v_run": V_RUN,
     "v_prompt": V_PROMPT,
     "v_gate": V_GATE,
-    "v_acceptance_proposer": _by("proposer, proposer_version, rule", "proposer, proposer_version, rule"),
-    "v_acceptance_gamma": _by("proposer, gamma, tree, rule", "proposer, gamma, tree, rule"),
-    "v_acceptance_day": _by("day, proposer, rule", "day, proposer, rule").replace(
+    "v_acceptance_proposer": _by("proposer, proposer_version, rule"),
+    "v_acceptance_gamma": _by("proposer, gamma, tree, rule"),
+    "v_acceptance_day": _by("day, proposer, rule").replace(
         "FROM v_arm", "FROM (SELECT v_arm.*, {day} AS day FROM v_arm) AS arms"
     ),
     "v_acceptance_position": V_POSITION,

@@ -6,11 +6,9 @@ from typing import Final
 from migrations import governance, unnested
 
 COUNTED: Final = ", ".join(
-    f"CASE WHEN arm.effective -> 'server_counters' IS NULL THEN request.{name} END AS {name}"
-    for name in ("n_steps", "n_drafted", "n_accepted")
+    f"{unnested.COUNTED.format(value=f'request.{name}')} AS {name}" for name in ("n_steps", "n_drafted", "n_accepted")
 )
-"""Counts of a request, NULL for endpoints, whose records have one step per token and count none: they state this key,
-and only they. `->` gives NULL for an absent key only, not for a null."""
+"""Counts of a request. `->` gives NULL for an absent key only, not for a null."""
 V_REQUEST: Final = f"""
 SELECT run.ulid AS run, run.suite_name AS suite, arm.name AS arm, arm.kind AS arm_kind,
        request.case_id, request.sample, request.domain, request.seed, request.n_prompt, request.n_output,

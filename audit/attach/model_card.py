@@ -53,18 +53,20 @@ class ModelCard(PointedReport):
 
 def _end(text: str) -> int:
     """The offset of the line that ends the YAML."""
+    return text.index("---", _matched(text).end(1))
+
+
+def _matched(text: str) -> re.Match[str]:
     matched = FRONT.match(text)
     if matched is None:
         raise ValueError("it does not begin with YAML between lines of ---")
-    return text.index("---", matched.end(1))
+    return matched
 
 
 def _front(report: bytes) -> Mapping[str, Any]:
-    matched = FRONT.match(decoded(report))
-    if matched is None:
-        raise ValueError("it does not begin with YAML between lines of ---")
+    yaml = _matched(decoded(report))[1]
     try:
-        front = parse_yaml("its YAML", matched[1].encode()).data
+        front = parse_yaml("its YAML", yaml.encode()).data
     except UserError as error:
         raise ValueError(str(error)) from error
     if not isinstance(front, Mapping):

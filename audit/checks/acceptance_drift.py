@@ -26,7 +26,7 @@ from audit.errors import UserError
 from audit.evidence.acceptance import expected_acceptance
 from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.acceptance import drift
 from audit.stats.clusters import ClusterInterval, mean_of_strata, ratio_interval
 from audit.stats.equivalence import EquivalenceDecision
@@ -258,7 +258,7 @@ def _alarm(alarm: drift.Alarm, places: Sequence[tuple[str, int]]) -> Finding:
 
 def _findings(strata: Sequence[RateComparison], margin: float) -> list[Finding]:
     return [
-        Finding("all requests", 0, f"{_change(item, item.strict)}, outside of the margin {margin:g}")
+        Finding(POOLED, 0, f"{_change(item, item.strict)}, outside of the margin {margin:g}")
         for item in strata
         if item.strict.decision is EquivalenceDecision.FAULT
     ]

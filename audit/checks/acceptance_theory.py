@@ -23,7 +23,7 @@ from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import EMPTY, Decisions
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.acceptance.expected import BernoulliTest, bernoulli_test_of
 from audit.stats.multiplicity import holm, percent
 from audit.stats.spooled import Block, SpooledColumns
@@ -206,7 +206,7 @@ def _finding(stratum: StratumTest, adjusted: float) -> Finding:
         f"{stratum.name}: {test.observed} of {test.n} kept, expected {test.expected:.1f}, "
         f"z {test.z:.2f}, adjusted p {adjusted:.2g}"
     )
-    return Finding("all requests", 0, message)
+    return Finding(POOLED, 0, message)
 
 
 BY_REQUEST = ByRequest(partial(read_part, _positions), _Acceptance)

@@ -24,7 +24,7 @@ from audit.evidence.pairing import Pair, Pairing, compared, pair_arms
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level
 from audit.evidence.tally import TOLERANCE
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
 from engine.core.types import RecordLevel
@@ -32,7 +32,6 @@ from engine.record.effective import EffectiveNumerics
 from engine.record.trace import Trace
 from engine.sampling.transforms import softmax
 
-MAX_FINDINGS: Final = 20
 NOT_REPORTED: Final = "the backend does not report numerics, so no bits are promised"
 NO_REREAD: Final = NoEvidence("there is no reread arm: the backend cannot read the emitted text again as it decodes")
 

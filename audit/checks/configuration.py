@@ -13,12 +13,10 @@ from typing import Any
 
 from audit.checks.base.interface import Check
 from audit.evidence.records import ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, WHOLE_ARM, CheckResult, Finding, Params, Verdict
 from engine.record.effective import Effective, LoopOwner
 from engine.record.requests import account_of
 
-MAX_FINDINGS = 20
-WHOLE_ARM = "the arm"
 BASELINE = "the baseline"
 OURS = "the backend decodes here: it runs what it is given, or not at all"
 

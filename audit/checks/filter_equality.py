@@ -19,7 +19,7 @@ from audit.checks.base.wrong_units import counted
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.streams import RecordedStream, declared_filters, fresh_filters, other_chunk, stream_again, stream_of
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import WHOLE_ARM, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.core.sequences import agreeing
 from engine.stream.fresh_reading import FreshReading
@@ -28,7 +28,6 @@ from engine.stream.text_stream import Decided
 NO_FILTERS = "the arm has no filters"
 FRESH: Final = "a fresh filter"
 IDENTITY: Final = ("component", "version", "ruleset", "action", "side")
-WHOLE_ARM = "the arm"
 
 
 def _applies(evidence: Evidence) -> str | None:

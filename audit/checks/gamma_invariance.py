@@ -21,14 +21,13 @@ from audit.checks.base.plans import plan_requests
 from audit.evidence.divergence.rerun import Rerun, compare
 from audit.evidence.pairing import Pair, pair_arms
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, POOLED, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import t_sf
 from audit.stats.multiplicity import holm
 from audit.stats.power import replay_effect
 
-MAX_FINDINGS = 20
 LEAST_PAIRS = 8
 """With fewer pairs the t law says little."""
 
@@ -168,7 +167,7 @@ def _contrast_finding(contrast: Contrast, adjusted: float) -> Finding:
         f"mean log-probability changes by {result.estimate:.4g} [{result.low:.4g}, {result.high:.4g}] with the draft "
         f"length, adjusted p {adjusted:.2g}, {result.clusters} prompts"
     )
-    return Finding("all requests", 0, message)
+    return Finding(POOLED, 0, message)
 
 
 def _lengths(evidence: Evidence) -> str:

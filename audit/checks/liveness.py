@@ -16,12 +16,11 @@ from typing import Any
 from audit.checks.base.interface import Check
 from audit.checks.base.plans import plan_requests
 from audit.evidence.records import ArmRecord, Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 
 REFUSED = "refused"
-MAX_FINDINGS = 20
 
 
 def _applies(evidence: Evidence) -> str | None:

@@ -31,14 +31,12 @@ from audit.evidence.pairing import Divergence
 from audit.evidence.precision import beyond_rounding
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, POOLED, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.paired import sign_flip
 from audit.stats.power import detectable_shift
 from engine.backends.evidence import Part
 from engine.core.types import Floats
-
-MAX_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +220,12 @@ def _findings(closeness: ReferenceCloseness) -> list[Finding]:
         message = (
             f"against the {name}: mean absolute difference {closeness.mean:.4g}, at least {closeness.low:.4g} nats"
         )
-        result.append(Finding("all requests", 0, f"{message}, allowed {closeness.allowed:.4g}"))
+        result.append(Finding(POOLED, 0, f"{message}, allowed {closeness.allowed:.4g}"))
     limit = closeness.allowed_bias
     if closeness.bias.low > limit or closeness.bias.high < -limit:
         ends = f"[{closeness.bias.low:.4g}, {closeness.bias.high:.4g}]"
         message = f"against the {name}: shifted by {closeness.bias.estimate:.4g} {ends} nats, allowed {limit:.4g}"
-        result.append(Finding("all requests", 0, message))
+        result.append(Finding(POOLED, 0, message))
     return result
 
 

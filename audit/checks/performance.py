@@ -21,7 +21,7 @@ from audit.checks.base.interface import Check, Design
 from audit.evidence.acceptance import emitted_tokens, target_steps, tokens_per_forward
 from audit.evidence.pairing import Pairing, pair_arms
 from audit.evidence.records import Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict, worst
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict, worst
 from audit.stats.clusters import ClusterInterval, Timings, quantile_interval, ratio_interval, speed_up
 from audit.stats.power import detectable_shift
 from engine.core.types import Floats
@@ -98,7 +98,7 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     tail = _p99_ratio(ours, theirs)
     asked = _asked(gain, tail, tokens_per_forward(evidence.candidate.requests, 0.98), params)
     verdict = worst([item for _, item in asked])
-    findings = tuple(Finding("all requests", 0, text) for text, item in asked if item is Verdict.FAULT)
+    findings = tuple(Finding(POOLED, 0, text) for text, item in asked if item is Verdict.FAULT)
     lengths = ratio_interval(ours.tokens, ours.steps, ours.prompt)
     finite = math.isfinite(gain.se)
     return CheckResult(

@@ -15,12 +15,10 @@ from typing import Any
 from audit.checks.base.interface import Check, gives
 from audit.evidence.identity import STREAMED
 from audit.evidence.records import Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, WHOLE_ARM, CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
 from engine.backends.openai.server_counters import DRAFTED, DRAFTS, POSITIONS
 
-WHOLE_ARM = "the arm"
-MAX_FINDINGS = 20
 ONE_ACCOUNT = "there is one account only, the engine's own record"
 
 

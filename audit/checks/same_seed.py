@@ -20,7 +20,7 @@ from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.divergence.triage import parting
 from audit.evidence.pairing import Divergence, Pairing, compared, divergence, pair_arms
 from audit.evidence.records import Evidence
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.laws import binomial_sf
 from engine.core.types import Protocol
@@ -31,7 +31,6 @@ OTHER_RULE: Final = (
     "the arm promises no shared random numbers: its verifier is not gumbel; see token_law and two_sample"
 )
 KEYED: Final = "the project's own loop drew the numbers, whose noise is known; see coupled_equality"
-MAX_FINDINGS: Final = 20
 MOST_NOISE: Final = 0.05
 """With more divergences per token between two plain runs the engine does not keep its seeds."""
 

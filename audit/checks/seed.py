@@ -20,12 +20,11 @@ from audit.checks.base.plans import plan_requests
 from audit.errors import UserError
 from audit.evidence.divergence.rerun import KINDS, Rerun, compare
 from audit.evidence.records import ArmKind, Evidence
-from audit.evidence.verdicts import CheckResult, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect
 
 ARMS = (ArmKind.REPEAT, ArmKind.ALONE, ArmKind.REVERSED)
-MAX_FINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from audit.checks.base.interface import Check, gives
 from audit.checks.base.wrong_units import counted
 from audit.evidence.records import Evidence, RequestRecord
-from audit.evidence.streams import stream_of
+from audit.evidence.streams import QUOTED, stream_of
 from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.backends.evidence import Part
 from engine.core.sequences import agreeing
 from engine.core.types import FinishReason
+from engine.stream.holding import INCOMPLETE
 from engine.stream.redaction import redact
 
 DECODED = "decoded"
-INCOMPLETE = "\ufffd"
-QUOTED = 20
-"""Characters of each text in a finding."""
 ONE_ACCOUNT = "the engine's tokens are not decoded a second time; the text has one account only"
 IN_PARTS = "every answer is in parts, such as calls and reasoning, which no tokens decode to as one text"
 BLANKS = "the tokens that the server names differ from the text in blanks only, which they may have lost"

@@ -24,7 +24,7 @@ from audit.checks.base.interface import Check, Design
 from audit.evidence.coverage.groups import EVERY_GROUP
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.clusters import ClusterInterval, mean_interval
 from audit.stats.laws import normal_ppf, t_ppf
 from audit.stats.multiplicity import holm
@@ -225,7 +225,7 @@ def _summary(
 
 def _finding(name: str, test: TwoSampleTest, adjusted: float) -> Finding:
     message = f"{name}: statistic {test.statistic:.4g}, adjusted p {adjusted:.2g}, {test.permutations} permutations"
-    return Finding("all requests", 0, message)
+    return Finding(POOLED, 0, message)
 
 
 def _details(

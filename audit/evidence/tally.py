@@ -7,6 +7,10 @@ from audit.evidence.structure import Violation
 
 TOLERANCE = 1e-9
 """Absolute or relative tolerance for equal float64 numbers."""
+CLOSE = TOLERANCE / 2
+"""Far above rounding, and within the rules' tolerance."""
+ROUNDED = 1e-6
+"""Relative rounding of a float32 cell."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,12 @@ LACKING: Final = "lacking"
 """Key of `CheckResult.details`, true where a check is `not_run` for want of evidence."""
 SHORT_OF: Final = "short_of"
 """Key of `CheckResult.details`: examined occurrences of the situations below their floors."""
+MAX_FINDINGS: Final = 20
+"""Most findings of a result; its numbers count all."""
+POOLED: Final = "all requests"
+"""`Finding.request` of a finding about all of them together."""
+WHOLE_ARM: Final = "the arm"
+"""`Finding.request` of a finding about the arm as a whole."""
 
 
 class Verdict(StrEnum):

@@ -194,5 +194,5 @@ def _judge(store: Store, name: str, progress: Progress) -> int:
     arms = recorded_arms(store.load_run(name), ())
     load = partial(store.load_arm, name)
     for check in judged_checks(arms.links, arms.checks, load, progress.judging, None, progress.judged):
-        store.add_check(name, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
+        store.add_check(name, check)
     return exit_code(store.checks(name))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Protocol
 
 from audit.checks import load
 from audit.checks.base.interface import Check
@@ -47,8 +46,8 @@ class ArmJudgement:
     results: Mapping[str, CheckResult]
 
 
-class Judging(Protocol):
-    """Receives the progress of judging."""
+class Judging:
+    """Receives the progress of judging; a method that is not overridden does nothing."""
 
     def judging(self, arm: str) -> None:
         """The arm's checks begin."""
@@ -75,7 +74,7 @@ def judge(arms: Iterable[Arm], store: Store, run: str, progress: Judging, look: 
             going[planned.name] = ArmChecks(checks, planned.spec.coverage)
     links, load_arm = [arm.links for arm in listed], partial(store.load_arm, run)
     for check in judged_checks(links, going, load_arm, progress.judging, look, progress.judged, decided):
-        store.add_check(run, check.arm, check.name, check.claim, check.level, check.result, check.coverage)
+        store.add_check(run, check)
 
 
 def judged_checks(

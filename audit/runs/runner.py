@@ -7,10 +7,8 @@ most the requests in flight, and `resume` continues from there.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from audit.errors import UserError
-from audit.evidence.verdicts import Verdict
 from audit.runs.continuity import remaining
 from audit.runs.generate import generations
 from audit.runs.interim_looks import RunStopRule, stop_rule
@@ -21,13 +19,13 @@ from audit.runs.rounds import Rounds, require_first_round, run_rounds
 from audit.runs.shard import shard_of
 from audit.runs.situations.rounds import Directing, direct
 from audit.runs.surroundings import resumed
-from audit.store import RequestKey, RunReason, RunStatus, Store, StoredRun
+from audit.store import NewRequest, RequestKey, RunReason, RunStatus, Store, StoredRun
 from audit.store.writing.contents import withholds
 from engine.record.effective import Effective
 
 
-class Progress(Judging, Protocol):
-    """Receives the progress of a run."""
+class Progress(Judging):
+    """Receives the progress of a run; a method that is not overridden does nothing."""
 
     def planned(self, totals: Mapping[str, int]) -> None:
         """The run begins; the number of requests of each arm, in the order in which they run."""
@@ -39,23 +37,8 @@ class Progress(Judging, Protocol):
         """One request of the current arm is stored."""
 
 
-class Quiet:
+class Quiet(Progress):
     """Discards progress."""
-
-    def planned(self, totals: Mapping[str, int]) -> None:
-        """Nothing."""
-
-    def arm(self, name: str, total: int, done: int) -> None:
-        """Nothing."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing."""
-
-    def judging(self, arm: str) -> None:
-        """Nothing."""
-
-    def judged(self, arm: str, check: str, verdict: Verdict) -> None:
-        """Nothing."""
 
 
 Fill = Callable[[Store, str, Progress], None]
@@ -219,7 +202,8 @@ def _generate(
             rest.require_same(generation)
             continue
         key = todo[generation.request.id]
-        store.add_request(name, key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
+        new = NewRequest(key.arm, arm.domain(key.case_id), key.case_id, key.sample, generation)
+        store.add_requests(name, (new,))
         progress.advance(len(generation.tokens))
     return None if before is None or not requests else memory_line(arm, before)
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from audit.errors import CannotDecide, UserError
-from audit.evidence.records import ArmRecord, Level
-from audit.evidence.verdicts import CheckResult
+from audit.evidence.records import ArmRecord
 from audit.store import health, migrate
 from audit.store.base import failures, run_lock
 from audit.store.base.connection import READING, is_sqlite, open_engine, open_readonly, parse_url, shown, sqlite_path
 from audit.store.base.transactions import reads, writes
-from audit.store.base.values import IntegrityViolation, NewCheck, RequestKey, RunStatus, SituationCount
+from audit.store.base.values import IntegrityViolation, RequestKey, RunStatus
 from audit.store.ledger import log, notes, proof
 from audit.store.ledger.notes import TreeHead
 from audit.store.migrate import damaged_views
@@ -38,9 +37,6 @@ from audit.store.writing.contents import WithheldContent, withholds
 from audit.store.writing.erasure import ErasurePlan
 from audit.store.writing.request_writer import NewRequest
 
-if TYPE_CHECKING:
-    from engine.core.types import Generation
-
 T = TypeVar("T")
 
 
@@ -56,6 +52,7 @@ class Store:
     finished = reads(reader.finished)
     run_status = reads(reader.run_status)
     set_status = writes(writer.set_status)
+    add_check = writes(writer.add_check)
     add_judgement = writes(writer.add_judgement)
     judgements = reads(outcomes.judgements)
     coverage = reads(outcomes.coverage)
@@ -127,17 +124,13 @@ class Store:
                 stack.enter_context(run_lock.held(self._engine, run))
             yield
 
-    def add_request(self, run: str, arm: str, domain: str, case_id: str, sample: int, generation: Generation) -> None:
-        """Record one finished request atomically.
+    def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
+        """Record finished requests in one transaction.
 
         Raises:
-            UserError: no such run or arm, the run is not running, or it has this request already.
-            engine.core.errors.TraceError: the generation's trace cannot be decoded.
+            UserError: no such run or arm, the run is not running, or it has one of the requests already.
+            engine.core.errors.TraceError: a generation's trace cannot be decoded.
         """
-        self.add_requests(run, (NewRequest(arm, domain, case_id, sample, generation),))
-
-    def add_requests(self, run: str, requests: Sequence[NewRequest]) -> None:
-        """Record finished requests in one transaction; raises as `add_request`."""
         self._withheld |= self.write(lambda session: request_writer.add_requests(session, run, requests))
 
     def finish_run(self, run: str, status: RunStatus, exit_code: int) -> None:
@@ -161,20 +154,6 @@ class Store:
             raise
         except CannotDecide:
             return None
-
-    def add_check(
-        self,
-        run: str,
-        arm: str,
-        check: str,
-        claim: str,
-        level: Level,
-        result: CheckResult,
-        coverage: Sequence[SituationCount] = (),
-    ) -> None:
-        """Record a check's result and what it examined; it supersedes an earlier one of the same arm and check."""
-        outcome = NewCheck(arm, check, claim, level, result, tuple(coverage))
-        self.write(lambda session: writer.add_check(session, run, outcome))
 
     def load_arm(self, run: str, arm: str, keys: Collection[RequestKey] | None = None) -> ArmRecord:
         """The requests of an arm, all or the named ones, ordered by case and sample; their traces are read on access.

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.evidence.verdicts import Verdict
+from audit.runs.runner import Progress
 from audit.terminal.tables import COLOURS
 from audit.text.durations import duration
 from audit.text.unsafe import visible
@@ -61,7 +62,7 @@ class ArmProgress:
         return self.seconds + (now - self.since if self.since is not None else 0.0)
 
 
-class LiveTable:
+class LiveTable(Progress):
     """Receives the progress of a run and draws it."""
 
     def __init__(self, console: Console) -> None:

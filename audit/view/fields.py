@@ -60,10 +60,7 @@ def row(query: Mapping[str, str], name: str) -> int:
 def run_filter(query: Mapping[str, str]) -> RunFilter:
     """The filter of the list of runs. Raises UnclearAddress: a value means nothing."""
     return RunFilter(
-        suite=text(query, "suite"),
-        model=text(query, "model"),
-        engine=text(query, "engine"),
-        actor=text(query, "actor"),
+        **{name: text(query, name) for name in ("suite", "model", "engine", "actor")},
         end=choice(query, "end", RunEnd),
         verdict=choice(query, "verdict", Verdict),
         since=day(query, "since"),
@@ -74,9 +71,6 @@ def run_filter(query: Mapping[str, str]) -> RunFilter:
 def request_filter(query: Mapping[str, str]) -> RequestFilter:
     """The filter of a run's requests."""
     return RequestFilter(
-        arm=text(query, "arm"),
-        domain=text(query, "domain"),
-        case=text(query, "case"),
-        check=text(query, "check"),
+        **{name: text(query, name) for name in ("arm", "domain", "case", "check")},
         divergent=bool(text(query, "divergent")),
     )

@@ -16,7 +16,7 @@ from engine.core.types import Floats, Proposal, Protocol, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults import wrappers
 from engine.faults.interface import COUPLED, SEVERAL, ChangeParts, Fault, Scenario, Suits
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, WrappedModel
 from engine.proposers.interface import Context
 from engine.sampling.rng import Purpose, Randomness
 
@@ -172,7 +172,7 @@ It has the q of the last token, from which it was not drawn. Upstream a placehol
 # a row's previous request
 
 
-class _StaleRoot(wrappers.WrappedModel):
+class _StaleRoot(WrappedModel):
     def __init__(self, inner: TargetModel) -> None:
         super().__init__(inner)
         self._last: dict[int, int] = {}

@@ -18,8 +18,8 @@ from engine.faults.interface import (
     PromptLength,
     Scenario,
 )
-from engine.faults.wrappers import WrappedModel, with_target
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.faults.wrappers import with_target
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, WrappedModel
 
 RESIDUE_PERIOD: Final = 20
 """`KV_RESIDUE` affects columns whose index is a multiple of this number."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from engine.core.types import Proposal, SamplingParams
 from engine.decode.seams import EngineParts, WrapModel
 from engine.faults.interface import CHAINS, SAMPLED_SCENARIO, Fault, Scenario, Situation, Suits
-from engine.faults.wrappers import BatchView, ChangedProposer, WrappedModel, overwrite, with_view
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.faults.wrappers import BatchView, ChangedProposer, overwrite, with_view
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, WrappedModel
 from engine.proposers.interface import Context, Proposer
 
 TRAINED_LENGTH: Final = 64

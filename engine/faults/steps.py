@@ -9,8 +9,8 @@ from typing import Final
 
 from engine.core.types import Protocol
 from engine.faults.interface import ANY_ARM, CHAINS, COUPLED, ChangeParts, Fault, PromptLength, Scenario
-from engine.faults.wrappers import WrappedModel, overwrite, with_target
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.faults.wrappers import overwrite, with_target
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, WrappedModel
 
 PAGE: Final = 16
 """Columns in a page of the cache (`PAGE_BORDER_ENTRIES_LOST`)."""

@@ -11,8 +11,16 @@ from torch import Tensor
 
 from engine.core.types import Protocol, SamplingParams
 from engine.faults import interface
-from engine.faults.wrappers import WrappedModel, WrappedRows, with_logits, with_placement, with_rows, with_target
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
+from engine.faults.wrappers import WrappedRows, with_logits, with_placement, with_rows, with_target
+from engine.models.interface import (
+    Forward,
+    Placement,
+    SlotCache,
+    TargetModel,
+    WantedOutputs,
+    WrappedModel,
+    chain_placement,
+)
 from engine.sampling.transforms import TransformedRow, one_hot
 
 TRAINED_LENGTH: Final = 64

@@ -16,7 +16,15 @@ from engine.core.types import Proposal, SamplingParams, Tree
 from engine.decode.redraws import with_tokens
 from engine.decode.seams import EngineParts, WrapModel, as_it_is
 from engine.faults.interface import ChangeParts
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, chain_placement
+from engine.models.interface import (
+    Forward,
+    Placement,
+    SlotCache,
+    TargetModel,
+    WantedOutputs,
+    WrappedModel,
+    chain_placement,
+)
 from engine.proposers.interface import Context, Proposer, WrappedProposer
 from engine.sampling.transforms import TargetRows, TransformedRow, transform
 
@@ -26,25 +34,6 @@ ChangePlacement = Callable[[Placement], Placement]
 ChangeContext = Callable[[Context], Context]
 ChangeProposal = Callable[[Proposal], Proposal]
 ChangeProposals = Callable[[Sequence[Context], Sequence[Proposal]], Sequence[Proposal]]
-
-
-class WrappedModel:
-    """A model that is the inner one in everything."""
-
-    def __init__(self, inner: TargetModel) -> None:
-        self.inner = inner
-        self.vocabulary, self.context, self.eos_ids = inner.vocabulary, inner.context, inner.eos_ids
-        self.divisible = inner.divisible
-        # a fault does not give itself away
-        self.facts = inner.facts
-
-    def new_cache(self, rows: int, capacity: int) -> SlotCache:
-        """As the inner model's."""
-        return self.inner.new_cache(rows, capacity)
-
-    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
-        """As the inner model's."""
-        return self.inner.forward(cache, placement, want)
 
 
 def overwrite(model: TargetModel, cache: SlotCache, row: int, tokens: Mapping[int, int]) -> None:

@@ -4,54 +4,28 @@ Models pad their vocabularies to sizes that suit a device, and a family's member
 tokenizer's stand for no text, so a draft proposes none of them that the target lacks or that it lacks itself.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
-from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs
+from engine.models.interface import Forward, Placement, SlotCache, TargetModel, WantedOutputs, WrappedModel
 
 
-@dataclass(frozen=True)
-class PaddedDraft:
+class PaddedDraft(WrappedModel):
     """The model with `vocabulary` logits: the first ones of its own, and the smallest number where it has none.
 
     A token that the model has no embedding for is read as its last id: such a token has no text for either model.
     """
 
-    model: TargetModel
-    vocabulary: int
-
-    @property
-    def context(self) -> int:
-        """As the model's."""
-        return self.model.context
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """As the model's."""
-        return self.model.eos_ids
-
-    @property
-    def divisible(self) -> int:
-        """As the model's."""
-        return self.model.divisible
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """As the model's."""
-        return self.model.facts
-
-    def new_cache(self, rows: int, capacity: int) -> SlotCache:
-        """As the model's."""
-        return self.model.new_cache(rows, capacity)
+    def __init__(self, inner: TargetModel, vocabulary: int) -> None:
+        super().__init__(inner)
+        self.vocabulary = vocabulary
 
     def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
         """The model's outputs, with logits [B, T, vocabulary]."""
-        own = self.model.vocabulary
+        own = self.inner.vocabulary
         known = replace(placement, tokens=placement.tokens.clamp(max=own - 1)) if own < self.vocabulary else placement
-        done = self.model.forward(cache, known, want)
+        done = self.inner.forward(cache, known, want)
         if done.logits is None:
             return done
         missing, smallest = max(0, self.vocabulary - own), torch.finfo(done.logits.dtype).min

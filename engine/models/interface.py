@@ -148,6 +148,25 @@ def to_numpy(tensor: Tensor) -> NDArray[np.floating[Any]]:
     return values
 
 
+class WrappedModel:
+    """A model that is the inner one in everything."""
+
+    def __init__(self, inner: TargetModel) -> None:
+        self.inner = inner
+        self.vocabulary, self.context, self.eos_ids = inner.vocabulary, inner.context, inner.eos_ids
+        self.divisible = inner.divisible
+        # a fault does not give itself away
+        self.facts = inner.facts
+
+    def new_cache(self, rows: int, capacity: int) -> SlotCache:
+        """As the inner model's."""
+        return self.inner.new_cache(rows, capacity)
+
+    def forward(self, cache: SlotCache, placement: Placement, want: WantedOutputs) -> Forward:
+        """As the inner model's."""
+        return self.inner.forward(cache, placement, want)
+
+
 def chain_placement(
     tokens: Sequence[Sequence[int]], starts: Sequence[int], trash: int, first_row: int = 0
 ) -> Placement:

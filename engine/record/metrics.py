@@ -41,11 +41,6 @@ class Acceptance:
         return self.emitted / self.steps if self.steps else float("nan")
 
     @property
-    def by_position(self) -> tuple[float, ...]:
-        """Unconditional acceptance of the i-th drafted token."""
-        return tuple(kept / self.drafting_steps for kept in self.kept)
-
-    @property
     def acceptance_length(self) -> float:
         """Accepted tokens and one per drafting step; NaN without drafts."""
         return 1 + self.accepted / self.drafting_steps if self.drafting_steps else float("nan")

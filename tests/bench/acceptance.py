@@ -195,7 +195,7 @@ RULE = "|---|---|---|---|---|---|---|"
 
 def row(each: Measured) -> str:
     counts = each.counts
-    kept = " ".join(f"{rate:.2f}" for rate in counts.by_position[:SHOWN]) or "-"
+    kept = " ".join(f"{kept / counts.drafting_steps:.2f}" for kept in counts.kept[:SHOWN]) or "-"
     length = f"{counts.acceptance_length:.2f}" if counts.drafting_steps else "-"
     name = f"[{each.kind}](proposers/{each.kind}.md) {each.variant}".rstrip()
     return (

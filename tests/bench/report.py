@@ -25,7 +25,7 @@ from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.report.html.registry import sections, source_of
 from audit.report.html.render import environment, render_page, render_section
 from audit.report.requests.pieces import TOKENIZER
-from audit.store import NewArm, NewRequest, RunStatus, Store, migrate
+from audit.store import NewArm, NewCheck, NewRequest, RunStatus, Store, migrate
 from audit.store.base.canonical import jsonable
 from engine.core.types import Generation
 from engine.models.files.folder import bundled_folder
@@ -63,7 +63,7 @@ def fill(store: Store, made: Sequence[Generation], requests: int) -> str:
         store.add_requests(run, [_request("spec", made, i, i) for i in numbers])
     tokenizer = Tokenizer.from_file(str(bundled_folder(bundled_pair()[0]) / TOKENIZER))
     store.add_pieces(run, lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))
-    store.add_check(run, "spec", "greedy_equality", "equality", Level.L4, _result(requests))
+    store.add_check(run, NewCheck("spec", "greedy_equality", "equality", Level.L4, _result(requests)))
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
 

@@ -10,7 +10,7 @@ import pytest
 
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import NewArm, RunStatus, Store
+from audit.store import NewArm, NewCheck, NewRequest, RunStatus, Store
 from engine.record.effective import Effective
 from tests.audit.invoke import invoke
 from tests.audit.report.html.runs import HOSTILE, stored_runs
@@ -92,10 +92,10 @@ def hostile(folder: Path) -> ShownRun:
         for place, text in enumerate((*MARKUP, LONG)):
             name = text[:200].replace("\x00", "")
             made = generation(((4, 4), (2, 0)), seed=place, text=text.replace("\x00", ""))
-            store.add_request(run, HOSTILE, name, name, place, made)
+            store.add_requests(run, [NewRequest(HOSTILE, name, name, place, made)])
         finding = Finding(f"{HOSTILE}/{HOSTILE}#0", 1, LONG)
         bad = replace(RESULT, verdict=Verdict.FAULT, summary=MARKUP[1], findings=(finding,), margin=0.125)
-        store.add_check(run, HOSTILE, "law", "law", Level.L4, bad, COUNTS)
+        store.add_check(run, NewCheck(HOSTILE, "law", "law", Level.L4, bad, COUNTS))
         store.finish_run(run, RunStatus.FINISHED, 1)
     return ShownRun(url, run, f"{HOSTILE}/{HOSTILE}#0")
 

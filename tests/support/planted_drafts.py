@@ -7,7 +7,7 @@ import numpy as np
 from engine.core import registry
 from engine.core.types import Tree
 from engine.faults.interface import SAMPLED_SCENARIO, Fault, Suits
-from engine.faults.wrappers import WrappedModel
+from engine.models.interface import WrappedModel
 from engine.proposers.adaptive_length import PayingProposer
 
 UNSEEN = 0.25

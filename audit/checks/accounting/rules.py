@@ -16,7 +16,6 @@ state yet.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.evidence.decisions import deciding_row, steps_by_token
 from audit.evidence.records import RequestRecord
 from audit.evidence.structure import Violation
-from audit.evidence.tally import TOLERANCE, same
+from audit.evidence.tally import CLOSE, TOLERANCE, same
 from engine.core.errors import EngineError
 from engine.core.steady import SteadyDrafts
 from engine.core.types import FinishReason, Floats, QKind
@@ -33,8 +32,6 @@ from engine.record.effective import Effective
 from engine.record.trace import Trace, steps_of
 from engine.sampling.transforms import log_sum_exp
 
-CLOSE: Final = TOLERANCE / 2
-"""Far above rounding, and within the rules' tolerance."""
 Flags = NDArray[np.bool_]
 
 

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from audit.evidence.coverage.batch import Stay, stay_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, RequestRecord
-from audit.evidence.verdicts import Finding
+from audit.evidence.verdicts import WHOLE_ARM, Finding
 from engine.backends.neighbour import Mixed, contrasting
 from engine.record.effective import MIXED
 from engine.record.trace import TraceHeader
 
-WHOLE_ARM: Final = "the arm"
 OF_TARGET: Final = ("backend", "target", "context", "numerics", "rows", "stream", "torch_threads")
 """Keys of a statement that a baseline shares with its candidates."""
 OF_PASSES: Final = frozenset(("rows", "record", "fault", "pass", "copies", "repeats", "measured"))

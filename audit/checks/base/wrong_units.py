@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from audit.evidence.verdicts import CheckResult, Finding, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.power import replay_effect
 
-MAX_FINDINGS: Final = 20
 NO_DETAILS: Final[Mapping[str, Any]] = {}
 
 

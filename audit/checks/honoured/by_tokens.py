@@ -28,13 +28,12 @@ from audit.evidence.coverage.examined import anchored
 from audit.evidence.coverage.groups import Group
 from audit.evidence.decisions import Indices
 from audit.evidence.records import ArmKind, Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from engine.core.types import Floats, RecordLevel, SamplingParams
 from engine.record.trace import Trace
 from engine.sampling.transforms import log_sum_exp, transform
 
 GREEDY: Final = "a greedy arm's parameters move the most likely token alone; see token_law"
-POOLED: Final = "all requests"
 MOST: Final = 3.0
 """Largest log ratio of one token: where the other law excludes it, rounding may have kept it."""
 SHARE: Final = 0.0001

@@ -21,13 +21,12 @@ from audit.checks.base.interface import Check, Design
 from audit.checks.honoured.causes import TokenComparison, cause, compared_rows
 from audit.evidence.coverage.groups import Group
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import lower_bound, upper_bound
 from audit.stats.power import replay_effect, zero_need
 from audit.stats.sample_size import SampleSize
 from engine.core.types import RecordLevel
 
-MAX_FINDINGS = 20
 KINDS = ("drafted", "other")
 """Rows of drafted places, and bonus or plain rows."""
 SCARCEST = 0.2

@@ -28,13 +28,10 @@ from audit.evidence.law.table import LawPart, Tabulation, part_of
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.alternatives import ranking
 from audit.stats.multiplicity import holm, percent
 from engine.core.types import Floats
-
-POOLED = "all requests"
-MAX_FINDINGS = 20
 
 
 def _applies(evidence: Evidence) -> str | None:

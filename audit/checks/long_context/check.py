@@ -38,15 +38,13 @@ from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.decisions import unreadable
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import Evidence, Level
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, POOLED, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.multiplicity import holm
 from audit.stats.power import POWER, replay_effect
 from audit.stats.sample_size import SampleSize
 
 LOSSY: Final = "the verifier declares itself lossy; its tokens need be neither the target's nor of its law"
 ALONE: Final = "there is no baseline arm to compare with"
-POOLED: Final = "all requests"
-MAX_FINDINGS: Final = 20
 USUAL: Final = 1024
 """The maximum that a plan assumes: that of the bundled models."""
 

@@ -32,7 +32,7 @@ from audit.evidence.decisions import unreadable
 from audit.evidence.draft_draws import DraftDraw, draft_draws, target_row
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.acceptance.expected import bernoulli_test
 from audit.stats.anytime.scores import Moments, moments, score_test
 from audit.stats.laws import normal_isf
@@ -43,7 +43,6 @@ from audit.stats.sample_size import SampleSize
 from engine.core.types import Floats, QKind, Role
 from engine.record.trace import StepView, Trace, steps_of
 
-POOLED = "all requests"
 MIN_TOKENS = 30
 SHARE = 0.3
 """Mass of q below a threshold, as assumed by the plan."""

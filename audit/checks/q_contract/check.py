@@ -41,7 +41,8 @@ from audit.evidence.draft_draws import (
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.reading import RequestReading
 from audit.evidence.records import Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.tally import ROUNDED
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.multiplicity import holm
 from audit.stats.pit import SmoothTest, intervals, smooth_test
@@ -51,9 +52,6 @@ from engine.record.rows.lumping import PAD
 from engine.record.trace import Trace
 from engine.sampling.rng import Randomness
 
-POOLED = "all requests"
-ROUNDED = 1e-6
-"""Rounding of a float32 cell."""
 SUMMED = 1e-9
 """Tolerance of sums over whole rows."""
 

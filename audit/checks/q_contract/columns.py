@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.decisions import NO_NODE, cells_beside, lumped_decisions
 from audit.evidence.draft_draws import SINGLE_PRECISION
-from audit.evidence.tally import TOLERANCE, same
+from audit.evidence.tally import CLOSE, ROUNDED, TOLERANCE, same
 from engine.core.trees import depths, orders
 from engine.core.types import Floats, Protocol, QKind
 from engine.record.columns import EntryIndex, entries_before, examined_nodes, numbered
@@ -26,12 +26,8 @@ from engine.record.rows.kept_rows import dense_laws
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import gumbel_at
 
-CLOSE: Final = TOLERANCE / 2
-"""Far above rounding, and within the rules' tolerance."""
 SUMS: Final = 1e-6
 """Tolerance of log q plus noise."""
-ROUNDED: Final = 1e-6
-"""Rounding of a float32 cell."""
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audit.checks.replay.rules import NAN, NO_NODE, RULES, DecisionPlace, OfferedToken, Ruling
-from audit.evidence.decisions import deciding_row
+from audit.checks.replay.rules import NAN, RULES, DecisionPlace, OfferedToken, Ruling
+from audit.evidence.decisions import NO_NODE, deciding_row
 from audit.evidence.structure import Violation
 from audit.evidence.tally import TOLERANCE, Tally, identical, same
 from engine.core.trees import depths, orders

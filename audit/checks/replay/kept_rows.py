@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from audit.evidence.decisions import cells_beside
 from audit.evidence.structure import Violation
+from audit.evidence.tally import ROUNDED
 from engine.core.types import Floats
 from engine.record.columns import entries_before, examined_nodes
 from engine.record.mask_bits import unpacked
@@ -26,8 +27,6 @@ from engine.record.rows.row_digests import digests
 from engine.record.trace import Trace
 from engine.sampling.transforms import TransformedRow, plain_laws, transform
 
-ROUNDED: Final = 1e-6
-"""Relative rounding of a float32 cell."""
 SUMMED: Final = 1e-9
 """Tolerance of sums over whole rows."""
 Flags = NDArray[np.bool_]

@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 
 from audit.evidence.decisions import NO_NODE, Decisions, LumpedDecisions
 from audit.evidence.structure import Violation
-from audit.evidence.tally import TOLERANCE, Tally, identical, same
+from audit.evidence.tally import CLOSE, ROUNDED, TOLERANCE, Tally, identical, same
 from engine.core.types import Floats, QKind, Role
 from engine.record.columns import EntryIndex, entries_before, examined_nodes, numbered
 from engine.record.trace import StepView, Trace, steps_of
 from engine.sampling.rng import Purpose, Randomness, uniforms_at
 
-ROUNDED: Final = 1e-6
-"""Relative rounding of a float32 cell."""
 PURPOSES: Final[Mapping[Role, Purpose]] = {
     Role.RECOVERED: Purpose.RESIDUAL,
     Role.BONUS: Purpose.BONUS,
     Role.PLAIN: Purpose.BONUS,
 }
-CLOSE: Final = TOLERANCE / 2
 Flags = NDArray[np.bool_]
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.checks.replay.masses import PURPOSES, ROUNDED, acceptance_faults, replay_masses
+from audit.checks.replay.masses import PURPOSES, acceptance_faults, replay_masses
 from audit.evidence.decisions import Decisions, lumped_decisions
 from audit.evidence.structure import Violation
-from audit.evidence.tally import TOLERANCE, Tally, identical, same
+from audit.evidence.tally import ROUNDED, TOLERANCE, Tally, identical, same
 from engine.core.types import Floats, Protocol, RecordLevel, Role
 from engine.record.columns import numbered
 from engine.record.rows.lumping import PAD

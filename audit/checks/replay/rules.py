@@ -18,7 +18,6 @@ from engine.sampling.rng import Purpose, Randomness
 from engine.sampling.transforms import TransformedRow, inverse_cdf
 
 NAN: Final = float("nan")
-NO_NODE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)

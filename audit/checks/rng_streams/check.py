@@ -27,7 +27,7 @@ from audit.checks.rng_streams.numbers import REJECTION, RecordedNumber, RequestN
 from audit.evidence.random_numbers import seed_of, shared_numbers
 from audit.evidence.records import ArmRecord, Evidence, Level
 from audit.evidence.tally import identical
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.laws import normal_sf, poisson_sf
 from audit.stats.multiplicity import holm
@@ -39,7 +39,6 @@ from engine.record.columns import shape_fault
 from engine.record.trace import Trace
 from engine.sampling.rng import Purpose
 
-POOLED = "all requests"
 ONCE = "no number twice"
 LOSSY = "the verifier declares itself lossy; no protocol says which numbers it draws"
 GREEDY = "at temperature 0 nothing is drawn"

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from audit.checks.base.interface import Check, gives
 from audit.evidence.identity import CONFIGURED, AnsweredBy, VersionPair, answered_by, answered_by_service, versions
 from audit.evidence.records import ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, Params, Verdict
 from engine.backends.evidence import Part
 from engine.record.facts import SERVING
 
-MAX_FINDINGS = 20
 NO_SERVICE = "no service answered: the engine ran here, from the files of the run"
 
 

@@ -19,11 +19,10 @@ from typing import Any
 
 from audit.checks.base.interface import Check, gives
 from audit.evidence.records import ArmRecord, Evidence
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from engine.backends.evidence import Part
 from engine.backends.openai.surface import BY_CHANCE, KEY
 
-MAX_FINDINGS = 20
 NO_SURFACE = "no service answered: the engine ran here, and its record has one form"
 NO_BASELINE = NoEvidence("there is no baseline whose answers could have more fields")
 

@@ -30,7 +30,7 @@ from audit.evidence.law.battery import MIN_TOKENS, MIXTURE, ComponentTest, token
 from audit.evidence.law.table import moments_of
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, Evidence, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import score_test
 from audit.stats.anytime.token_mixture import MixtureResult, mixture
 from audit.stats.binomial import upper_bound
@@ -39,8 +39,6 @@ from audit.stats.power import POWER, detectable_shift, zero_need
 from audit.stats.sample_size import SampleSize
 from audit.stats.tails import EventDeviation, event_deviation, radius
 
-POOLED: Final = "all requests"
-MAX_FINDINGS: Final = 20
 SPREAD: Final = 0.4
 """Standard deviation of one event that `plan` expects: at most 0.5."""
 STEP: Final = 1.0

@@ -25,7 +25,7 @@ from audit.evidence.coverage.groups import Examined, Group
 from audit.evidence.coverage.view import Mask
 from audit.evidence.records import Evidence, RequestRecord
 from audit.evidence.tool_calls import answered, can_reread, offers_tools, spans_of, unread_reason
-from audit.evidence.verdicts import CheckResult, Finding, NoEvidence, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, NoEvidence, Params, Verdict
 from audit.stats.binomial import upper_bound
 from audit.stats.paired import PairCounts, mcnemar, tango_lower, tango_upper
 from audit.stats.power import POWER, non_inferiority_need, replay_effect
@@ -35,7 +35,6 @@ from engine.backends.evidence import Part
 NO_TOOLS = "no request offers tools"
 NO_CALLS = "the backend does not report the tool calls that it reads"
 NOT_SHARED = "the arms do not share their random numbers"
-MAX_FINDINGS = 20
 DISCORDANT = 0.05
 """Share of pairs of which one passes, for a plan. The bundled pair gives 0.02 at temperature 1."""
 ANSWERS = "answers"

@@ -25,7 +25,7 @@ from audit.evidence.decisions import decisions, unreadable
 from audit.evidence.law.table import tabulate
 from audit.evidence.random_numbers import seed_of
 from audit.evidence.records import ArmKind, ArmRecord, Evidence, Level, RequestRecord
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import POOLED, CheckResult, Finding, Params, Verdict
 from audit.stats.anytime.scores import LOG_FLOOR
 from audit.stats.binomial import upper_bound
 from audit.stats.certificate import REPLAY_SHARE, Certificate, Observation, PredictableScore, certify, observe
@@ -54,7 +54,7 @@ class TranscriptParts:
             (place, Finding(result.request, result.step, f"{name}: {result.message}"))
             for name, item in self.results.items()
             if item.verdict is Verdict.FAULT
-            for place, result in enumerate(item.findings or (Finding("all requests", 0, item.summary),))
+            for place, result in enumerate(item.findings or (Finding(POOLED, 0, item.summary),))
         ]
         return tuple(finding for _, finding in sorted(listed, key=lambda item: item[0]))
 

@@ -26,13 +26,12 @@ from audit.evidence.pairing import (
     pair_arms,
 )
 from audit.evidence.records import Evidence, RequestRecord, names_its_ends
-from audit.evidence.verdicts import CheckResult, Finding, Params, Verdict
+from audit.evidence.verdicts import MAX_FINDINGS, CheckResult, Finding, Params, Verdict
 from audit.stats.binomial import upper_bound
 from engine.record.trace import steps_of
 
 MIN_NOISE_POSITIONS = 300
 """With fewer positions the maximum covers less than the 98.5 % quantile at 99 % confidence."""
-MAX_FINDINGS = 20
 KINDS = ("numerical", "real", "untriaged", "baseline")
 ORDER = ("baseline", "real", "untriaged", "numerical")
 """Order in which findings are listed."""

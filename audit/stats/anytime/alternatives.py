@@ -171,11 +171,6 @@ def grown(evidence: WealthState, ratios: LogRatios) -> WealthState:
     return evidence
 
 
-def extend(evidence: WealthState, chunk: Chunk) -> WealthState:
-    """The evidence after `chunk`; raises as `log_ratios_of`."""
-    return grown(evidence, log_ratios_of(chunk))
-
-
 def summary(evidence: WealthState) -> AnytimeTest:
     """The test so far. `leader` is the best over all tokens; early leaders are often only close to the fault."""
     leader = ranking(evidence, 1)[0].name if evidence.n else ""

@@ -150,7 +150,10 @@ def finish_run(session: Session, ulid: str, status: RunStatus, exit_code: int, c
 
 
 def add_check(session: Session, ulid: str, check: NewCheck) -> None:
-    """Insert a check's result; NaN becomes NULL in columns and null in JSON."""
+    """Insert a check's result and what it examined; it supersedes an earlier one of the same arm and check.
+
+    NaN becomes NULL in columns and null in JSON.
+    """
     _add_check(session, find_run(session, ulid), check, None)
 
 

@@ -18,7 +18,7 @@ from engine.backends.openai.forms.token_lists import lead_of
 from engine.backends.process.arm import ConvertedEngine, ReadAnswer, decoded_facts, end_of, single_steps
 from engine.backends.process.backend import ConvertedBackend, EngineKind, EngineWanted
 from engine.backends.process.convert import Converted
-from engine.backends.process.settings import SCORED, ProcessSettings
+from engine.backends.process.settings import ProcessSettings
 from engine.core.child import Frame
 from engine.core.errors import InvalidRequest
 from engine.core.types import FinishReason, Protocol, Request, SamplingParams
@@ -44,11 +44,6 @@ class LlamaEngine(ConvertedEngine):
     def rule(self) -> Protocol:
         """The rule that verifies."""
         return own.rule_of(self.plan.protocol)
-
-    @property
-    def evidence_level(self) -> int:
-        """That of log-probabilities."""
-        return SCORED[self.level].level
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running server."""

@@ -28,17 +28,12 @@ class MlxEngine(ProcessEngine[OpenedSource]):
     """One arm on mlx_lm."""
 
     backend = "mlx_lm"
-    refused = REFUSED
+    refused, levels = REFUSED, LEVELS
 
     @property
     def level(self) -> RecordLevel:
         """That of the plan."""
         return self.plan.level
-
-    @property
-    def evidence_level(self) -> int:
-        """Rows, drafts and the decision on each."""
-        return LEVELS[self.level].level
 
     def identity(self) -> dict[str, Any]:
         """The draft."""

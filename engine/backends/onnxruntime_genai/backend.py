@@ -33,17 +33,12 @@ class OrtEngine(ConvertedEngine):
     """One arm on onnxruntime-genai."""
 
     backend = "onnxruntime_genai"
-    refused = own.REFUSED
+    refused, levels = own.REFUSED, own.LEVELS
 
     @property
     def level(self) -> RecordLevel:
         """Rows, or tokens alone beside n-gram drafts."""
         return own.record_level(self.plan.proposer, self.plan.level)
-
-    @property
-    def evidence_level(self) -> int:
-        """That of the records."""
-        return own.LEVELS[self.level].level
 
     def effective_config(self) -> Effective:
         """The effective configuration, with the facts of the running engine."""

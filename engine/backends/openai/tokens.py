@@ -46,33 +46,26 @@ class Codec(Protocol):
     @property
     def vocabulary(self) -> int:
         """Ids are below this."""
-        ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """End tokens; empty if unknown."""
-        ...
 
     @property
     def origin(self) -> TokenOrigin:
         """The kind of ids that `ids` returns."""
-        ...
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's ids, unique to the prompt."""
-        ...
 
     def ids(self, text: str) -> tuple[int, ...]:
         """A text's ids."""
-        ...
 
     def piece(self, token: int) -> str:
         """One id's text."""
-        ...
 
     def decoded(self, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> SecondDecoding | None:
         """The text of `tokens` after `prompt`, with `special` also its special tokens; None if it is unknown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
+from engine.backends.evidence import Shown
 from engine.backends.interface import Capabilities, require_length, require_prompt
 from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.process.convert import Converted, WorkFolder
 from engine.backends.process.engine_process import Failure, RestartedEngine
-from engine.backends.process.settings import ProcessSettings, Refusals, matching_rule, refusal
+from engine.backends.process.settings import SCORED, ProcessSettings, Refusals, matching_rule, refusal
 from engine.backends.second_decoding import NO_DECODING, undecoded
 from engine.core.child import Frame
 from engine.core.errors import InvalidRequest
@@ -91,6 +92,7 @@ class ProcessEngine(LocalEngine, Generic[M]):
     """One arm. Its engine starts at the first request, and has a generator for each."""
 
     refused: ClassVar[Refusals]
+    levels: ClassVar[Mapping[RecordLevel, Shown]] = SCORED
 
     plan: EngineSpec
     target: LocalTarget
@@ -168,7 +170,7 @@ class ProcessEngine(LocalEngine, Generic[M]):
     @property
     def evidence_level(self) -> int:
         """The evidence level of its records."""
-        raise NotImplementedError
+        return self.levels[self.level].level
 
     def capabilities(self) -> Capabilities:
         """The evidence that its records support."""

@@ -12,7 +12,7 @@ import audit
 from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, NewRequest, RunStatus, Store
 from tests.audit.store.build import COUNTS, generation, made_store, start
 
 HOSTILE = (
@@ -41,8 +41,10 @@ def hostile(tmp_path):
     with Store.open(url, create=True) as store:
         run = store.begin_run(replace(start(), suite_name=text[:200]))
         for arm in ("base", "spec"):
-            store.add_request(run, arm, "d", "c", 0, generation(((2, 1),), seed=1, text="x"))
-        store.add_check(run, "spec", "replay", "replay", Level.L4, CheckResult(Verdict.FAULT, text, 1), COUNTS)
+            store.add_requests(run, [NewRequest(arm, "d", "c", 0, generation(((2, 1),), seed=1, text="x"))])
+        store.add_check(
+            run, NewCheck("spec", "replay", "replay", Level.L4, CheckResult(Verdict.FAULT, text, 1), COUNTS)
+        )
         store.finish_run(run, RunStatus.FINISHED, 1)
     return audit.open_store(url).run()
 

@@ -17,7 +17,7 @@ from audit.attach.subject import same_model
 from audit.errors import UserError
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Verdict
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, RunStatus, Store
 from audit.text.staged_files import staged
 from tests.audit.gate.runs import stored_run
 from tests.audit.invoke import invoke
@@ -402,7 +402,7 @@ class TestVerify:
         out = attached(url, report)
         with Store.open(url, create=False) as store:
             run = store.resolve("latest")
-            store.add_check(run, "spec", "law", "law", Level.L4, CheckResult(Verdict.FAULT, "found later"))
+            store.add_check(run, NewCheck("spec", "law", "law", Level.L4, CheckResult(Verdict.FAULT, "found later")))
         result = verify(url, out)
         assert result.exit_code == 1
         assert "claims, checks of run" in result.stdout

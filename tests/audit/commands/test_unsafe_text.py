@@ -11,7 +11,7 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, NewRequest, RunStatus, Store
 from audit.text.unsafe import inert, visible, visible_lines
 from tests.audit.invoke import invoke
 from tests.audit.store.build import COUNTS, generation, start
@@ -30,8 +30,10 @@ def url(tmp_path_factory):
         for seed in (1, 2):
             run = store.begin_run(replace(start(), suite_name=HOSTILE, actor=HOSTILE, code_commit=HOSTILE))
             for arm in ("base", "spec"):
-                store.add_request(run, arm, HOSTILE, HOSTILE, 0, generation(((2, 1),), seed=seed, text=HOSTILE))
-            store.add_check(run, "spec", "replay", "replay", Level.L4, bad, COUNTS)
+                store.add_requests(
+                    run, [NewRequest(arm, HOSTILE, HOSTILE, 0, generation(((2, 1),), seed=seed, text=HOSTILE))]
+                )
+            store.add_check(run, NewCheck("spec", "replay", "replay", Level.L4, bad, COUNTS))
             store.set_status(run, RunStatus.RUNNING, HOSTILE)
             store.finish_run(run, RunStatus.FINISHED, 1)
     return made

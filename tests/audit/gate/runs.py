@@ -11,7 +11,18 @@ from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.gate.facts import ArmWorkload, RunFacts, SampledRequests
 from audit.gate.serving_profile import SampledSetting
-from audit.store import ArmCounts, ArtifactRef, NewArm, RunStatus, Store, StoredArm, StoredCheck, StoredRun
+from audit.store import (
+    ArmCounts,
+    ArtifactRef,
+    NewArm,
+    NewCheck,
+    NewRequest,
+    RunStatus,
+    Store,
+    StoredArm,
+    StoredCheck,
+    StoredRun,
+)
 from engine.record.effective import Effective
 from tests.audit.store.build import generation, start
 
@@ -117,9 +128,9 @@ def stored_run(
         begun = replace(begun, artifacts=artifacts)
     with Store.open(url, create=True) as store:
         run = store.begin_run(begun)
-        store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
+        store.add_requests(run, [NewRequest("spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))])
         for name, verdict in (verdicts or PASSING).items():
-            store.add_check(run, "spec", name, CLAIMS[name], Level.L4, CheckResult(verdict, "told so", n=9))
+            store.add_check(run, NewCheck("spec", name, CLAIMS[name], Level.L4, CheckResult(verdict, "told so", n=9)))
         store.finish_run(run, RunStatus.FINISHED, exit_code)
     return url
 

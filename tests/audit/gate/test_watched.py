@@ -16,7 +16,7 @@ from audit.gate.decision import Decision, next_step
 from audit.gate.judge import considered
 from audit.gate.judgement import GateRequest
 from audit.gate.policy import load_policy
-from audit.store import ArtifactRef, RunStatus, Store
+from audit.store import ArtifactRef, NewCheck, NewRequest, RunStatus, Store
 from audit.store.reading.watches import WatchSettings
 from audit.watch.follow import Follower
 from audit.watch.reference import of_run
@@ -100,8 +100,8 @@ def a_run(store: Store, digest: str = "a" * 64) -> str:
     run = store.begin_run(start(artifacts=(ArtifactRef("target", "target", "big", None, digest),)))
     for prompt in range(12):
         made = generation(((4, 3), (4, 2 + prompt % 2)) * 3, seed=prompt)
-        store.add_request(run, "spec", "chat", f"case-{prompt}", 0, made)
-    store.add_check(run, "spec", "replay", "replay", Level.L4, CheckResult(Verdict.CERTIFIED, "told so", n=9))
+        store.add_requests(run, [NewRequest("spec", "chat", f"case-{prompt}", 0, made)])
+    store.add_check(run, NewCheck("spec", "replay", "replay", Level.L4, CheckResult(Verdict.CERTIFIED, "told so", n=9)))
     store.finish_run(run, RunStatus.FINISHED, 0)
     return run
 

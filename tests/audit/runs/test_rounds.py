@@ -79,9 +79,9 @@ def three_looks(tmp_path_factory):
     folder, judged, reads = tmp_path_factory.mktemp("looks"), [], []
     add, load = Store.add_check, Store.load_arm
 
-    def recording(store, run_name, arm, check, claim, level, result, coverage=()):
-        judged.append((check, result.verdict, result.details["look"]["number"]))
-        add(store, run_name, arm, check, claim, level, result, coverage)
+    def recording(store, run_name, check):
+        judged.append((check.name, check.result.verdict, check.result.details["look"]["number"]))
+        add(store, run_name, check)
 
     def counting(store, run_name, name):
         record = load(store, run_name, name)

@@ -22,6 +22,7 @@ from audit.store import (
     NewArm,
     NewCheck,
     NewJudgement,
+    NewRequest,
     NewRun,
     RunStatus,
     SituationCount,
@@ -171,10 +172,10 @@ RESULT = CheckResult(
 def fill(store: Store) -> str:
     """A running run with two requests per arm; returns its ULID."""
     run = store.begin_run(start())
-    store.add_request(run, "base", "chat", "case-a", 0, generation(((0, 0),) * 5, seed=1))
-    store.add_request(run, "base", "code", "case-b", 0, generation(((0, 0),) * 3, seed=2))
-    store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
-    store.add_request(run, "spec", "code", "case-b", 0, generation(((4, 2),), seed=4))
+    store.add_requests(run, [NewRequest("base", "chat", "case-a", 0, generation(((0, 0),) * 5, seed=1))])
+    store.add_requests(run, [NewRequest("base", "code", "case-b", 0, generation(((0, 0),) * 3, seed=2))])
+    store.add_requests(run, [NewRequest("spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))])
+    store.add_requests(run, [NewRequest("spec", "code", "case-b", 0, generation(((4, 2),), seed=4))])
     return run
 
 
@@ -189,14 +190,18 @@ def fill_finished(store: Store) -> str:
 def fill_eventful(store: Store) -> str:
     """As `fill`, with two checks, and another request with `EVENTS`."""
     run = fill(store)
-    store.add_request(run, "spec", "chat", "case-c", 0, generation(((4, 2), (3, 1)), seed=5, facts=EVENTS))
+    store.add_requests(
+        run, [NewRequest("spec", "chat", "case-c", 0, generation(((4, 2), (3, 1)), seed=5, facts=EVENTS))]
+    )
     _check(store, run)
     return run
 
 
 def _check(store: Store, run: str) -> None:
-    store.add_check(run, "spec", "replay", "replay", Level.L4, RESULT, COUNTS)
-    store.add_check(run, "spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
+    store.add_check(run, NewCheck("spec", "replay", "replay", Level.L4, RESULT, COUNTS))
+    store.add_check(
+        run, NewCheck("spec", "law", "law", Level.L3, replace(RESULT, verdict=Verdict.FAULT, summary="too far"))
+    )
 
 
 def made_store(folder: Path) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from audit.store import RunStatus, Store
+from audit.store import NewRequest, RunStatus, Store
 from engine.core.types import FinishReason
 from engine.core.versions import after, first
 from engine.record.recorder import Recorder
@@ -36,7 +36,7 @@ def learnt(seed):
 
 def add_learnt(store):
     run = fill(store)
-    store.add_request(run, "spec", "chat", "case-c", 0, learnt(5))
+    store.add_requests(run, [NewRequest("spec", "chat", "case-c", 0, learnt(5))])
     store.finish_run(run, RunStatus.FINISHED, 0)
     return run
 

@@ -16,7 +16,17 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Verdict
-from audit.store import Attachment, NewCheck, NewJudgement, RunReason, RunStatus, Store, StoredDecision, migrate
+from audit.store import (
+    Attachment,
+    NewCheck,
+    NewJudgement,
+    NewRequest,
+    RunReason,
+    RunStatus,
+    Store,
+    StoredDecision,
+    migrate,
+)
 from audit.store.writing.contents import KEY, OFF
 from engine.core.types import RecordLevel
 from tests.audit.store.build import COUNTS, RESULT, generation, start
@@ -36,10 +46,10 @@ def random_run(store: Store, chance: random.Random) -> str:
         plan = tuple((each, chance.randint(0, each)) for each in drafted)
         level = chance.choice([RecordLevel.FULL, RecordLevel.SCALARS, RecordLevel.TOKENS])
         made = generation(plan, seed=chance.randrange(99), text="\u00fc\x00\ud800 " * case, level=level)
-        store.add_request(run, chance.choice(["base", "spec"]), "chat", f"case-{case}", 0, made)
+        store.add_requests(run, [NewRequest(chance.choice(["base", "spec"]), "chat", f"case-{case}", 0, made)])
     for name in chance.sample(["replay", "law", "text"], chance.randrange(4)):
         found = replace(RESULT, verdict=chance.choice(list(Verdict)), effect=chance.choice([None, float("nan"), 1e-9]))
-        store.add_check(run, "spec", name, name, Level.L4, found, COUNTS if chance.random() < 0.5 else ())
+        store.add_check(run, NewCheck("spec", name, name, Level.L4, found, COUNTS if chance.random() < 0.5 else ()))
     end = chance.choice([RunStatus.FINISHED, RunStatus.FINISHED, RunStatus.INTERRUPTED])
     if end is RunStatus.FINISHED:
         store.finish_run(run, end, chance.randrange(4))

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide, UserError
-from audit.store import Store, default_url, migrate
+from audit.store import NewRequest, Store, default_url, migrate
 from audit.store.base import connection as engines
 from audit.store.base.connection import open_engine, parse_url, readonly_uri, shown
 from audit.store.health import UNLOGGED
@@ -224,12 +224,12 @@ def test_switching_to_the_write_ahead_log_waits_for_a_lock(tmp_path):
 WRITER = """
 import sys
 import threading
-from audit.store import Store
+from audit.store import NewRequest, Store
 from tests.audit.store.build import fill_every_table, generation, start
 with Store.open(sys.argv[1], create=True) as store:
     run = store.begin_run(start())
     for sample in range(5):
-        store.add_request(run, "spec", "chat", "a", sample, generation(((2, 1),), seed=sample))
+        store.add_requests(run, [NewRequest("spec", "chat", "a", sample, generation(((2, 1),), seed=sample))])
 """
 
 
@@ -356,7 +356,7 @@ def test_a_crash_between_two_requests_keeps_the_first(tmp_path):
     url = str(tmp_path / "audit.db")
     with Store.open(url, create=True) as store:
         run = store.begin_run(start())
-        store.add_request(run, "spec", "chat", "a", 0, generation(((1, 0),)))
+        store.add_requests(run, [NewRequest("spec", "chat", "a", 0, generation(((1, 0),)))])
         # No finish and no close: what is on disk now is what a crash leaves.
         with Store.open(url, create=False) as after:
             assert [key.case_id for key in after.finished(run)] == ["a"]

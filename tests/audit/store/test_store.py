@@ -12,7 +12,7 @@ import zstandard
 from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import ArtifactRef, Attachment, NewRequest, RequestKey, RunStatus, Store, StoredDecision
+from audit.store import ArtifactRef, Attachment, NewCheck, NewRequest, RequestKey, RunStatus, Store, StoredDecision
 from audit.store.writing import contents
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
@@ -49,9 +49,9 @@ def test_an_arm_comes_back_with_its_traces(any_url):
     made = generation(((4, 2), (3, 3)), seed=9, text="nul \x00 ok", name="id-9")
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start())
-        store.add_request(run, "spec", "chat", "z", 0, generation(((1, 0),)))
-        store.add_request(run, "spec", "chat", "a", 1, made)
-        store.add_request(run, "spec", "chat", "a", 0, generation(((1, 1),)))
+        store.add_requests(run, [NewRequest("spec", "chat", "z", 0, generation(((1, 0),)))])
+        store.add_requests(run, [NewRequest("spec", "chat", "a", 1, made)])
+        store.add_requests(run, [NewRequest("spec", "chat", "a", 0, generation(((1, 1),)))])
         arm = store.load_arm(run, "spec")
     assert [(each.case_id, each.sample) for each in arm.requests] == [("a", 0), ("a", 1), ("z", 0)]
     found = arm.requests[1]
@@ -64,7 +64,7 @@ def test_an_arm_comes_back_with_its_traces(any_url):
 
 def test_steps_hold_the_counts_of_the_plan(store):
     run = store.begin_run(start())
-    store.add_request(run, "spec", "chat", "a", 0, generation(((4, 4), (4, 1), (0, 0))))
+    store.add_requests(run, [NewRequest("spec", "chat", "a", 0, generation(((4, 4), (4, 1), (0, 0))))])
     columns = "step, position, n_drafted, n_accepted, n_emitted, draft_us, verify_us"
     rows = sql(store, f"SELECT {columns} FROM decode_step ORDER BY step")
     assert rows == [(0, 3, 4, 4, 5, 11, 11), (1, 8, 4, 1, 2, 11, 11), (2, 10, 0, 0, 1, 7, 11)]
@@ -74,9 +74,9 @@ def test_steps_hold_the_counts_of_the_plan(store):
 def test_requests_at_the_same_sampling_pair_up(store):
     run = store.begin_run(start())
     other = SamplingParams(temperature=1.0, seed=1)
-    store.add_request(run, "base", "chat", "a", 0, generation(((0, 0),)))
-    store.add_request(run, "spec", "chat", "a", 0, generation(((1, 0),)))
-    store.add_request(run, "spec", "chat", "a", 1, generation(((1, 0),), sampling=other))
+    store.add_requests(run, [NewRequest("base", "chat", "a", 0, generation(((0, 0),)))])
+    store.add_requests(run, [NewRequest("spec", "chat", "a", 0, generation(((1, 0),)))])
+    store.add_requests(run, [NewRequest("spec", "chat", "a", 1, generation(((1, 0),), sampling=other))])
     first, second, third = (row[0] for row in sql(store, "SELECT sampling_sha256 FROM request ORDER BY id"))
     assert first == second != third
 
@@ -84,7 +84,7 @@ def test_requests_at_the_same_sampling_pair_up(store):
 def test_finished_lists_what_need_not_run_again(store):
     run = store.begin_run(start())
     assert store.finished(run) == frozenset()
-    store.add_request(run, "spec", "chat", "a", 3, generation(((1, 0),)))
+    store.add_requests(run, [NewRequest("spec", "chat", "a", 3, generation(((1, 0),)))])
     assert store.finished(run) == {RequestKey("spec", "a", 3)}
 
 
@@ -104,7 +104,9 @@ def test_a_duplicate_request_is_refused_whole(store):
 def test_an_undecodable_trace_stores_nothing(store):
     run = store.begin_run(start())
     with pytest.raises(TraceError):
-        store.add_request(run, "spec", "chat", "a", 0, replace(generation(((1, 0),)), trace=b"SATRACE1junk"))
+        store.add_requests(
+            run, [NewRequest("spec", "chat", "a", 0, replace(generation(((1, 0),)), trace=b"SATRACE1junk"))]
+        )
     assert sql(store, "SELECT COUNT(*) FROM request") == [(0,)]
 
 
@@ -112,10 +114,10 @@ def test_an_undecodable_trace_stores_nothing(store):
 def test_a_finished_run_takes_no_request_until_it_runs_again(store):
     run = fill_finished(store)
     with pytest.raises(UserError, match="is finished; requests can be added to a running one only"):
-        store.add_request(run, "spec", "chat", "late", 0, generation(((1, 0),)))
+        store.add_requests(run, [NewRequest("spec", "chat", "late", 0, generation(((1, 0),)))])
     root = store.load_run(run).record_root
     store.set_status(run, RunStatus.RUNNING, "resumed")
-    store.add_request(run, "spec", "chat", "late", 0, generation(((1, 0),)))
+    store.add_requests(run, [NewRequest("spec", "chat", "late", 0, generation(((1, 0),)))])
     assert not store.verify_root(run)
     store.finish_run(run, RunStatus.FINISHED, 0)
     assert store.verify_root(run)
@@ -138,7 +140,7 @@ def test_checks_come_back_without_nan_and_the_last_one_counts(any_url):
         assert (replay.statistic, replay.p_value, replay.effect, replay.bound) == (None, 0.5, None, 0.25)
         assert replay.findings == (Finding("r0", 3, "differs"),)
         assert replay.details == {"rate": None, "by_domain": {"chat": [1, 2]}}
-        store.add_check(run, "spec", "law", "law", Level.L3, RESULT)
+        store.add_check(run, NewCheck("spec", "law", "law", Level.L3, RESULT))
         assert [check.verdict for check in store.checks(run)] == [Verdict.CERTIFIED, Verdict.CERTIFIED]
         assert store.list_runs(1)[0].verdicts == {Verdict.CERTIFIED: 2}
 
@@ -364,7 +366,7 @@ def test_traces_of_every_level_fit(level):
 def test_an_arm_is_read_as_often_as_asked_keeps_no_trace_and_outlives_the_store(store):
     run = store.begin_run(start())
     for case in ("a", "b", "c"):
-        store.add_request(run, "spec", "chat", case, 0, generation(((1, 0), (2, 1))))
+        store.add_requests(run, [NewRequest("spec", "chat", case, 0, generation(((1, 0), (2, 1))))])
     loaded = store.load_arm(run, "spec")
     first, second = ([request.key for request in loaded.requests] for _ in range(2))
     assert first == second == ["a#0", "b#0", "c#0"]

@@ -198,7 +198,7 @@ def test_a_point_is_set_against_plain_decoding_of_the_same_round():
 def test_each_length_is_drafted_to_its_full_length(suite):
     options = SweepOptions((1, 3), ("greedy",), rounds=1)
     (arm,) = sweep(load_suite(suite), options, lambda _: None).arms
-    assert {point.gamma: len(point.acceptance.by_position) for point in arm.points} == {1: 1, 3: 3}
+    assert {point.gamma: len(point.acceptance.kept) for point in arm.points} == {1: 1, 3: 3}
     assert arm.config["gamma"] == arm.choice.gamma
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from audit.stats.clusters import ratio_interval
-from audit.store import RunStatus, Store
+from audit.store import NewRequest, RunStatus, Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import fill_finished, generation, start
 from tests.audit.watch.metrics_server import (
@@ -252,7 +252,9 @@ def test_the_reference_is_the_lower_bound_of_a_run(store):
         few = fill_finished(opened)
         many = opened.begin_run(start())
         for place in range(12):
-            opened.add_request(many, "spec", "chat", f"case-{place}", 0, generation(((4, place % 5),) * 3, seed=place))
+            opened.add_requests(
+                many, [NewRequest("spec", "chat", f"case-{place}", 0, generation(((4, place % 5),) * 3, seed=place))]
+            )
         opened.finish_run(many, RunStatus.FINISHED, 0)
     kept, drafted = np.array([3.0 * (place % 5) for place in range(12)]), np.full(12, 12.0)
     expected = ratio_interval(kept, drafted, np.arange(12), 0.98).low

@@ -10,8 +10,8 @@ from engine.core.types import FinishReason, Protocol, Role, SamplingParams, Tree
 from engine.decode.seams import EngineParts
 from engine.faults import break_parts
 from engine.faults.cache import StaleColumns
-from engine.faults.wrappers import Step, StepEnds, WrappedModel, with_inputs
-from engine.models.interface import TargetModel
+from engine.faults.wrappers import Step, StepEnds, with_inputs
+from engine.models.interface import TargetModel, WrappedModel
 from engine.record.metrics import acceptance
 from engine.sampling.rng import Purpose, Randomness
 from tests.engine.build import Setup, make_loop, requests

@@ -10,7 +10,7 @@ import pytest
 
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
-from audit.store import ArtifactRef, NewArm, RunStatus, Store
+from audit.store import ArtifactRef, NewArm, NewCheck, NewRequest, RunStatus, Store
 from audit.store.reading.watches import WatchReading, WatchSettings
 from engine.record.effective import Effective
 from tests.audit.invoke import invoke
@@ -29,10 +29,12 @@ def whole_run(store, *, verdict=Verdict.CERTIFIED, name="big", manifest=FACTS):
     document = {"version": 1, "name": "own", "workloads": [{"name": "tickets", "prompts": "tickets.jsonl"}]}
     run = store.begin_run(start(arms=(baseline, candidate), artifacts=models, suite_document=document))
     for sample in range(SAMPLES):
-        store.add_request(run, "base", "chat", "case-a", sample, generation(((0, 0),) * 5, seed=sample))
-        store.add_request(run, "spec", "chat", "case-a", sample, generation(((4, 3), (4, 1)), seed=sample))
+        store.add_requests(run, [NewRequest("base", "chat", "case-a", sample, generation(((0, 0),) * 5, seed=sample))])
+        store.add_requests(
+            run, [NewRequest("spec", "chat", "case-a", sample, generation(((4, 3), (4, 1)), seed=sample))]
+        )
     for check in ("greedy_equality", "long_context"):
-        store.add_check(run, "spec", check, "equality", Level.L4, replace(RESULT, verdict=verdict), COUNTS)
+        store.add_check(run, NewCheck("spec", check, "equality", Level.L4, replace(RESULT, verdict=verdict), COUNTS))
     store.finish_run(run, RunStatus.FINISHED, 0)
     return run
 

@@ -19,7 +19,7 @@ from audit.commands.decide.disclose import FORMS
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Verdict
 from audit.report.statements.disclosure import ASPECTS
-from audit.store import NewArm, RunStatus, Store, StoredDecision
+from audit.store import NewArm, NewCheck, NewRequest, RunStatus, Store, StoredDecision
 from audit.store.base.canonical import sha256_json
 from engine.record.effective import Effective
 from tests.audit.invoke import invoke
@@ -52,10 +52,12 @@ def broken_run(store: Store) -> str:
     effective = Effective.from_json({**EFFECTIVE, "fault": "resample_from_p"})
     arm = NewArm("spec", ArmKind.CANDIDATE, Level.L3, {**SPEC, "fault": "resample_from_p"}, effective, True)
     run = store.begin_run(start(arms=(arm,)))
-    store.add_request(run, "spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))
+    store.add_requests(run, [NewRequest("spec", "chat", "case-a", 0, generation(((4, 4), (4, 1), (2, 0)), seed=3))])
     found = {"law": Verdict.FAULT, "replay": Verdict.INCONCLUSIVE, "accounting": Verdict.CERTIFIED}
     for name, verdict in found.items():
-        store.add_check(run, "spec", name, name, Level.L3, replace(RESULT, verdict=verdict, margin=0.125), COUNTS)
+        store.add_check(
+            run, NewCheck("spec", name, name, Level.L3, replace(RESULT, verdict=verdict, margin=0.125), COUNTS)
+        )
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from audit.store import RunStatus, Store, migrate
+from audit.store import NewRequest, RunStatus, Store, migrate
 from audit.store.asking.queries import NAMED
 from audit.store.asking.query_sandbox import QueryLimits, ask
 from audit.store.base.values import ArtifactRef
@@ -76,8 +76,8 @@ def test_positions_are_unconditional(any_url):
         run = store.begin_run(start())
         # Four drafting steps that keep 4 of 4, 1 of 4, 0 of 2 and 2 of 4, and one without a draft.
         plan = ((4, 4), (4, 1), (2, 0), (4, 2), (0, 0))
-        store.add_request(run, "spec", "chat", "a", 0, generation(plan))
-        store.add_request(run, "base", "chat", "a", 0, generation(((0, 0),)))
+        store.add_requests(run, [NewRequest("spec", "chat", "a", 0, generation(plan))])
+        store.add_requests(run, [NewRequest("base", "chat", "a", 0, generation(((0, 0),)))])
     rows = answer(any_url, "positions")
     assert [(row["position"], row["drafts"], row["drafted_here"], row["kept"]) for row in rows] == [
         (1, 4, 4, 3),
@@ -93,7 +93,7 @@ def test_texts_are_the_prompts_and_emitted_tokens_of_a_run_or_of_all_with_its_ta
     other = replace(start(), artifacts=(ArtifactRef("target", "target", "other", None, "1" * 64, {}),))
     with Store.open(any_url, create=False) as store:
         fill(store)
-        store.add_request(store.begin_run(other), "spec", "chat", "x", 0, generation(((1, 1),)))
+        store.add_requests(store.begin_run(other), [NewRequest("spec", "chat", "x", 0, generation(((1, 1),)))])
         latest = fill(store)
     rows = answer(any_url, "texts", "--param", f"run={latest}")
     assert [(row["arm"], row["case_id"]) for row in rows] == list(
@@ -113,12 +113,14 @@ def test_divergent_compares_at_the_same_sampling_only(any_url):
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start())
         same = generation(((0, 0),) * 3, seed=1, sampling=greedy)
-        store.add_request(run, "base", "chat", "a", 0, same)
-        store.add_request(run, "base", "chat", "b", 0, same)
-        store.add_request(run, "base", "chat", "c", 0, same)
-        store.add_request(run, "spec", "chat", "a", 0, generation(((0, 0),) * 3, seed=1, sampling=greedy))
-        store.add_request(run, "spec", "chat", "b", 0, generation(((4, 2),), seed=2, sampling=greedy))
-        store.add_request(run, "spec", "chat", "c", 0, generation(((4, 2),), seed=2, sampling=other))
+        store.add_requests(run, [NewRequest("base", "chat", "a", 0, same)])
+        store.add_requests(run, [NewRequest("base", "chat", "b", 0, same)])
+        store.add_requests(run, [NewRequest("base", "chat", "c", 0, same)])
+        store.add_requests(
+            run, [NewRequest("spec", "chat", "a", 0, generation(((0, 0),) * 3, seed=1, sampling=greedy))]
+        )
+        store.add_requests(run, [NewRequest("spec", "chat", "b", 0, generation(((4, 2),), seed=2, sampling=greedy))])
+        store.add_requests(run, [NewRequest("spec", "chat", "c", 0, generation(((4, 2),), seed=2, sampling=other))])
     rows = answer(any_url, "divergent")
     assert [(row["arm"], row["baseline"], row["case_id"]) for row in rows] == [("spec", "base", "b")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from audit.evidence.records import Level
 from audit.evidence.verdicts import Finding
-from audit.store import Attachment, Store, StoredDecision
+from audit.store import Attachment, NewCheck, Store, StoredDecision
 from tests.audit.invoke import invoke
 from tests.audit.store.build import RESULT, fill, made_store
 
@@ -77,7 +77,7 @@ def test_an_unknown_run_is_the_users_error(url):
 def test_stored_text_cannot_steer_the_terminal(url):
     hostile = replace(RESULT, summary="ok\x1b[2J\nfake line", findings=(Finding("r\x1b]0;x\x07", 0, "a\rb"),))
     with Store.open(url, create=False) as store:
-        store.add_check(store.resolve("latest"), "base", "law", "law", Level.L3, hostile)
+        store.add_check(store.resolve("latest"), NewCheck("base", "law", "law", Level.L3, hostile))
     output = run("--store", url).stdout
     assert "\x1b" not in output
     assert "\r" not in output

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from audit.errors import CannotDecide
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, NewRequest, RunStatus, Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill, generation, start
 from tests.audit.store.conftest import any_url, cluster, postgres
@@ -28,11 +28,13 @@ def add_run(url):
         run = store.begin_run(start())
         for arm in ("base", "spec"):
             for case, words in (("case-a", SECRET), ("case-b", OTHER)):
-                store.add_request(run, arm, "chat", case, 0, generation(((1, 0),), text=f"{words} " * 400))
+                store.add_requests(
+                    run, [NewRequest(arm, "chat", case, 0, generation(((1, 0),), text=f"{words} " * 400))]
+                )
         for name, words, case in (("text", SECRET, "case-a"), ("law", OTHER, "case-b")):
             found = Finding(f"{case}#0", 0, f"{words!r} is another text")
             bad = CheckResult(Verdict.FAULT, f"first: {found.message}", 1, findings=(found,))
-            store.add_check(run, "spec", name, name, Level.L4, bad)
+            store.add_check(run, NewCheck("spec", name, name, Level.L4, bad))
         store.finish_run(run, RunStatus.FINISHED, 1)
     return run
 

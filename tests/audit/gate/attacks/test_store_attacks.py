@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from audit.store import Store
+from audit.store import NewCheck, Store
 from tests.audit.gate.attacks.honest import SUITE, asked, copied, edited, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate_attacks")]
@@ -159,7 +159,7 @@ def test_a_superseding_verdict_that_is_logged_changes_nothing(honest, tmp_path):
 
         for name, claim in (("replay", "replay"), ("acceptance_theory", "acceptance")):
             fine = CheckResult(Verdict.CERTIFIED, "fine", n=9)
-            opened.add_check(run, "sampled", name, claim, Level.L4, fine)
+            opened.add_check(run, NewCheck("sampled", name, claim, Level.L4, fine))
         assert opened.checks(run)[-1].verdict is Verdict.CERTIFIED
     trusting = asked(tmp_path, "latest", "--trust-verdicts", store=store)
     assert not any("replay is fault" in reason for reason in trusting.reasons)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import NewArm, RunStatus, Store
+from audit.store import NewArm, NewCheck, NewRequest, RunStatus, Store
 from engine.record.effective import Effective
 from tests.audit.store.build import COUNTS, RESULT, fill_finished, generation, start
 
@@ -60,12 +60,14 @@ def judged_run(store: Store) -> str:
     run = store.begin_run(start(arms=(arm,)))
     for index in range(3):
         plan = ((4, 4), (4, 1), (2, 0)) * 4
-        store.add_request(run, "spec", "chat", f"case-{index}", 0, generation(plan, seed=index, name=f"r{index}"))
+        store.add_requests(
+            run, [NewRequest("spec", "chat", f"case-{index}", 0, generation(plan, seed=index, name=f"r{index}"))]
+        )
     law = replace(RESULT, findings=(), details=LAW, effect=0.0625, margin=0.5)
     bits = replace(RESULT, findings=(), details={"positions": 12, "differing": 0})
     bad = replace(RESULT, verdict=Verdict.FAULT, findings=(Finding("spec/case-1#0", 2, "differs"),))
     for name, result in {"law": law, "bitwise": bits, "replay": bad}.items():
-        store.add_check(run, "spec", name, name, Level.L4, result, COUNTS)
+        store.add_check(run, NewCheck("spec", name, name, Level.L4, result, COUNTS))
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
 
@@ -73,9 +75,11 @@ def judged_run(store: Store) -> str:
 def hostile_run(store: Store) -> str:
     arm = NewArm(HOSTILE, ArmKind.CANDIDATE, Level.L4, {"fault": HOSTILE}, Effective.from_json({"gamma": 4}), True)
     run = store.begin_run(start(suite_name=HOSTILE, actor=HOSTILE, arms=(arm,)))
-    store.add_request(run, HOSTILE, HOSTILE, HOSTILE, 0, generation(((4, 4), (2, 0)), seed=3, text=HOSTILE))
+    store.add_requests(
+        run, [NewRequest(HOSTILE, HOSTILE, HOSTILE, 0, generation(((4, 4), (2, 0)), seed=3, text=HOSTILE))]
+    )
     finding = Finding(f"{HOSTILE}/{HOSTILE}#0", 1, HOSTILE)
     bad = replace(RESULT, verdict=Verdict.FAULT, summary=HOSTILE, findings=(finding,), margin=0.125)
-    store.add_check(run, HOSTILE, "law", "law", Level.L4, bad, COUNTS)
+    store.add_check(run, NewCheck(HOSTILE, "law", "law", Level.L4, bad, COUNTS))
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run

@@ -21,7 +21,7 @@ from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
 from audit.report.html.registry import sections, source_of
 from audit.report.html.render import render_page
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, RunStatus, Store
 from audit.view.pages import TREND
 from engine.record.effective import Effective
 from tests.audit.report.html.runs import LAW
@@ -66,7 +66,7 @@ def judged(store: Store) -> str:
         "law": replace(RESULT, findings=(), details=LAW, effect=0.0625, margin=0.5),
         "replay": RESULT,
     }.items():
-        store.add_check(run, "spec", name, name, Level.L4, result, COUNTS)
+        store.add_check(run, NewCheck("spec", name, name, Level.L4, result, COUNTS))
     store.add_pieces(run, "abcdefgh".__getitem__)
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run

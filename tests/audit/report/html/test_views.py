@@ -15,7 +15,7 @@ from audit.report.requests.generation import token_lines
 from audit.report.requests.request_view import anchor_of
 from audit.report.tables.acceptance import run_acceptance
 from audit.report.tables.results import results
-from audit.store import NewRequest, RunStatus
+from audit.store import NewCheck, NewRequest, RunStatus
 from engine.record.effective import Effective
 from engine.record.trace import decode, encode
 from tests.audit.report.html.runs import HOSTILE
@@ -44,7 +44,7 @@ def speculating(store):
     run = filled(store, arms=(base, replace(spec, spec={"baseline": "base"}, effective=effective)))
     details = {"divergences": {"real": 3}, "leads": [0.5, 2.0], "noise_bound": 0.25, "noise_positions": 400}
     result = CheckResult(Verdict.FAULT, "parts", n=9, details=details, findings=(Finding("spec/c1#1", 0, "bad"),))
-    store.add_check(run, "spec", "greedy_equality", "equality", Level.L3, result)
+    store.add_check(run, NewCheck("spec", "greedy_equality", "equality", Level.L3, result))
     store.add_pieces(run, "abcdefgh".__getitem__)
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
@@ -123,7 +123,7 @@ def test_any_text_is_harmless_and_the_page_small(store, size):
     details = {"divergences": {"real": 1}, "leads": [0.5], "noise_bound": 0.25}
     found = (Finding(f"{size}/{size}#0", 1, size),) * 30
     bad = CheckResult(Verdict.FAULT, size, details=details, findings=found)
-    store.add_check(run, size, "greedy_equality", "equality", Level.L3, bad)
+    store.add_check(run, NewCheck(size, "greedy_equality", "equality", Level.L3, bad))
     store.add_pieces(run, lambda token: f"{token}{size}")
     body, tree = rendered(store, run, *VIEWS)
     elements = [(str(node.tag).rpartition("}")[2], node.attrib) for node in tree.iter()]

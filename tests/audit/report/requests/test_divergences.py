@@ -12,7 +12,7 @@ from audit.evidence.verdicts import CheckResult, Verdict
 from audit.report.requests.choice import findings_by_request
 from audit.report.requests.divergences import MOST, run_divergences
 from audit.report.requests.pieces import Pieces
-from audit.store import NewRequest, RunStatus
+from audit.store import NewCheck, NewRequest, RunStatus
 from tests.audit.store.build import erase_first, generation, start
 from tests.audit.store.conftest import store
 
@@ -30,7 +30,7 @@ def judged(store, count, *, check="greedy_equality", verdict=Verdict.FAULT):
         for arm, seed in (("base", index), ("spec", index + ((index + 1) % 2) * 100)):
             store.add_requests(run, [NewRequest(arm, "chat", f"c{index}", 0, generation(PLAN, seed=seed))])
     details = {"divergences": {"real": 1}, "leads": [0.5], "noise_bound": BOUND, "noise_positions": 500}
-    store.add_check(run, "spec", check, "equality", Level.L1, CheckResult(verdict, "why", details=details))
+    store.add_check(run, NewCheck("spec", check, "equality", Level.L1, CheckResult(verdict, "why", details=details)))
     store.finish_run(run, RunStatus.FINISHED, 1)
     return run
 

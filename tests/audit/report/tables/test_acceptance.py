@@ -9,7 +9,7 @@ import pytest
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import CheckResult, Verdict
 from audit.report.tables.acceptance import run_acceptance
-from audit.store import NewArm, RunStatus
+from audit.store import NewArm, NewCheck, RunStatus
 from engine.record.effective import Effective
 from engine.record.metrics import acceptance
 from tests.audit.store.build import start
@@ -43,7 +43,7 @@ def test_acceptance_is_that_of_the_traces(store):
     assert one.rate == own.draft_acceptance_rate
     assert one.acceptance_length == own.acceptance_length
     assert one.tokens_per_step == own.tokens_per_forward
-    assert tuple(place.unconditional for place in one.places) == own.by_position
+    assert tuple(place.unconditional for place in one.places) == tuple(kept / own.drafting_steps for kept in own.kept)
     plain = sum(not drafted for plan in PLANS for drafted, _ in plan)
     counted = [length.steps for length in one.lengths]
     assert [counted[0] + plain, *counted[1:]] == list(own.histogram)
@@ -102,9 +102,11 @@ def test_an_endpoint_whose_drafts_nobody_counted_has_latencies_only(store):
 def test_results_of_checks_give_theory_and_the_interval(store):
     run = filled(store, arms=arms())
     theory = CheckResult(Verdict.CERTIFIED, "as theory has it", details={"strata": STRATA})
-    store.add_check(run, "spec", "acceptance_theory", "acceptance", Level.L3, theory)
+    store.add_check(run, NewCheck("spec", "acceptance_theory", "acceptance", Level.L3, theory))
     speed = {"speed_up": {"estimate": 1.5, "low": 1.25, "high": None}}
-    store.add_check(run, "spec", "performance", "cost", Level.L0, CheckResult(Verdict.NOT_RUN, "", details=speed))
+    store.add_check(
+        run, NewCheck("spec", "performance", "cost", Level.L0, CheckResult(Verdict.NOT_RUN, "", details=speed))
+    )
     (one,) = read(store, run).arms
     (stratum,) = one.theory.strata
     assert (stratum.observed, stratum.expected, stratum.p_adjusted) == (20, 21.5, 1.0)

@@ -15,7 +15,7 @@ from audit.stats.anytime.alternatives import (
     Chunk,
     _averages,
     _spread,
-    extend,
+    grown,
     log_ratios_of,
     ranking,
     start,
@@ -23,6 +23,11 @@ from audit.stats.anytime.alternatives import (
 )
 from tests.audit.stats.chains import chain, chunk, laws_of, toy
 from tests.support.tiers import fast_first
+
+
+def extend(evidence, piece):
+    """The evidence after a chunk."""
+    return grown(evidence, log_ratios_of(piece))
 
 
 def test_names_are_stable_and_unique():

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from audit.errors import CannotDecide
-from audit.store import Store
+from audit.store import NewRequest, Store
 from audit.store.base.failures import POSTGRESQL, SQLITE, StoreFailure, failure
 from tests.audit.store.build import fill, generation
 
@@ -20,13 +20,13 @@ def fails(store: Store, run: str, match: str) -> None:
     """A write fails in one line, and the store holds what it held."""
     before = store.finished(run)
     with pytest.raises(StoreFailure, match=match) as caught:
-        store.add_request(run, "spec", "chat", "new", 0, generation(((4, 2),) * 200, seed=5))
+        store.add_requests(run, [NewRequest("spec", "chat", "new", 0, generation(((4, 2),) * 200, seed=5))])
     assert "\n" not in str(caught.value)
     assert store.finished(run) == before
 
 
 def works(store: Store, run: str) -> None:
-    store.add_request(run, "spec", "chat", "new", 0, generation(((4, 2),) * 200, seed=5))
+    store.add_requests(run, [NewRequest("spec", "chat", "new", 0, generation(((4, 2),) * 200, seed=5))])
 
 
 def pragma(store: Store, statement: str) -> int:

@@ -116,7 +116,7 @@ def execute(url, number):
         with store.hold(run):
             for index in range(REQUESTS):
                 made = generation(((4, 2), (3, 3)), seed=100 * number + index)
-                store.add_request(run, "spec", "chat", f"case-{index}", 0, made)
+                store.add_requests(run, [NewRequest("spec", "chat", f"case-{index}", 0, made)])
             store.finish_run(run, RunStatus.FINISHED, 0)
 
 
@@ -150,6 +150,6 @@ def test_a_transaction_of_a_killed_process_is_taken_back_and_blocks_nobody(any_u
         with until_killed(lambda ready: begin_again(any_url, run, ready)) as owner:
             kill(owner)
         assert store.finished(run) == before
-        store.add_request(run, "spec", "chat", "half", 0, generation(((4, 2),), seed=9))
+        store.add_requests(run, [NewRequest("spec", "chat", "half", 0, generation(((4, 2),), seed=9))])
         store.finish_run(run, RunStatus.FINISHED, 0)
         assert store.damage() == ()

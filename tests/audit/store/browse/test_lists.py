@@ -11,7 +11,7 @@ from sqlalchemy import event
 from audit.errors import UserError
 from audit.evidence.records import ArmKind, Level
 from audit.evidence.verdicts import Finding, Verdict
-from audit.store import ArtifactRef, NewArm, NewRequest, RunStatus, Store, StoredDecision
+from audit.store import ArtifactRef, NewArm, NewCheck, NewRequest, RunStatus, Store, StoredDecision
 from audit.store.base.values import RequestKey
 from audit.store.browse.browser import Browser
 from audit.store.browse.request_list import RequestFilter, request_key
@@ -49,8 +49,8 @@ def one_run(store):
     """A failed run of one arm of the engine `native`, with a decision."""
     arm = NewArm("spec", ArmKind.CANDIDATE, Level.L4, {}, Effective.from_json({"backend": "native"}), True)
     run = store.begin_run(start(arms=(arm,), artifacts=(ArtifactRef("target", "target", "big", None, "a" * 64),)))
-    store.add_check(run, "spec", "law", "law", Level.L4, replace(RESULT, verdict=Verdict.INCONCLUSIVE))
-    store.add_check(run, "spec", "law", "law", Level.L4, replace(RESULT, verdict=Verdict.FAULT))
+    store.add_check(run, NewCheck("spec", "law", "law", Level.L4, replace(RESULT, verdict=Verdict.INCONCLUSIVE)))
+    store.add_check(run, NewCheck("spec", "law", "law", Level.L4, replace(RESULT, verdict=Verdict.FAULT)))
     store.finish_run(run, RunStatus.FINISHED, 1)
     store.add_decision(StoredDecision(run, "e" * 64, {}, "block", (), "ci", datetime.now(UTC)))
     return run
@@ -135,7 +135,7 @@ def test_each_filter_of_requests_keeps_what_fits_and_nothing_else(any_url):
     with Store.open(any_url, create=False) as store:
         run = fill(store)
         store.add_requests(run, [NewRequest(arm, "chat", "same", 0, generation(((0, 0),))) for arm in ("base", "spec")])
-        store.add_check(run, "spec", "law", "law", Level.L4, replace(RESULT, findings=(finding,)))
+        store.add_check(run, NewCheck("spec", "law", "law", Level.L4, replace(RESULT, findings=(finding,))))
         with Browser.open(any_url) as browser:
 
             def keys(**wanted):
@@ -165,7 +165,7 @@ def test_an_endpoint_has_no_steps_in_the_list_and_no_acceptance_in_the_trends(st
     )
     run = store.begin_run(start(arms=arms))
     for arm in ("spec", "own"):
-        store.add_request(run, arm, "chat", "c", 0, generation(((4, 2), (2, 2))))
+        store.add_requests(run, [NewRequest(arm, "chat", "c", 0, generation(((4, 2), (2, 2))))])
     with Browser.open(store.url) as browser:
         spec, own = sorted(
             browser.requests(run, RequestFilter(), 0, back=False, limit=9).requests,
@@ -184,7 +184,7 @@ def test_a_runs_version_changes_with_every_addition(store):
     run = fill_finished(store)
     with Browser.open(store.url) as browser:
         versions = [browser.version_of(run)]
-        store.add_check(run, "spec", "law", "law", Level.L4, RESULT)
+        store.add_check(run, NewCheck("spec", "law", "law", Level.L4, RESULT))
         versions.append(browser.version_of(run))
         store.add_decision(StoredDecision(run, "e" * 64, {}, "allow", (), "ci", datetime.now(UTC)))
         versions.append(browser.version_of(run))

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from audit.errors import UserError
-from audit.store import RunStatus, Store, migrate
+from audit.store import NewCheck, RunStatus, Store, migrate
 from audit.store.base.keys import PrivateKey
 from audit.store.bundle.tables import LEFT_OUT, kind_of, natural_key, owned, parents, travelling
 from audit.store.ledger import notes
@@ -121,7 +121,7 @@ def test_an_old_run_that_comes_later_is_not_the_latest(bundle, tmp_path):
 @pytest.mark.medium
 def test_a_run_with_another_content_is_refused(url, bundle):
     with Store.open(url, create=False) as store:
-        store.add_check(store.resolve("latest"), "spec", "late", "late", start().arms[0].level, RESULT)
+        store.add_check(store.resolve("latest"), NewCheck("spec", "late", "late", start().arms[0].level, RESULT))
     result = invoke("import", str(bundle), "--store", url)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "another content: table check_result differs" in result.stderr

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from audit.store import Store
+from audit.store import NewCheck, Store
 from tests.audit.invoke import invoke
 from tests.audit.store.build import connected, fill_finished, made_store
 from tests.audit.store.bundle.build import edited, exported, parts_of, restated, zipped
@@ -44,7 +44,7 @@ def test_rows_of_the_bundle_are_proven_to_be_in_the_signed_log(any_url, tmp_path
     assert "2 verdicts, which the record root does not cover" not in shown.stdout
     assert "verify it with the public key, --key" in invoke("verify", str(bundle)).stdout
     with Store.open(any_url, create=False) as store:
-        store.add_check(store.resolve("latest"), "spec", "late", "late", *_late())
+        store.add_check(store.resolve("latest"), NewCheck("spec", "late", "late", *_late()))
     later = invoke("verify", str(exported(any_url, tmp_path / "later.zip")), "--key", key)
     assert "not proved  1 check_result, which the log got after the checkpoint" in later.stdout
     target = str(tmp_path / "target.db")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from audit.evidence.records import RequestRecord
-from audit.store import RunStatus, Store
+from audit.store import NewRequest, RunStatus, Store
 from audit.store.reading.arm_reader import ArmRequest
 from audit.store.reading.content_root import FACTS, LEFT_OUT, content_hash, content_root
 from engine.core.types import FinishReason, RecordLevel, SamplingParams
@@ -40,7 +40,7 @@ def record():
 
 def test_the_store_gives_the_same_record(store, record):
     run = store.begin_run(start())
-    store.add_request(run, "spec", "chat", "case-a", 0, MADE)
+    store.add_requests(run, [NewRequest("spec", "chat", "case-a", 0, MADE)])
     (found,) = store.load_arm(run, "spec").requests
     assert content_hash(found) == content_hash(record)
 
@@ -154,7 +154,7 @@ def test_the_order_in_which_requests_finished_does_not_matter(store):
     for order in ((0, 1, 2), (2, 0, 1)):
         run = store.begin_run(start())
         for index in order:
-            store.add_request(run, "spec", "chat", f"case-{index}", 0, generation(((4, 2),), seed=index))
+            store.add_requests(run, [NewRequest("spec", "chat", f"case-{index}", 0, generation(((4, 2),), seed=index))])
         store.finish_run(run, RunStatus.FINISHED, 0)
         roots.add(store.load_run(run).content_root)
     assert len(roots) == 1

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 import schemas
 from audit.evidence.records import ArmKind, Level
-from audit.store import NewArm, RunStatus, Store
+from audit.store import NewArm, NewRequest, RunStatus, Store
 from audit.store.base.values import CountSource, Resolution
 from audit.store.sums.accounts import endpoint_counts
 from engine.core.types import FinishReason, Generation, Protocol, RecordLevel, Request, SamplingParams
@@ -96,9 +96,9 @@ def url(any_url):
     with Store.open(any_url, create=False) as store:
         run = store.begin_run(start(arms=arms))
         for case, facts in (("a", {}), ("b", COUNTERS)):
-            store.add_request(run, "plain", "chat", case, 0, answer(case, {}))
-            store.add_request(run, "silent", "chat", case, 0, answer(case, {}))
-            store.add_request(run, "speculating", "chat", case, 0, answer(case, facts))
+            store.add_requests(run, [NewRequest("plain", "chat", case, 0, answer(case, {}))])
+            store.add_requests(run, [NewRequest("silent", "chat", case, 0, answer(case, {}))])
+            store.add_requests(run, [NewRequest("speculating", "chat", case, 0, answer(case, facts))])
         store.finish_run(run, RunStatus.FINISHED, 0)
     return any_url
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from sqlalchemy import text
 
-from audit.store import RunStatus, Store
+from audit.store import NewRequest, RunStatus, Store
 from audit.store.base.values import RequestKey
 from audit.store.sums import sums
 from tests.audit.invoke import invoke
@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_leaves_no_sums_of_its_earlier_end(any_url):
         run = fill_finished(store)
         store.set_status(run, RunStatus.RUNNING, "resumed")
         assert kept(any_url) == []
-        store.add_request(run, "spec", "chat", "late", 0, generation(((1, 0),)))
+        store.add_requests(run, [NewRequest("spec", "chat", "late", 0, generation(((1, 0),)))])
         store.finish_run(run, RunStatus.FINISHED, 0)
         assert len(kept(any_url)) == 1
         assert store.damage() == ()

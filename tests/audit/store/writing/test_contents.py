@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from audit.errors import CannotDecide
 from audit.evidence.records import Level
 from audit.evidence.verdicts import CheckResult, Finding, Verdict
-from audit.store import Store, migrate
+from audit.store import NewCheck, Store, migrate
 from audit.store.tables.runs import TOKEN_COLUMNS
 from tests.audit.store.build import connected, fill_finished, made_store, start
 from tests.audit.store.conftest import any_url, cluster, postgres
@@ -193,7 +193,7 @@ def test_findings_and_summaries_that_quote_them_live_apart(any_url):
     result = CheckResult(Verdict.FAULT, f"1 request differs; first: {quoted.message}", n=1, findings=(quoted,))
     with Store.open(any_url, create=False) as store:
         run = fill_finished(store)
-        store.add_check(run, "spec", "text", "text", Level.L4, result)
+        store.add_check(run, NewCheck("spec", "text", "text", Level.L4, result))
         (found,) = [check for check in store.checks(run) if check.check == "text"]
         assert (found.summary, found.findings, found.erased) == (result.summary, (quoted,), 0)
     with connected(any_url) as connection, connection.begin():

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from audit.report.requests.generation import token_lines
-from audit.store import Store
+from audit.store import NewRequest, Store
 from audit.store.writing.readable import NEEDED, readable_of
 from engine.core.errors import TraceError
 from engine.core.types import FinishReason, RecordLevel
@@ -57,7 +57,7 @@ def kept(url, *made):
     with Store.open(url, create=False) as store:
         run = store.begin_run(start())
         for index, each in enumerate(made):
-            store.add_request(run, "spec", "chat", f"c{index}", 0, each)
+            store.add_requests(run, [NewRequest("spec", "chat", f"c{index}", 0, each)])
     with connected(url, read_only=True) as connection:
         query = f"SELECT {COLUMNS} FROM v_token WHERE run = :run ORDER BY case_id, step, place"
         return connection.execute(text(query), {"run": run}).all()

@@ -13,7 +13,7 @@ from audit.errors import CannotDecide
 from audit.evidence.records import Level
 from audit.runs.prepare import prepare
 from audit.runs.runner import run
-from audit.store import RunStatus, Store
+from audit.store import NewCheck, NewRequest, RunStatus, Store
 from audit.store.writing.contents import ABSENCE, KEY, OFF
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
@@ -37,11 +37,11 @@ def filled(store):
     for arm in ("base", "spec"):
         for case in range(3):
             made = generation(((4, 2), (2, 2)), seed=case, text=f"{SECRET} {case} " * 200)
-            store.add_request(name, arm, "chat", f"case-{case}", 0, made)
+            store.add_requests(name, [NewRequest(arm, "chat", f"case-{case}", 0, made)])
     quoting = replace(RESULT, summary=f"first: {SECRET}", findings=(replace(RESULT.findings[0], message=SECRET),))
     assert store.load_arm(name, "spec").requests[0].text.startswith(SECRET)
     assert store.load_arm(name, "spec").requests[0].intact
-    store.add_check(name, "spec", "replay", "replay", Level.L4, quoting)
+    store.add_check(name, NewCheck("spec", "replay", "replay", Level.L4, quoting))
     store.finish_run(name, RunStatus.FINISHED, 1)
     return name
 
