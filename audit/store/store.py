@@ -79,6 +79,7 @@ class Store:
         self._url = url
         self._closed = False
         self._withheld: dict[int, WithheldContent] = {}
+        self._listeners: list[Callable[[str, Sequence[NewRequest]], None]] = []
         self._file = failures.identity(sqlite_path(url)) if is_sqlite(url) else None
 
     @classmethod
@@ -132,6 +133,12 @@ class Store:
             engine.core.errors.TraceError: a generation's trace cannot be decoded.
         """
         self._withheld |= self.write(lambda session: request_writer.add_requests(session, run, requests))
+        for tell in self._listeners:
+            tell(run, requests)
+
+    def listen(self, tell: Callable[[str, Sequence[NewRequest]], None]) -> None:
+        """Have `tell` called with each run and the requests that were added to it."""
+        self._listeners.append(tell)
 
     def finish_run(self, run: str, status: RunStatus, exit_code: int) -> None:
         """Close a run: status, end, number of tokens, exit code, record root, content root."""

@@ -13,6 +13,7 @@ from audit.errors import UserError, needs
 from audit.serve.limits import GAMMA, ROWS
 from audit.store.base.keys import require_private
 from audit.terminal.options import PATH, store_option
+from audit.terminal.telemetry import telemetry_option, telling
 from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 
@@ -50,6 +51,7 @@ COUNT: Final = click.IntRange(min=1)
 @click.option("--timeout", type=click.FloatRange(1), default=600, show_default=True, help="Seconds of one request.")
 @click.option("--log-requests", type=PATH, metavar="FILE", help="Write each accepted request to this new file.")
 @click.option("--drain", type=click.IntRange(0), default=30, show_default=True, help="Seconds after SIGTERM.")
+@telemetry_option
 @store_option
 def command(
     model: str,
@@ -67,6 +69,7 @@ def command(
     timeout: float,
     log_requests: Path | None,
     drain: int,
+    telemetry: str | None,
     store: str,
     **source: Any,
 ) -> None:
@@ -107,7 +110,7 @@ def command(
         if no_store:
             serve(opened, options, None, listener, report, ready)
             return
-        with Store.open(store, create=True) as place:
+        with Store.open(store, create=True) as place, telling(place, telemetry, PACKAGE, options.name):
             serve(opened, options, place, listener, report, ready)
 
 

@@ -6,9 +6,9 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +18,14 @@ import click
 from audit.errors import CannotDecide, UserError
 from audit.terminal.options import json_option, store_option, wide_option
 from audit.terminal.tables import echo_json, echo_rows
+from audit.terminal.telemetry import telemetry_option, telling
 from audit.text.durations import HINT, parse_duration
 from audit.text.printer import echo, note
 from audit.text.unsafe import quoted
 
 if TYPE_CHECKING:
     from audit.store import Store
-    from audit.store.reading.watches import StoredWatch, WatchSettings
+    from audit.store.reading.watches import StoredWatch, WatchReading, WatchSettings
     from audit.watch.canary import CanaryRequest
     from audit.watch.follow import Follower, Look
     from audit.watch.webhook import AlarmWebhook
@@ -55,6 +56,8 @@ class AlarmOutputs:
     webhook: AlarmWebhook | None
     textfile: Path | None
     as_json: bool
+    looked: Callable[[Sequence[WatchReading]], None] | None = None
+    """Gets the readings for telemetry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class WatchedServer:
 @click.option("--webhook", metavar="URL", help="Post every alarm here, as signed JSON.")
 @click.option("--webhook-key-file", type=FILE, help="Key that signs it; only its owner may read the file.")
 @click.option("--textfile", type=FILE, help="Keep gauges of the last reading in this file, for node_exporter.")
+@telemetry_option
 @json_option
 @wide_option
 @store_option
@@ -131,6 +135,7 @@ def command(
     webhook: str | None,
     webhook_key_file: Path | None,
     textfile: Path | None,
+    telemetry: str | None,
     as_json: bool,
     store: str,
     **choices: Any,
@@ -160,7 +165,9 @@ def command(
     with _endpoint(address, api_key_env, timeout) as endpoint, Store.open(store, create=True) as opened:
         settings = _settings(opened, address, WatchChoices(**choices))
         server = WatchedServer(endpoint, address, timeout)
-        context.exit(_watch(opened, settings, server, by, requests, outputs, until))
+        with telling(opened, telemetry, "watched", address) as told:
+            ends = replace(outputs, looked=None if told is None else told.looked)
+            context.exit(_watch(opened, settings, server, by, requests, ends, until))
 
 
 def _until(lasting: str | None, once: bool) -> float:
@@ -302,6 +309,8 @@ def _report(watch: StoredWatch, follower: Follower, look: Look, outputs: AlarmOu
     from audit.text.staged_files import staged
     from audit.watch import messages
 
+    if outputs.looked is not None:
+        outputs.looked(look.readings)
     for reading in look.readings:
         if outputs.as_json:
             echo(json.dumps(messages.reading_document(reading)))

@@ -15,6 +15,7 @@ from audit.suite.loader import load_suite
 from audit.terminal.executors import filling, worker_options
 from audit.terminal.options import allow_options, allowed, complete_suites, form_options, store_option, wide_option
 from audit.terminal.run_session import RunEnding, finish
+from audit.terminal.telemetry import telemetry_option, telling
 from audit.text.printer import note
 
 
@@ -31,6 +32,7 @@ from audit.text.printer import note
 @worker_options
 @click.option("--purpose", metavar="TEXT", help="Why the run is made, for the record.")
 @click.option("--ticket", metavar="ID", help="The ticket that asks for the run, for the record.")
+@telemetry_option
 @allow_options
 @form_options
 @wide_option
@@ -49,6 +51,7 @@ def command(
     shard: str | None,
     purpose: str | None,
     ticket: str | None,
+    telemetry: str | None,
     form: str | None,
     store: str,
 ) -> None:
@@ -109,7 +112,8 @@ def command(
     fill = filling(ctx, prepared, threads, granted, until=until, baseline=baseline)
     reason = RunReason(purpose, ticket)
     ending = RunEnding(results, form, decides)
-    with Store.open(store, create=True) as opened:
+    answering = (loaded.backend, loaded.models["target"].source)
+    with Store.open(store, create=True) as opened, telling(opened, telemetry, *answering):
         ctx.exit(finish(opened, lambda shown: run(prepared, opened, shown, rule, reason, fill), ending))
 
 
