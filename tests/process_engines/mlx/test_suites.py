@@ -1,5 +1,7 @@
 """The packaged suites on the real engine, and faults that are planted in it."""
 
+import re
+
 import pytest
 import yaml
 
@@ -13,11 +15,26 @@ UNREACHED = ("nothing_drafted", "end_in_draft", "end_at_last_draft", "end_at_bon
 """Situations that eight short prompts do not reach."""
 
 
-def test_greedy_decoding_is_certified(tmp_path, mlx_python):
+def without_trimmed(found):
+    """The uncertified verdicts without a defect of the engine: a text that begins with a space loses it.
+
+    Its detokenizer drops the space for every answer, so a continuation of the prompt lacks it.
+    """
+    trimmed = re.compile(r"the text has '(.*)' at character 0, its tokens decode to ' \1'")
+    uncertain = uncertified(found)
+    for arm, check in [key for key in uncertain if key[1] == "text"]:
+        messages = [finding["message"] for finding in found[arm, check]["findings"]]
+        assert uncertain.pop((arm, check)) == "fault"
+        assert [message for message in messages if not trimmed.fullmatch(message)] == []
+    return uncertain
+
+
+def test_greedy_decoding_is_certified_but_for_a_first_space(tmp_path, mlx_python):
     code, found = judged(tmp_path, "greedy", mlx_python)
-    assert uncertified(found) == {}
+    assert without_trimmed(found) == {}
+    assert uncertified(found) == {("narrow-drafts", "text"): "fault"}
     assert {arm for arm, _ in found} == {"draft-model", "narrow-drafts"}
-    assert code == 0
+    assert code == 1
 
 
 def test_sampling_keeps_the_law(tmp_path, mlx_python):
@@ -39,7 +56,7 @@ def test_with_drafts_the_repetition_penalty_does_not_see_the_prompt(tmp_path, ml
     assert code == 1
     assert silent(tmp_path) == set()
     arm = "draft-model.repetition_penalty-1.3"
-    assert uncertified(found) == {(arm, check): "fault" for check in ("greedy_equality", "accounting")}
+    assert without_trimmed(found) == {(arm, check): "fault" for check in ("greedy_equality", "accounting")}
     assert all("lead" in finding["message"] for finding in found[arm, "greedy_equality"]["findings"])
 
 
