@@ -200,7 +200,7 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m docs.tools.policy_page docs/policy.md
 	$(BIN)/python -m docs.tools.dictionary_page docs/data-dictionary.md
 	$(BIN)/python -m docs.tools.ask_page docs/how-to/ask-the-store.md
-	$(BIN)/python -m docs.tools.fault_page docs/faults-and-situations.md
+	$(BIN)/python -m docs.tools.fault_page docs/faults/situations.md
 	$(BIN)/python -m docs.tools.readme_transcripts README.md
 
 docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; needs Chromium.
