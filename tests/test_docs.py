@@ -157,6 +157,20 @@ def test_the_navigation_names_every_page_once():
     assert sorted(named) == sorted([*ROOT_PAGES, *(str(path.relative_to(DOCS)) for path in PAGES)])
 
 
+def test_every_check_answers_a_question_or_a_symptom():
+    linked = set(re.findall(r"\(checks/(\w+)\.md\)", text_of("which-check.md")))
+    assert linked == set(checks.REGISTRY)
+
+
+def test_the_tower_has_every_room_in_the_layers_order():
+    text = text_of("where-things-go.md")
+    (engine,) = re.findall(r"^\* `engine/`: ([^.]+)\.", text, re.MULTILINE)
+    (audit,) = re.findall(r"^\* `audit/`: ([^.]+)\.", text, re.MULTILINE)
+    floors = re.findall(r"<text[^>]*>((?:<tspan[^>]*>\w+</tspan>)+)</text>", text_of("pictures/tower.svg"))
+    rooms = [room for floor in reversed(floors) for room in re.findall(r">(\w+)<", floor)]
+    assert rooms == re.findall(r"\w+", f"{engine}, {audit}")
+
+
 def test_the_table_of_faults_is_the_catalogue():
     rows = known_rows(text_of("faults/index.md"))
     assert list(rows) == list(faults.REGISTRY)
