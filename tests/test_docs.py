@@ -50,7 +50,7 @@ from tests.support.cases import every_case
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LINKED = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES) if path.exists()]
+LINKED = [ROOT / "README.md", *(ROOT / name for name in ROOT_PAGES), *PAGES]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 TERMS = """\

@@ -16,7 +16,7 @@ def small(tmp_path, monkeypatch):
     """A repository with two pages, a page at its root, and a file that is linked."""
     root = tmp_path / "repository"
     for name, text in {
-        "docs/index.md": "[rules](../CONTRIBUTING.md#set-up) [code](../engine/a.py) [room](../engine) [in](how-to/b.md)\n",
+        "docs/index.md": "[rules](../CONTRIBUTING.md#up) [code](../engine/a.py) [room](../engine) [in](how-to/b.md)\n",
         "docs/how-to/b.md": "[rules](../../CONTRIBUTING.md)\n\n```\n[code](../../engine/a.py)\n```\n",
         "docs/tools/c.py": "",
         "CONTRIBUTING.md": "[start](docs/index.md) [how](docs/how-to/b.md#one) [host](https://example.org/docs/x.md)\n",
@@ -35,7 +35,7 @@ def small(tmp_path, monkeypatch):
 
 def test_links_that_leave_docs_lead_to_the_site_s_own_copies(small):
     assert (small / "index.md").read_text() == (
-        "[rules](CONTRIBUTING.md#set-up) [code](source/engine/a.py) room [in](how-to/b.md)\n"
+        "[rules](CONTRIBUTING.md#up) [code](source/engine/a.py) room [in](how-to/b.md)\n"
     )
     assert (small / "how-to/b.md").read_text() == "[rules](../CONTRIBUTING.md)\n\n```\n[code](../../engine/a.py)\n```\n"
     assert (small / "CONTRIBUTING.md").read_text() == (
