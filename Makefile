@@ -61,6 +61,12 @@ $(INSTALLED): $(ENGINE)
 	.venv-mlx/bin/python -m pip install --quiet "mlx[cpu]==0.32.4" "mlx-lm==0.32.2" "blake3>=1.0,<2"
 	@touch $@
 
+# the site's generator needs nothing of the engine
+.venv-docs/.installed: pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $@
+
 # torch first, as constrained
 .venv-%/.installed: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv --clear .venv-$*
@@ -71,9 +77,9 @@ $(INSTALLED): $(ENGINE)
 	.venv-$*/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[engine$(EXTRAS_$*)]" $(TEST_PACKAGES)
 	@touch $@
 
-ENVIRONMENTS := vllm ort openvino llama mlx sched attach real
+ENVIRONMENTS := vllm ort openvino llama mlx sched attach real docs
 .PHONY: $(ENVIRONMENTS:%=venv-%)
-# the environment of an engine, of schedulers or of evaluations
+# the environment of an engine, of schedulers, of evaluations or of the site
 $(ENVIRONMENTS:%=venv-%): venv-%: .venv-%/.installed
 
 ##@ First
@@ -86,7 +92,7 @@ test: $(INSTALLED)  ## Run the unit tier: every case of at most 0.4 s, in minute
 	$(PYTEST) $(PARALLEL)
 
 ##@ More tests
-.PHONY: test-medium test-slow test-all test-postgres test-ranges test-equality test-browser test-bitwise selftest fuzz kills soak
+.PHONY: test-medium test-slow test-all test-postgres test-ranges test-equality test-browser test-site test-bitwise selftest fuzz kills soak
 test-medium: $(INSTALLED)  ## The cases that cost more than 0.4 s; SHARE=K/N for a part.
 	$(PYTEST) $(PARALLEL) -m "medium and not slow and not heavy and not postgres" $(ONLY)
 
@@ -113,10 +119,15 @@ test-ranges: $(OLDEST) $(NEWEST)  ## The engine's unit tests with the oldest and
 test-equality: $(INSTALLED)  ## 200 prompts x 128 tokens: speculative tokens equal plain decoding.
 	$(BIN)/audit run equality --store $(VENV)/equality.db --results $(VENV)/equality.json
 
+CHROMIUM = @test -x /usr/bin/chromium || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 # STORE=FILE shows the quickstart of that store and does not run one
 test-browser: $(INSTALLED)  ## Every page in Chromium: quiet, inert, accessible; screenshots in build/screenshots.
-	@test -x /usr/bin/chromium || (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
-	$(PYTEST) -m browser $(if $(STORE),--quickstart-store $(STORE)) tests/browser
+	$(CHROMIUM)
+	$(PYTEST) -m browser $(if $(STORE),--quickstart-store $(STORE)) --ignore tests/browser/test_site.py tests/browser
+
+test-site: $(INSTALLED) docs-site  ## The documentation site in Chromium: links, search, both schemes, a phone's width.
+	$(CHROMIUM)
+	$(PYTEST) -m browser --site build/site tests/browser/test_site.py
 
 test-bitwise: $(INSTALLED)  ## At least 20 000 positions per mode, dtype and proposer: speculation changes no bit of the logits.
 	$(PYTEST) -m heavy $(ONLY) tests/engine/numerics $(BITWISE)
@@ -181,7 +192,7 @@ bench-gpu: $(INSTALLED)  ## The engine and transformers on a GPU, models of real
 	@if $(GPU); then for mode in fast tiled exact; do $(BIN)/python -m tests.bench sizes --device cuda --dtype bfloat16 --draft-dtype bfloat16 --mode $$mode || exit 1; done; else $(NO_GPU); fi
 
 ##@ Code and pages
-.PHONY: check format bench docs docs-picture docs-dashboard-picture docs-integrations
+.PHONY: check format bench docs docs-site docs-picture docs-dashboard-picture docs-integrations
 check: $(INSTALLED)  ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -200,8 +211,13 @@ docs: $(INSTALLED)  ## Regenerate the generated pages.
 	$(BIN)/python -m docs.tools.policy_page docs/policy.md
 	$(BIN)/python -m docs.tools.dictionary_page docs/data-dictionary.md
 	$(BIN)/python -m docs.tools.ask_page docs/how-to/ask-the-store.md
-	$(BIN)/python -m docs.tools.fault_page docs/faults-and-situations.md
+	$(BIN)/python -m docs.tools.fault_page docs/faults/situations.md
 	$(BIN)/python -m docs.tools.readme_transcripts README.md
+
+# one folder for all versions: the same target in a checkout of a tag adds that tag's, and SITE names the folder
+SITE ?= build/site
+docs-site: .venv-docs/.installed  ## Build the site of this version, strictly, into build/site.
+	.venv-docs/bin/python -m docs.tools.site $(SITE)
 
 docs-picture: $(INSTALLED)  ## Take the pictures of the report and the viewer; needs Chromium.
 	$(BIN)/audit run quickstart --store $(VENV)/picture.db --results $(VENV)/picture.json

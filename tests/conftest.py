@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", type=int, default=30, help="seconds of test_soak.py")
     parser.addoption("--honest-from", type=int, default=0, help="the first run of test_honest_endpoints.py")
     parser.addoption("--quickstart-store", metavar="FILE", help="a store with a quickstart, so that none is run")
+    parser.addoption("--site", metavar="FOLDER", default="build/site", help="what make docs-site built (test_site.py)")
     parser.addoption("--mlx-python", metavar="PATH", help="the interpreter that has mlx_lm (tests/process_engines)")
     parser.addoption("--gpu-requests", type=int, default=4, help="requests of 150 tokens per bitwise case (tests/gpu)")
     costs.add_options(parser)

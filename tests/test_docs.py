@@ -27,6 +27,7 @@ from audit.text.documents import read_yaml
 from audit.text.schema_errors import check_document
 from docs.tools import fault_page
 from docs.tools.cli_page import WIDTH, page
+from docs.tools.site_pages import ROOT_PAGES
 from engine import backends, faults, proposers, verify
 from engine.backends.engine_spec import Backend, EngineSpec, ModelSource
 from engine.backends.interface import Engine
@@ -49,7 +50,7 @@ from tests.support.cases import every_case
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-LINKED = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES) if path.exists()]
+LINKED = [ROOT / "README.md", *(ROOT / name for name in ROOT_PAGES), *PAGES]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 TERMS = """\
@@ -92,11 +93,21 @@ def anchors(path):
 
 REGISTERED = [
     *(("proposers", name) for name in proposers.REGISTRY),
-    *(("verifiers", name) for name in verify.REGISTRY),
     *(("backends", name) for name in backends.REGISTRY),
     *(("checks", name) for name in checks.REGISTRY),
-    *(("filters", name) for name in FILTERS),
 ]
+SECTIONS = {
+    "filters.md": tuple(FILTERS),
+    "verifiers/lossless.md": tuple(name for name in verify.REGISTRY if verify.load(name).facts.lossless),
+    "verifiers/lossy.md": tuple(name for name in verify.REGISTRY if not verify.load(name).facts.lossless),
+}
+
+
+def site_pages(entries):
+    """The pages that a navigation names, in its order."""
+    for entry in entries:
+        value = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        yield from [value] if isinstance(value, str) else site_pages(value)
 
 
 # coverage
@@ -111,8 +122,17 @@ def test_everything_registered_has_a_page_that_says_what_it_cannot_do():
                 assert re.search(r"^## (Limits|What it cannot see)$", text, re.MULTILINE)
 
 
+def test_everything_registered_in_a_family_has_a_section_that_says_what_it_cannot_do():
+    for page_name, names in SECTIONS.items():
+        text = text_of(page_name)
+        assert set(re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)) == set(names)
+        assert [
+            name for name in names if not re.search(r"^### Limits$", section(text, f"## {name}"), re.MULTILINE)
+        ] == []
+
+
 def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
-    text = text_of("faults-and-situations.md")
+    text = text_of("faults/situations.md")
     cells = fault_page.known_cells(text)
     assert text == fault_page.page(cells), "run: make docs"
     out = tmp_path / "page.md"
@@ -127,19 +147,32 @@ def test_the_page_of_faults_and_situations_is_the_catalogue(tmp_path):
 
 
 def test_no_page_describes_what_is_not_registered():
-    folders = ("proposers", "verifiers", "backends", "checks", "filters")
+    folders = ("proposers", "backends", "checks")
     pages = {(folder, path.stem) for folder in folders for path in (DOCS / folder).glob("*.md")}
-    # a page of tables beside its backend's own
-    assert pages ^ set(REGISTERED) == {("backends", "vllm-features")}
+    assert pages == set(REGISTERED)
 
 
-def test_the_index_links_every_page():
-    linked = {(DOCS / target.partition("#")[0]).resolve() for target in LINK.findall(text_of("index.md"))}
-    assert [name_of(path) for path in PAGES if path not in linked and path.name != "index.md"] == []
+def test_the_navigation_names_every_page_once():
+    named = list(site_pages(read_yaml(ROOT / "mkdocs.yml").data["nav"]))
+    assert sorted(named) == sorted([*ROOT_PAGES, *(str(path.relative_to(DOCS)) for path in PAGES)])
+
+
+def test_every_check_answers_a_question_or_a_symptom():
+    linked = set(re.findall(r"\(checks/(\w+)\.md\)", text_of("which-check.md")))
+    assert linked == set(checks.REGISTRY)
+
+
+def test_the_tower_has_every_room_in_the_layers_order():
+    text = text_of("where-things-go.md")
+    (engine,) = re.findall(r"^\* `engine/`: ([^.]+)\.", text, re.MULTILINE)
+    (audit,) = re.findall(r"^\* `audit/`: ([^.]+)\.", text, re.MULTILINE)
+    floors = re.findall(r"<text[^>]*>((?:<tspan[^>]*>\w+</tspan>)+)</text>", text_of("pictures/tower.svg"))
+    rooms = [room for floor in reversed(floors) for room in re.findall(r">(\w+)<", floor)]
+    assert rooms == re.findall(r"\w+", f"{engine}, {audit}")
 
 
 def test_the_table_of_faults_is_the_catalogue():
-    rows = known_rows(text_of("faults.md"))
+    rows = known_rows(text_of("faults/index.md"))
     assert list(rows) == list(faults.REGISTRY)
     for name, row in rows.items():
         said = declared(faults.load(name))
@@ -149,7 +182,9 @@ def test_the_table_of_faults_is_the_catalogue():
 
 
 def test_the_table_of_faults_of_a_service_is_the_catalogue():
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text_of("faults.md"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text_of("faults/index.md"), re.MULTILINE
+    )
     faults = {name: resolve(SERVICE_FAULTS, name, "fault") for name in SERVICE_FAULTS}
     stated = [(name, fault.breaks, fault.needs or "nothing", fault.upstream) for name, fault in faults.items()]
     assert [row for row in rows if row[0] in faults] == stated

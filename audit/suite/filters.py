@@ -74,6 +74,6 @@ class FiltersParser:
             raise self._document.error(place, problem)
         document = read_yaml(path)
         if not isinstance(document.data, Mapping):
-            raise document.error((), "rules are a mapping; see docs/filters")
+            raise document.error((), "rules are a mapping; see docs/filters.md")
         self.digests[str(path)] = hashlib.sha256(document.raw).digest()
         return document.data

@@ -181,7 +181,7 @@ def _idle(numbers: Numbers, engine: str) -> str:
     ran = {each.method.partition(" ")[0] for each in judged(numbers, engine)}
     offered = REGISTRY[engine].proposers if engine in REGISTRY else ()
     if not ran or offered is None:
-        return "most [proposers](index.md#engine)" if ran else "all"
+        return "most [proposers](acceptance.md)" if ran else "all"
     return ", ".join(f"`{name}`" for name in offered if name not in ran) or "-"
 
 

@@ -1,6 +1,6 @@
-"""Write docs/faults-and-situations.md from the fault catalogue.
+"""Write docs/faults/situations.md from the fault catalogue.
 
-``python -m docs.tools.fault_page docs/faults-and-situations.md`` writes the page; a test compares it with the
+``python -m docs.tools.fault_page docs/faults/situations.md`` writes the page; a test compares it with the
 catalogue. The last two columns are measured: ``audit selftest --default-suite --seeds 1 --most 4096 --json FILE`` takes
 minutes, and ``--measured FILE`` writes its results into the page; without it the page keeps the cells that it has.
 """
@@ -27,7 +27,7 @@ HEAD: Final = """\
 
 Generated from the catalogue; `make docs` regenerates this page.
 
-A fault of the [catalogue](faults.md) shows only after its situation has occurred. An arm in which the situation never
+A fault of the [catalogue](index.md) shows only after its situation has occurred. An arm in which the situation never
 occurs emits the same tokens with the fault and without it, so that no check can tell them apart. `needs` lists what the
 requests and the arm must have for that, `scenario` the arm in which the [self-test](selftest.md) runs the fault.
 `tests/engine/faults/test_situations.py` counts from the record that each scenario brings its situation about, takes the
@@ -39,14 +39,14 @@ situation occurs there without the fault, then the default checks that catch the
 A default suite would certify a fault with `none: passes`.
 
 `without it` says how a run ends in which the situation does not occur. Where the situation has a
-[floor](coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and without
-it; `tests/audit/selftest/test_default_suite.py` runs the clean engine and one fault of each such situation. A situation
-that every answer has, such as its first token, is `always met`.
+[floor](../coverage.md#floors) under the arm's settings, the run ends `undecided`, exit code 3, with the fault and
+without it; `tests/audit/selftest/test_default_suite.py` runs the clean engine and one fault of each such situation. A
+situation that every answer has, such as its first token, is `always met`.
 
 | situation | without it | fault | breaks | needs | scenario | occurs | in a default suite: caught by |
 |---|---|---|---|---|---|---|---|
 """
-PAGE: Final = Path(__file__).parents[2] / "docs" / "faults-and-situations.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "faults" / "situations.md"
 ROW: Final = re.compile(r"^\| `\w+` \| [^|\n]* \| `(\w+)` \|(?:[^|\n]*\|){3} ([^|\n]*) \| ([^|\n]*) \|$", re.MULTILINE)
 MISSED: Final = "none"
 """First word of the cell of a fault that no default check catches."""

@@ -1,4 +1,4 @@
-"""The tables of docs/backends/vllm-features.md, from the results of the suites of vLLM's features.
+"""The tables of features in docs/backends/vllm.md, from the results of the suites of vLLM's features.
 
 ``python -m docs.tools.vllm_features_page RESULTS...`` reads results that `audit run --results` wrote, keeps what
 they say of each arm in docs/backends/vllm-features.json, and writes the tables between the marks of the page. Arms are
@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "backends" / "vllm-features.md"
+PAGE: Final = ROOT / "docs" / "backends" / "vllm.md"
 NUMBERS: Final = ROOT / "docs" / "backends" / "vllm-features.json"
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "features": ("features",),

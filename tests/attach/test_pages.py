@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.attach.transcripts import ROOT, changes, rewritten
+from tests.attach.transcripts import ROOT, changes, parts, rewritten
 
-PAGES = [*sorted((ROOT / "docs" / "integrations").glob("*.md")), ROOT / "docs" / "how-to" / "evaluate.md"]
+PAGES = (*sorted((ROOT / "docs" / "integrations").glob("*.md")), ROOT / "docs" / "how-to" / "evaluate.md")
+PARTS = [
+    pytest.param(text, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, text in enumerate(parts(page))
+    if "```console\n" in text
+]
 pytestmark = pytest.mark.attach
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_what_its_commands_print(page: Path, deployment: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("text", PARTS)
+def test_a_part_shows_what_its_commands_print(text: str, deployment: Path) -> None:
     assert changes(text, rewritten(text, deployment)) == [], "run: make docs-integrations"
 
 

@@ -1,8 +1,8 @@
 """Pages whose commands run: `sh` blocks prepare, `console` blocks show commands with their output.
 
-`make docs-integrations` runs the blocks of each page in a folder of its own and rewrites the outputs. A test runs them
-too and compares. Ids, digests, keys and moments are not compared, numbers may differ a little, as another processor
-rounds otherwise.
+`make docs-integrations` runs the blocks of each part in a folder of its own and rewrites the outputs. A part is a page,
+or a section of a page in docs/integrations. A test runs them too and compares. Ids, digests,
+keys and moments are not compared, numbers may differ a little, as another processor rounds otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ STARTING_POINT: Final = ROOT / "tests" / "attach" / "starting_point"
 FENCE: Final = re.compile(r"^```(?P<kind>sh|console)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT: Final = "$ "
 COLUMNS: Final = 118
+SECTION: Final = re.compile(r"^(?=## )", re.MULTILINE)
 RANDOM: Final = {
     re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b"): "ULID",
     re.compile(r"\+[0-9a-f]{8}\+[A-Za-z0-9+/=]{44}"): "+KEY",
@@ -58,6 +59,12 @@ def run(folder: Path, command: str) -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{command}: exit code {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
+
+
+def parts(page: Path) -> list[str]:
+    """The parts of a page whose blocks run in one folder: together they are the page."""
+    text = page.read_text(encoding="utf-8")
+    return SECTION.split(text) if page.parent.name == "integrations" else [text]
 
 
 def rewritten(page: str, folder: Path) -> str:
@@ -94,9 +101,11 @@ def write(pages: tuple[Path, ...]) -> None:
         start = Path(name) / "start"
         starting_point(start)
         for page in pages:
-            folder = Path(name) / page.stem
-            shutil.copytree(start, folder)
-            page.write_text(rewritten(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+            texts = []
+            for number, part in enumerate(parts(page)):
+                folder = Path(shutil.copytree(start, Path(name) / f"{page.stem}-{number}"))
+                texts.append(rewritten(part, folder))
+            page.write_text("".join(texts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.faults`: every fault of the catalogue in its arena, as the table of docs/faults.md.
+"""`python -m tests.bench.faults`: every fault of the catalogue in its arena, as the table of docs/faults/index.md.
 
 The first columns are what the fault declares and replaces; the last one is which checks call it a fault, over scripted
 models with a baseline and a control. `--only NAME` measures one and leaves the other rows as they are.
@@ -28,7 +28,7 @@ CHECKS = (
 )
 HEAD = ("fault", "breaks", "part", "seen from", "re-creates", "seen by")
 ROW = r"^\| `(\w+)` \|(?:[^|\n]*\|){5}$"
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs" / "faults" / "index.md"
 
 
 def replaced(fault: Fault) -> tuple[str, ...]:

@@ -45,8 +45,14 @@ def one(kind: str, shown: dict[str, ShownRun | None]) -> ShownRun:
 
 
 @pytest.fixture(scope="session")
-def chrome(shown) -> Iterator[Browser]:
+def chrome(shown, chromium) -> Browser:
     """Chromium; it starts after the runs are there, because Playwright's event loop takes over the thread."""
+    return chromium
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Chromium for pages that need no run."""
     stores.chromium_missing(CHROMIUM)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -4,7 +4,7 @@ Each entry recognises its situation from a request's record alone. A recogniser
 returns a mask over the emitted tokens with one mark per occurrence, or None
 where the record lacks the facts. Only those of the group BATCH receive `RequestView.batch`.
 
-To add a situation, add one function, one entry here and one page in docs/situations.
+To add a situation, add one function, one entry here and one section in docs/situations.
 
 Situations of what reads the text: tool calls that the engine found, and tokens on which a filter decided.
 """

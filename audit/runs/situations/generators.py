@@ -3,7 +3,7 @@
 A generator guesses from the record: where a draft ended, which texts the model repeats, how many rows there are. The
 run then counts what came about (`audit.runs.situations.rounds`), so a wrong guess costs tokens and proves nothing.
 
-To add a generator, add one function, one entry in `GENERATORS` and one section in docs/directed-requests.md.
+To add a generator, add one function, one entry in `GENERATORS` and one section in docs/coverage.md.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence

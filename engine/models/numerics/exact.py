@@ -3,7 +3,7 @@
 Every sum, of matrix products, attention and norms, is a sum of integers below 2^53 times a power of two, hence exact in
 any order; all other operations are correctly rounded float64 ones, one torch call each. A logit therefore does not
 depend on shape, batch, tree, thread count, instruction set or machine. What the grids cost in accuracy is in
-docs/numerics/exact.md.
+docs/numerics.md.
 
 The functions: exp, the gated activation and the norm out of correctly rounded float64 operations only.
 

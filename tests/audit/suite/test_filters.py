@@ -71,7 +71,7 @@ def test_a_minimal_suite_has_the_rules_in_itself(tmp_path):
         ("- {kind: patterns, action: redact}", RULES, "filter patterns needs categories: .*; change the filter"),
         ("- {kind: patterns, action: hide, rules: words.yaml}", RULES, "hide"),
         ("- {kind: patterns, side: prompt, action: stop, rules: words.yaml}", RULES, "a prompt can only be refused"),
-        ("- {kind: patterns, action: redact, rules: words.yaml}", "[bomb]", "rules are a mapping; see docs/filters"),
+        ("- {kind: patterns, action: redact, rules: words.yaml}", "[bomb]", "rules are a mapping; see docs/filters.md"),
     ],
 )
 def test_mistakes_are_told_with_their_line(tmp_path, filters, rules, said):

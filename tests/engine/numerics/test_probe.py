@@ -274,5 +274,5 @@ def test_transformers_own_arithmetic_is_fast_and_nothing_else():
 
 
 def test_every_property_has_a_name_that_the_page_explains():
-    page = (Path(__file__).parents[3] / "docs" / "numerics" / "probe.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "numerics.md").read_text(encoding="utf-8")
     assert [name for name in PROPERTIES if f"| `{name}` |" not in page] == []
