@@ -38,7 +38,7 @@ class Links(HTMLParser):
 
 
 def links_of(page: Path) -> Links:
-    """What a page links to."""
+    """The targets and ids of a page."""
     links = Links()
     links.feed(page.read_text(encoding="utf-8"))
     return links

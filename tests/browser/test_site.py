@@ -52,7 +52,7 @@ BOX = "input[aria-autocomplete='list']"
 
 @pytest.fixture(scope="module")
 def site(pytestconfig, tmp_path_factory) -> Path:
-    """What `make docs-site` built, with a second version beside it."""
+    """The site that `make docs-site` built, with a second version beside it."""
     built = Path(pytestconfig.getoption("--site")) / own_version()
     assert (built / "index.html").is_file(), "run: make docs-site"
     folder = tmp_path_factory.mktemp("site")
@@ -158,6 +158,8 @@ def test_a_page_of_each_kind_is_accessible(page, tab, origin):
         found += tab.grave(theme)
         tab.page.screenshot(path=SCREENSHOTS / f"site-{name}-{theme}.png")
     tab.page.set_viewport_size(PHONE)
+    open_page(tab, origin, page)
+    found += tab.grave("light")
     tab.page.screenshot(path=SCREENSHOTS / f"site-{name}-phone.png")
     assert found == []
 
