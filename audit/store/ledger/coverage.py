@@ -1,4 +1,4 @@
-"""Coverage by the log: the columns of each table that an entry hashes.
+"""Coverage by the log: the columns of each table that an entry hashes, and where every other column is covered.
 
 The order of columns is part of the log: a new nullable column goes to the end, where NULL leaves older entries as they
 are.
@@ -7,6 +7,10 @@ are.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+RECORD: Final = "the record hash of its request covers it, itself or by a salted commitment"
+DERIVED: Final = "it is derived from covered rows for queries, and decides nothing"
+STATE: Final = "it changes while the run lasts: the run's entries of kind `state` hold it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +96,18 @@ COVERED: Final[Mapping[str, Covered]] = {
     )
 }
 """By table, in the order in which one transaction logs its rows."""
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "request": RECORD,
+    "content": RECORD,
+    "token_trace": RECORD,
+    "request_steps": RECORD,
+    "request_tokens": RECORD,
+    "token_piece": DERIVED,
+    "tool_event": "its request's trace gives it, and the check of a run recomputes it",
+    "arm_speculation": "its arm's configuration gives it, and the check of a run recomputes it",
+    "run_sums": "the run's rows give them, and `audit db check` makes them again",
+    "run": STATE,
+    "log_entry": "it is the log",
+}
+"""Tables with columns outside `COVERED`, and what covers those."""

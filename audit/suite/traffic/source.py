@@ -125,8 +125,8 @@ def _named(file: TrafficFile, rows: Iterable[TrafficRow]) -> Iterator[TrafficRow
     for traffic in rows:
         row = dict(traffic.row)
         if "domain" in file.columns:
-            row["domain"] = _domain(column(file, traffic, "domain"))
-        given = column(file, traffic, "id") if "id" in file.columns else row.pop("id", None)
+            row["domain"] = _domain(column(file, traffic.number, traffic.record, "domain"))
+        given = column(file, traffic.number, traffic.record, "id") if "id" in file.columns else row.pop("id", None)
         name = str(traffic.number) if given is None or not 0 < len(str(given)) <= LONGEST_ID - 20 else str(given)
         content = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
         known = seen.setdefault(name, set())
@@ -136,14 +136,14 @@ def _named(file: TrafficFile, rows: Iterable[TrafficRow]) -> Iterator[TrafficRow
         yield replace(traffic, row={"id": name if len(known) == 1 else f"{name}-{traffic.number}.{len(known)}", **row})
 
 
-def column(file: TrafficFile, traffic: TrafficRow, key: str) -> Any:
+def column(file: TrafficFile, number: int, record: Mapping[str, Any], key: str) -> Any:
     """The value of the column that the suite names for the key. Raises UserError: the record lacks it."""
-    value: Any = traffic.record
+    value: Any = record
     path = file.columns[key]
-    for part in (path,) if path in traffic.record else path.split("."):
+    for part in (path,) if path in record else path.split("."):
         if not isinstance(value, Mapping) or part not in value:
             there = ", ".join(map(quoted, value)) if isinstance(value, Mapping) else "nothing"
-            raise file.error(traffic.number, f"no column {quoted(path)} for {key}; there: {there}")
+            raise file.error(number, f"no column {quoted(path)} for {key}; there: {there}")
         value = value[part]
     return value
 

@@ -49,9 +49,10 @@ def _rows(
     if len(keys) != 1:
         there = ", ".join(map(quoted, names))
         raise file.error(1, f"name the column of the prompts, such as columns: {{prompt: NAME}}; there: {there}")
+    (key,) = keys
     for number, record in records:
-        value = column(file, TrafficRow(number, {}, record), keys[0]) if file.columns.get(keys[0]) else record[keys[0]]
-        yield TrafficRow(number, {keys[0]: _prompt(file, number, keys[0], value)}, record)
+        value = column(file, number, record, key) if key in file.columns else record[key]
+        yield TrafficRow(number, {key: _prompt(file, number, key, value)}, record)
 
 
 def _prompt(file: TrafficFile, number: int, key: str, value: Any) -> Any:

@@ -21,14 +21,15 @@ def requests(file: TrafficFile) -> Iterator[TrafficRow]:
     """The requests, by their bodies where the log has any: what clients sent, before the template."""
     lines = list(enumerate(decode_text(str(file.path), file.raw).split("\n"), 1))
     bodies = [(number, match) for number, line in lines if (match := BODY.search(line))]
-    for number, match in bodies or [(number, match) for number, line in lines if (match := DETAILS.search(line))]:
+    logged = bodies or [(number, match) for number, line in lines if (match := DETAILS.search(line))]
+    if not logged:
+        raise file.error(None, "no line has a request; start vllm serve with --enable-log-requests and log level DEBUG")
+    for number, match in logged:
         try:
             for row in _body_rows(file, number, match) if bodies else _token_rows(match):
                 yield TrafficRow(number, row, {})
         except (ValueError, SyntaxError) as error:
             raise file.error(number, f"{error}; a request that --max-log-len cut is no request") from error
-    if not bodies and not any(DETAILS.search(line) for _, line in lines):
-        raise file.error(None, "no line has a request; start vllm serve with --enable-log-requests and log level DEBUG")
 
 
 def _body_rows(file: TrafficFile, number: int, match: re.Match[str]) -> Iterator[Mapping[str, Any]]:

@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from audit.store import Store, health, migrate
 from audit.store.health import DELETED, EDITED, UNLOGGED
+from audit.store.ledger.coverage import DERIVED, ELSEWHERE
 from audit.store.ledger.log_scan import MISFIT
 from audit.store.tables.runs import Base
 from tests.audit.gate.attacks.honest import SUITE, ran
 from tests.audit.store.build import connected, fill_every_table
-from tests.audit.store.ledger.test_log import DERIVED, ELSEWHERE
 from tests.audit.store.owner import Tampered, tamper
 
 

@@ -6,30 +6,12 @@ from sqlalchemy import text
 from audit.store import RunStatus, Store
 from audit.store.base.merkle import leaf_hash, merkle_root
 from audit.store.ledger import log
-from audit.store.ledger.coverage import COVERED, RUN_STATE
+from audit.store.ledger.coverage import COVERED, ELSEWHERE, RUN_STATE
 from audit.store.ledger.entries import data_of, data_of_many
 from audit.store.ledger.log import frontier_of, grown, root_of, subtree_ends
 from audit.store.ledger.log_scan import scan
 from audit.store.tables.runs import Base
 from tests.audit.store.build import connected, fill, fill_every_table
-
-RECORD = "the record hash of its request covers it, itself or by a salted commitment"
-DERIVED = "it is derived from covered rows for queries, and decides nothing"
-STATE = "it changes while the run lasts: the run's entries of kind `state` hold it"
-ELSEWHERE = {
-    "request": RECORD,
-    "content": RECORD,
-    "token_trace": RECORD,
-    "request_steps": RECORD,
-    "request_tokens": RECORD,
-    "token_piece": DERIVED,
-    "tool_event": "its request's trace gives it, and the check of a run recomputes it",
-    "arm_speculation": "its arm's configuration gives it, and the check of a run recomputes it",
-    "run_sums": "the run's rows give them, and `audit db check` makes them again",
-    "run": STATE,
-    "log_entry": "it is the log",
-}
-"""Tables with columns outside `COVERED`, and what covers those."""
 
 
 def logged(url):
