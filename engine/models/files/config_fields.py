@@ -15,6 +15,9 @@ from engine.core.errors import ModelError
 
 MOST_LAYERS: Final = 10_000
 MOST: Final = 2**31
+LONGEST: Final = 2**24
+"""Positions of a context: no weight bounds them, and rotations are computed for each. Published models have 10 million.
+"""
 DEEPEST: Final = 4
 """Configurations inside configurations."""
 
@@ -40,6 +43,7 @@ COUNTS: Final = FieldKind(
     f"a whole number from 0 to {MOST}, or a list of them",
     lambda value: all(_whole(item, 0, MOST) for item in (value if isinstance(value, list) else [value])),
 )
+POSITIONS: Final = FieldKind(f"a whole number from 0 to {LONGEST}", lambda value: _whole(value, 0, LONGEST))
 LAYERS: Final = FieldKind(f"a whole number from 0 to {MOST_LAYERS}", lambda value: _whole(value, 0, MOST_LAYERS))
 NUMBER: Final = FieldKind("a finite number", _number)
 POSITIVE: Final = FieldKind("a finite number above 0", lambda value: _number(value) and value > 0)
@@ -59,12 +63,13 @@ MAPPINGS: Final = FieldKind(
 FIELDS: Final[Mapping[str, FieldKind]] = MappingProxyType(
     dict.fromkeys(
         (
-            "vocab_size hidden_size num_attention_heads num_key_value_heads head_dim max_position_embeddings "
+            "vocab_size hidden_size num_attention_heads num_key_value_heads head_dim "
             "sliding_window attention_chunk_size max_window_layers draft_vocab_size truncated_vocab_size emb_dim "
-            "inner_dim n_positions n_embd kv_lora_rank block_size target_hidden_size num_target_layers"
+            "inner_dim n_embd kv_lora_rank block_size target_hidden_size num_target_layers"
         ).split(),
         COUNT,
     )
+    | dict.fromkeys(("max_position_embeddings", "n_positions"), POSITIONS)
     | dict.fromkeys(("intermediate_size",), COUNTS)
     | dict.fromkeys(
         (

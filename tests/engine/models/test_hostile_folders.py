@@ -139,6 +139,8 @@ def test_an_odd_configuration_is_one_line_with_transformers(folder):
     ("changes", "message"),
     [
         ({"num_hidden_layers": 2**40}, "num_hidden_layers must be a whole number from 0 to 10000, not 1099511627776"),
+        # no weight bounds the positions, each of which has its rotations
+        ({"max_position_embeddings": 2**31}, "max_position_embeddings must be a whole number from 0 to 16777216"),
         ({"rope_parameters": 7}, "rope_parameters must be a mapping, not 7"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 0}}, "rope_parameters.factor must be a finite number"),
         ({"rope_theta": "x"}, "rope_theta must be a finite number from 1 on, not 'x'"),
