@@ -36,6 +36,7 @@ from audit.stats.two_sample import (
     bigram_test,
     first_token_test,
     hamming_test,
+    matched_floor,
     matched_p,
     pooled,
     spectrum_test,
@@ -51,8 +52,8 @@ SPREAD = 0.4
 """Standard deviation of one answer's feature that a plan expects: at most 0.5, if half of them end by themselves."""
 ERROR = 0.01
 """Of each one-sided test of a feature."""
-SAME = 0.005
-"""Error probability of the guard against arms that share their numbers; eight prompts of two answers reach it."""
+SAME = 0.0002
+"""Error probability of the guard against arms that share their numbers; thirteen prompts of two answers reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,9 @@ def _run(evidence: Evidence, params: Params) -> CheckResult:
     features = differences(samples)
     bound = max(max(-feature.low, feature.high) for feature in features.values())
     enough = len(samples.prompts) >= int(params["min_prompts"])
-    certified = enough and bound <= margin
-    tied = same_numbers(samples)
-    certified = certified and tied is None
+    within = enough and bound <= margin
+    tied = same_numbers(samples, claimed=within)
+    certified = within and tied is None
     verdict = Verdict.FAULT if rejected else Verdict.CERTIFIED if certified else Verdict.INCONCLUSIVE
     spread = max(feature.se for feature in features.values())
     finite = bool(np.isfinite(bound))
@@ -192,8 +193,8 @@ def features(request: RequestRecord) -> Floats:
     return np.array([length, len(np.unique(tokens)) / count, repeats, ended])
 
 
-def same_numbers(samples: ArmSamples) -> str | None:
-    """Why the arms seem to share their random numbers, or None.
+def same_numbers(samples: ArmSamples, *, claimed: bool) -> str | None:
+    """Why the arms seem to share their random numbers, or None; if `claimed`, also why too few answers would show it.
 
     An independent answer agrees no further with the baseline's of its own seed than with others to its prompt.
     """
@@ -204,11 +205,16 @@ def same_numbers(samples: ArmSamples) -> str | None:
         for side in sides
     ]
     pairs = sum(len(block) for block in agreement)
+    equal = sum(request.tokens == theirs[request.key].tokens for request in samples.ours if request.key in theirs)
+    words = f"{equal} of {pairs} answers equal the baseline's of the same seed"
+    if claimed and pairs and matched_floor(agreement) > SAME:
+        return f"{words}, too few to tell whether the arms share their random numbers; raise the suite's `samples`"
     if matched_p(agreement, np.random.default_rng(seed_of(samples.ours))) > SAME:
         return None
-    equal = sum(request.tokens == theirs[request.key].tokens for request in samples.ours if request.key in theirs)
-    words = f"{equal} of {pairs} answers equal the baseline's of the same seed, and the others begin alike"
-    return f"{words}: the arms share their random numbers, and are no independent samples; see same_seed"
+    return (
+        f"{words}, and the others begin alike: the arms share their random numbers, and are no independent samples; "
+        "see same_seed"
+    )
 
 
 def _summary(
