@@ -217,8 +217,8 @@ def _permuted(
 def matched_p(agreement: Sequence[Floats], generator: np.random.Generator) -> float:
     """P-value that answers agree with their own partners no further than with the others of their prompt.
 
-    A first look of `PERMUTATIONS` that is above `LOOK_AGAIN` stands. Any other gives way to a second with numbers of its
-    own, `CLOSER` in number, so that p-values down to 1 / (1 + `CLOSER`) cost little on arms without a relation.
+    A first look of `PERMUTATIONS` that is above `LOOK_AGAIN` stands. Any other gives way to a second of `CLOSER`, with
+    numbers of its own, so that p-values down to 1 / (1 + `CLOSER`) cost little on arms without a relation.
 
     Args:
         agreement: for each prompt [n, n], of answer i with the other arm's answer j; partners are on the diagonal.
