@@ -19,7 +19,7 @@ from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, LeanWeights, layer_shapes, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
-from engine.models.numerics.interface import Affine, ForwardContext, HeadSizes, LayerBody, Matrix, Norm
+from engine.models.numerics.interface import Affine, ForwardContext, GrowingRope, HeadSizes, LayerBody, Matrix, Norm
 from engine.models.numerics.layouts import flat
 
 Residual = Literal["input", "normed"]
@@ -67,7 +67,7 @@ class Decoder:
         self.hidden, self.context = config.hidden, config.context
         self._numerics = FastNumerics()
         self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
-        self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
+        self._rope = GrowingRope(self._numerics, rope_frequencies(config), config.context, dtype)
         self._entries = tuple(self._entry(tensors, f"layers.{i}.", form) for i, form in enumerate(forms))
         bodies = tuple(self._body(tensors, f"layers.{i}.") for i in range(len(forms)))
         self._layers = SeparateLayers(bodies, (), self._numerics, self._heads)

@@ -16,7 +16,7 @@ from engine.models.interface import Placement
 from engine.models.lean_weights import LeanConfig, rope_frequencies
 from engine.models.numerics.devices import moved
 from engine.models.numerics.fast import FastNumerics
-from engine.models.numerics.interface import Affine, HeadSizes, Matrix, Norm, RopeTables
+from engine.models.numerics.interface import Affine, GrowingRope, HeadSizes, Matrix, Norm, RopeTables
 from engine.models.numerics.layouts import flat
 
 
@@ -44,7 +44,7 @@ class BlockDecoder:
         self._device = next(iter(tensors.values())).device
         self._numerics = FastNumerics()
         self._heads = HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
-        self._rope = self._numerics.rope(rope_frequencies(config), config.context, dtype)
+        self._rope = GrowingRope(self._numerics, rope_frequencies(config), config.context, dtype)
         self._fc = self._numerics.matrix(Affine(self._tensors["fc"], None))
         self._hidden_norm = self._norm("hidden_norm", config.hidden)
         self._last_norm = self._norm("norm", config.hidden)

@@ -113,7 +113,8 @@ class LeanModel:
         self.numerics = numerics or FastNumerics()
         self._graphs = graphs
         self.heads = interface.HeadSizes(config.heads, config.kv_heads, config.head_dim, config.context)
-        self._rope = self.numerics.rope(lean_weights.rope_frequencies(config), config.context, self.dtype)
+        frequencies = lean_weights.rope_frequencies(config)
+        self._rope = interface.GrowingRope(self.numerics, frequencies, config.context, self.dtype)
         layers = tuple(prepare(layer, config, self.numerics) for layer in weights.layers)
         self._separate = SeparateLayers(layers, [layer.attention_norm for layer in layers], self.numerics, self.heads)
         self._joined = self.numerics.joined(layers, self.heads)

@@ -16,8 +16,7 @@ from engine.core.errors import ModelError
 MOST_LAYERS: Final = 10_000
 MOST: Final = 2**31
 LONGEST: Final = 2**24
-"""Positions of a context: no weight bounds them, and rotations are computed for each. Published models have 10 million.
-"""
+"""Positions of a context: no weight bounds them. Published models have 10 million."""
 DEEPEST: Final = 4
 """Configurations inside configurations."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -56,6 +56,26 @@ class RopeTables:
     def at(self, positions: Tensor) -> RopeTables:
         """The rows [N, 1, head_dim] of positions [N]."""
         return RopeTables(*(item.index_select(0, positions).unsqueeze(1) for item in (self.cos, self.sin)))
+
+
+class GrowingRope:
+    """A mode's tables as far as positions reach: a file may claim any context, and only a part of it is used."""
+
+    FIRST: Final = 4096
+
+    def __init__(self, mode: Numerics, frequencies: Tensor, context: int, dtype: torch.dtype) -> None:
+        self._mode, self._frequencies, self._context, self._dtype = mode, frequencies, context, dtype
+        self._tables = self._reaching(self.FIRST)
+
+    def at(self, positions: Tensor) -> RopeTables:
+        """The rows [N, 1, head_dim] of positions [N] on the CPU, each below the context."""
+        needed = 1 + int(positions.max()) if len(positions) else 0
+        if needed > len(self._tables.cos):
+            self._tables = self._reaching(2 * needed)
+        return self._tables.at(positions)
+
+    def _reaching(self, positions: int) -> RopeTables:
+        return self._mode.rope(self._frequencies, min(positions, self._context), self._dtype)
 
 
 @dataclass(frozen=True, slots=True)

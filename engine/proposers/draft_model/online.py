@@ -35,8 +35,8 @@ from engine.core.types import Proposal, Role, StepOutcome
 from engine.models.decoder.lean import LeanModel
 from engine.models.interface import TargetModel
 from engine.models.lean_weights import LayerWeights, LeanConfig, LeanWeights, rope_frequencies
-from engine.models.numerics.fast import rope_tables, rotated
-from engine.models.numerics.interface import Affine, RopeTables
+from engine.models.numerics.fast import FastNumerics, rotated
+from engine.models.numerics.interface import Affine, GrowingRope, RopeTables
 from engine.proposers.draft_model.draft_model import DraftModelProposer
 from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
@@ -94,7 +94,7 @@ class LeanStudent:
         self._weights = copied(model.weights)
         self._trained = {name: item.requires_grad_() for name, item in trained(self._weights).items()}
         self._divergence = DIVERGENCES[divergence]
-        self._rope = rope_tables(rope_frequencies(model.config), model.context, torch.float32)
+        self._rope = GrowingRope(FastNumerics(), rope_frequencies(model.config), model.context, torch.float32)
         # one tensor after the other: the fused forms may add in another order
         self._optimiser = torch.optim.Adam(self._trained.values(), lr=learning_rate, foreach=False, fused=False)
 
@@ -190,10 +190,10 @@ def trained(weights: LeanWeights) -> dict[str, Tensor]:
     return result
 
 
-def forward(config: LeanConfig, weights: LeanWeights, rope: RopeTables, tokens: Tensor) -> Tensor:
+def forward(config: LeanConfig, weights: LeanWeights, rope: GrowingRope, tokens: Tensor) -> Tensor:
     """Logits [T, V] of one sequence [T] from its beginning, in operations that gradients go through."""
     x = F.embedding(tokens, weights.embedding)
-    turn = RopeTables(rope.cos[: len(tokens)].unsqueeze(1), rope.sin[: len(tokens)].unsqueeze(1))
+    turn = rope.at(torch.arange(len(tokens)))
     for layer in weights.layers:
         x = x + _attention(config, layer, turn, _norm(x, layer.attention_norm, config.eps))
         gate, up = _apply(layer.gate_up, _norm(x, layer.ffn_norm, config.eps)).chunk(2, -1)

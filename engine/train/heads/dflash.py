@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from engine.heads.decoder import LayerForm
 from engine.heads.formats.dflash import SECTION
 from engine.models.lean_weights import rope_frequencies
-from engine.models.numerics.fast import rope_tables, rotated
-from engine.models.numerics.interface import RopeTables
+from engine.models.numerics.fast import FastNumerics, rotated
+from engine.models.numerics.interface import GrowingRope, RopeTables
 from engine.train.heads.head_layer import HeadLayer, HeadStage, Teacher
 from engine.train.passes import PositionLogits, agreements
 from engine.train.recipe import DFLASH_HEAD, DFlashRecipe
@@ -60,14 +60,14 @@ class DFlashHead(nn.Module):
         self.hidden_norm = nn.RMSNorm(config.hidden, config.eps)
         self.layers = nn.ModuleList(HeadLayer(config, LayerForm()) for _ in range(plan.layers))
         self.norm = nn.RMSNorm(config.hidden, config.eps)
-        self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
+        self._rope = GrowingRope(FastNumerics(), rope_frequencies(config), config.context, torch.float32)
 
     def forward(self, states: Tensor, embedded: Tensor, blocks: BlockPlacement) -> Tensor:
         """[rows, T, features * hidden] and [rows, A * size, hidden] -> [rows, A * size, hidden]."""
         count, x = states.shape[1], embedded
         features = self.hidden_norm(self.fc(states).float())
         positions = torch.cat([torch.arange(count), blocks.positions.flatten()])
-        rope = RopeTables(self._rope.cos[positions, None], self._rope.sin[positions, None])
+        rope = self._rope.at(positions)
         mask = blocks.mask(count)
         for layer in self.layers:
             entered = torch.cat([features, layer.get_submodule("input_layernorm")(x.float())], 1)

@@ -25,8 +25,8 @@ from engine.models.files.folder import TOKENIZER_PATTERNS, ModelFolder
 from engine.models.files.transformers_loader import load_whole
 from engine.models.lean_weights import ARCHITECTURES, LeanConfig, read_config, rope_frequencies
 from engine.models.loading import RESPONSE_TEMPLATE, open_source
-from engine.models.numerics.fast import rope_tables, rotated
-from engine.models.numerics.interface import RopeTables
+from engine.models.numerics.fast import FastNumerics, rotated
+from engine.models.numerics.interface import GrowingRope
 from engine.train import trainer
 from engine.train.corpus import Corpus
 from engine.train.recipe import TrainRecipe
@@ -72,7 +72,7 @@ class HeadLayer(nn.Module):
                 "down_proj": nn.Linear(config.ffn, hidden, bias=False),
             }
         )
-        self._rope = rope_tables(rope_frequencies(config), config.context, torch.float32)
+        self._rope = GrowingRope(FastNumerics(), rope_frequencies(config), config.context, torch.float32)
 
     def forward(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
         """[rows, T, chunks * hidden] -> [rows, T, hidden]; pass k puts row t at position t + k."""
@@ -96,7 +96,7 @@ class HeadLayer(nn.Module):
     def _attention(self, x: Tensor, unrolled: UnrolledCache) -> Tensor:
         config, passed, count = self._config, len(unrolled.keys), x.shape[1]
         split = {name: self.self_attn[f"{name}_proj"](x).float().unflatten(-1, (-1, config.head_dim)) for name in "qkv"}
-        rope = RopeTables(*(table[passed : passed + count, None] for table in (self._rope.cos, self._rope.sin)))
+        rope = self._rope.at(torch.arange(passed, passed + count))
         unrolled.keys.append(rotated(split["k"], rope))
         unrolled.values.append(split["v"])
         keys, values = (torch.cat(item, 1).transpose(1, 2) for item in (unrolled.keys, unrolled.values))

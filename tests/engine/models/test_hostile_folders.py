@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import threading
 from pathlib import Path
@@ -159,6 +160,16 @@ def test_a_field_with_an_impossible_value_is_named(folder, loader, changes, mess
     edit(folder, **changes)
     with pytest.raises(ModelError, match=rf"config\.json: {message}"):
         load_model(str(folder), loader=loader)
+
+
+@pytest.mark.parametrize(("loader", "numerics"), [("lean", "fast"), ("lean", "ordered"), ("hf", "fast")])
+def test_a_context_of_millions_costs_no_memory_until_it_is_used(folder, loader, numerics):
+    """Tables of 2^24 positions would take gigabytes."""
+    edit(folder, max_position_embeddings=2**24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    loaded = load_model(str(folder), loader=loader, numerics=numerics)
+    assert loaded.model.context == 2**24
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.models.numerics.exact import Exponential, gated, rms_norm
+from engine.models.numerics.exact import ExactNumerics, Exponential, gated, rms_norm
+from engine.models.numerics.fast import FastNumerics
+from engine.models.numerics.interface import GrowingRope
 from engine.models.numerics.rotations import BLOCK, frequencies, rope_tables, rotation
 
 LLAMA3 = {
@@ -111,6 +113,19 @@ def test_tables_are_as_accurate_as_float64_allows(positions):
         expected = torch.tensor([[function(angle) for angle in row] for row in angles], dtype=torch.float64)
         assert (own[:, :8] * sign - expected).abs().max() <= bound
         assert (own[:, 8:] - expected).abs().max() <= bound
+
+
+@pytest.mark.parametrize("numerics", [FastNumerics(), ExactNumerics()], ids=["fast", "exact"])
+def test_tables_grow_as_far_as_positions_reach_and_keep_their_bits(numerics):
+    steps = torch.tensor(frequencies(8, {"rope_type": "default", "rope_theta": 10000.0}), dtype=torch.float64)
+    grown, whole = (GrowingRope(numerics, steps, context, torch.float32) for context in (2**24, 9_001))
+    for positions in ([0, 7], [], [4095], [4096], [9_000, 12]):
+        rows, wanted = (each.at(torch.tensor(positions, dtype=torch.int64)) for each in (grown, whole))
+        assert torch.equal(rows.cos, wanted.cos)
+        assert torch.equal(rows.sin, wanted.sin)
+    assert torch.equal(rows.cos[:, 0], numerics.rope(steps, 9_001, torch.float32).cos[[9_000, 12]])
+    with pytest.raises(IndexError):
+        whole.at(torch.tensor([9_001]))
 
 
 def test_far_positions_are_right_where_one_product_would_not_be():
