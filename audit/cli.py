@@ -45,6 +45,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "diff": "Show what differs between two runs.",
         "replay": "Decode a run again and compare every token.",
         "parity": "Compare instances of one engine.",
+        "help": "Explain a command, a check or any other topic.",
     },
     "decide": {
         "gate": "Decide on a run by a policy, and record the decision.",

@@ -35,7 +35,7 @@ LOGS = (
     "engine/models/files/gguf_file.py",
 )
 """The logs of the store and of the engine, which the command line prints with `note`."""
-MAY_IMPORT = {"audit/terminal/live_table.py": "rich", **dict.fromkeys(LOGS, "logging")}
+MAY_IMPORT = {"audit/terminal/live_table.py": "rich", "audit/text/printer.py": "rich", **dict.fromkeys(LOGS, "logging")}
 """The table of a run in progress makes its texts visible itself."""
 
 # one process parses every module

@@ -53,6 +53,14 @@ def offences(text: str) -> Iterator[str]:
             yield from called(node)
 
 
+def test_the_newest_heading_of_the_changelog_is_the_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    (heading, *_) = re.findall(
+        r"^## (\S+) - (Unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M
+    )
+    assert heading[0] == version
+
+
 def called(node: ast.Call) -> Iterator[str]:
     name = ast.unparse(node.func)
     if name in CALLS or name in METHODS:

@@ -20,6 +20,7 @@ from audit.text.unsafe import shortened, visible, visible_lines
 
 WORD: Final = re.compile(r" *[^ ]+ *| +")
 COMMAND: Final = re.compile(r"(?<=[:;] )audit [a-z].*")
+COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
 LONGEST_NOTE: Final = 8000
 """Characters of a message; a name or a server's answer may be a megabyte."""
 
@@ -42,6 +43,20 @@ def echo(*lines: str) -> None:
 def echo_document(text: str) -> None:
     """Print a text of several lines on stdout."""
     _write(visible_lines(text), err=False)
+
+
+def echo_page(markdown: str) -> None:
+    """Print a page of the documentation: laid out and by screens on a terminal with colours, as Markdown elsewhere."""
+    if not colours(sys.stdout):
+        echo_document(markdown)
+        return
+    # imported late: rich is for terminals only
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(width=width_of_stdout())
+    with console.pager(styles=True):
+        console.print(Markdown(visible_lines(COMMENT.sub("", markdown))))
 
 
 def echo_raw(text: str) -> None:

@@ -57,6 +57,8 @@ def test_runs_arms_suites_and_queries_are_offered(tmp_path, monkeypatch):
     assert set(offered("audit sweep quickstart --arm ")) >= {"greedy"}
     assert offered("audit query ") == list(NAMED)
     assert offered("audit run quick") == ["quickstart"]
+    assert offered("audit help checks/law") == ["checks/law"]
+    assert offered("audit help gat") == ["gate"]
 
 
 @pytest.mark.medium
