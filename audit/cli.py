@@ -16,12 +16,10 @@ from typing import Any, Final
 
 import click
 
-from audit.errors import CannotDecide, UserError, needs
+from audit.errors import ENGINE, CannotDecide, UserError, needs
 from audit.text.printer import echo, note
 from audit.text.unsafe import visible_lines
 
-ENGINE: Final = ("torch", "transformers", "safetensors", "tokenizers", "llvmlite")
-"""Packages of the extra `engine`; commands about records need none of them."""
 SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "run": {
         "init": "Write the first suite for a model.",

@@ -6,6 +6,10 @@ decide gives exit code 3. Anything else is a bug and keeps its traceback.
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+ENGINE: Final = ("torch", "transformers", "safetensors", "tokenizers", "llvmlite")
+"""Packages of the extra `engine`; commands about records and endpoints need none of them."""
 
 
 class UserError(Exception):

@@ -15,6 +15,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 ROOT = Path(__file__).parents[1]
 NEEDED = (
+    "audit/__main__.py",
     "audit/cli.py",
     "audit/py.typed",
     "audit/pages/checks/law.md",

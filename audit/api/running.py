@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from audit.api.reading import RunResult, StoreView
-from audit.errors import UserError, needs
+from audit.errors import ENGINE, UserError, needs
+from audit.evidence.environment import use_threads
 from audit.runs.interim_looks import RunStopRule
 from audit.runs.prepare import prepare, require_engines
 from audit.runs.reused_baseline import reused_run
@@ -49,17 +50,15 @@ def run(
     if baseline is not None and max_tokens is not None:
         raise UserError("baseline and max_tokens exclude each other: a stored run has no fresh requests")
     loaded = load_suite(suite) if isinstance(suite, str | Path) else suite
-    # imported after parsing: an invalid suite fails without loading torch, which takes seconds
-    with needs("engine"):
-        import torch
-
-    torch.set_num_threads(threads)
+    # after parsing: an invalid suite fails without loading torch, which takes seconds
+    use_threads(threads)
     url = store or default_url()
     earlier = None
     if baseline is not None:
         with Store.open(url, create=False, read_only=True) as opened:
             earlier = reused_run(opened, baseline)
-    prepared = prepare(loaded, earlier, allowed + configured())
+    with needs("engine", ENGINE):
+        prepared = prepare(loaded, earlier, allowed + configured())
     rule = None if max_tokens is None else RunStopRule(max_tokens)
     require_engines(prepared)
     with Store.open(url, create=True) as opened:

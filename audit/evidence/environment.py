@@ -84,6 +84,14 @@ def hardware() -> dict[str, Any]:
     }
 
 
+def use_threads(count: int) -> None:
+    """Bound the threads of torch, if it is installed: tiny models run slower on two threads than on one."""
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(count)
+
+
 def _torch_facts() -> dict[str, Any]:
     import torch
 

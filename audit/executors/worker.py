@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.errors import CannotDecide, UserError
+from audit.evidence.environment import use_threads
 from audit.evidence.records import ArmRecord
 from audit.executors.job import ArmPiece, Job, PartDone, PartFailed, WorkPart, identity_of
 from audit.runs.generate import generations
@@ -57,9 +58,7 @@ def prepared_worker(job: Job) -> SuiteWorker:
         UserError: the suite cannot be prepared here, or something differs from the coordinator's.
         CannotDecide: the suite requires a numerics mode that does not hold on this machine.
     """
-    import torch
-
-    torch.set_num_threads(job.threads)
+    use_threads(job.threads)
     prepared = prepare(load_suite(str(job.suite)), None, job.allowed)
     changes = list(job.identity.differences(identity_of(prepared)))
     if changes:

@@ -69,5 +69,5 @@ def open_backend(kind: str, models: Mapping[str, ModelSource]) -> Backend:
     except ModuleNotFoundError as error:
         raise InvalidRequest(
             f"backend {kind} needs the package {error.name}, which {sys.executable} lacks; "
-            "install it, or run this in an environment that has it"
+            "install it (native's come with pip install 'specaudit[engine]'), or run this where it is installed"
         ) from error

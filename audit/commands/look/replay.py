@@ -27,13 +27,11 @@ def command(ctx: click.Context, run: str, threads: int, as_json: bool, store: st
     Exit code 0: every token and every recorded digest came again; 1: some did not.
     """
     # imported late: parsing a command line needs neither torch nor models
-    import torch
-
-    from audit.evidence.environment import environment
+    from audit.evidence.environment import environment, use_threads
     from audit.report.comparisons.run_diff import environment_changes
     from audit.runs.replay import replay_run
 
-    torch.set_num_threads(threads)
+    use_threads(threads)
     with Store.open(store, create=False, read_only=True) as opened:
         record = opened.load_run(opened.resolve(run))
         replay = replay_run(opened, record, lambda arm: note(f"running {cell(arm)}"))

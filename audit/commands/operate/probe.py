@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -96,11 +97,24 @@ def command(
     context.exit(0 if not failed else 1 if any(item.holds is False for item in failed) else 3)
 
 
+@contextmanager
+def _one_line() -> Iterator[None]:
+    from engine.core.errors import EngineError
+
+    try:
+        yield
+    except EngineError as error:
+        raise UserError(str(error)) from error
+
+
 def _record(url: str, file: Path, port: int) -> None:
     with needs("view"):
         from audit.serve.request_log import new_log, recording_proxy
     from audit.commands.operate.view import answer_until_stopped, listening
+    from engine.backends.openai.settings import settings_of
 
+    with _one_line():
+        settings_of({"url": url})
     with listening(port) as listener, new_log(file) as log:
         note(f"requests to http://127.0.0.1:{listener.getsockname()[1]}{urlsplit(url).path} go to {url} until Ctrl-C")
         answer_until_stopped(recording_proxy(url, log, TIMEOUT_S), listener)
@@ -114,12 +128,9 @@ def _row(item: Expectation) -> dict[str, str]:
 def _probed(given: Mapping[str, Any]) -> EndpointProbe:
     from engine.backends.openai.probing import probe
     from engine.backends.openai.settings import settings_of
-    from engine.core.errors import EngineError
 
-    try:
+    with _one_line():
         return probe(settings_of({key: value for key, value in given.items() if value is not None}))
-    except EngineError as error:
-        raise UserError(str(error)) from error
 
 
 def _facts(probe: EndpointProbe) -> Iterator[str]:

@@ -62,6 +62,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
     Exit code 0: the written reproducer gave the verdict twice more. 2: invalid input, or a run without a fault. 3: the
     verdict does not reproduce (nothing is written), or the written reproducer does not give it every time.
     """
+    from audit.evidence.environment import use_threads
     from audit.minimize.result import require_free
     from audit.minimize.start import begin
     from audit.minimize.trial import TrialLimits
@@ -74,9 +75,7 @@ def command(ctx: click.Context, /, run: str, request: str | None, check: str | N
         suite = load_suite(suite_path(record))
         require_allowed(suite, granted)
         start = replace(begin(opened, record, suite, request, check), allowed=granted)
-    import torch
-
-    torch.set_num_threads(given["threads"])
+    use_threads(given["threads"])
     note(f"{start.fault.check} of arm {start.fault.arm}, from {start.request}")
     try:
         with stopped_by_sigterm():

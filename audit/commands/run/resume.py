@@ -34,8 +34,7 @@ def command(
     The environment must be the one in which the run began: packages, hardware, threads of torch, code. With
     --accept-changes the run goes on elsewhere, and an event of the run lists what differs.
     """
-    import torch
-
+    from audit.evidence.environment import use_threads
     from audit.executors.shares import share_of
     from audit.runs.interim_looks import stop_rule
     from audit.runs.prepare import prepare, require_engines
@@ -50,7 +49,7 @@ def command(
         record = opened.load_run(name)
         require_unfinished(record)
         loaded = load_suite(suite_path(record))
-        torch.set_num_threads(threads)
+        use_threads(threads)
         granted, earlier = allowed(ctx), begun_with(opened, record)
         prepared = prepare(loaded, earlier, granted)
         require_engines(prepared, note)

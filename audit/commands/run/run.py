@@ -87,15 +87,13 @@ def command(
         require_place(results)
     granted = allowed(ctx)
     loaded = load_suite(suite) if text is None else replace(load_suite(suite), withheld=True)
-    import torch
-
+    from audit.evidence.environment import use_threads
     from audit.runs.prepare import prepare, require_engines
     from audit.runs.reused_baseline import reused_run
     from audit.runs.rounds import require_first_round
     from audit.runs.runner import run
 
-    # tiny models run slower on two threads than on one
-    torch.set_num_threads(threads)
+    use_threads(threads)
     earlier = None
     if baseline is not None:
         with Store.open(store, create=False, read_only=True) as before:

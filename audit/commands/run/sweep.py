@@ -65,12 +65,11 @@ def command(
     loaded = load_suite(suite)
     if out is not None:
         require_writable(out)
-    import torch
-
+    from audit.evidence.environment import use_threads
     from audit.sweep import report
     from audit.sweep.sweep import SweepOptions, sweep
 
-    torch.set_num_threads(threads)
+    use_threads(threads)
     try:
         result = sweep(loaded, SweepOptions(gammas, arms, rounds, max_prompts, allowed(ctx)), note)
     except KeyboardInterrupt as error:

@@ -138,9 +138,12 @@ def _wide(scores: NDArray[np.floating[Any]], sampling: SamplingParams, best: int
 
 
 def exponentials(values: Floats) -> None:
-    """The exponentials of many numbers, in place."""
-    import torch
-
+    """The exponentials of many numbers, in place: torch's, or numpy's where no torch is; the last bit may differ."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        np.exp(values, out=values)
+        return
     tensor = torch.from_numpy(values)
     torch.exp(tensor, out=tensor)
 

@@ -117,6 +117,13 @@ def test_a_log_that_exists_is_kept(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("url", ["latest", "909", "ftp://host", "http://", "http://user:word@host/v1", "http://[::1"])
+def test_an_address_that_is_none_starts_no_proxy(tmp_path, url):
+    done = invoke("probe", url, "--record", str(tmp_path / "new"))
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_server_that_is_not_there_is_502(tmp_path):
     from starlette.testclient import TestClient
 
