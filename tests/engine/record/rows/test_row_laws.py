@@ -1,5 +1,7 @@
 """Rows of large vocabularies are read in another way, to the same numbers."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,15 @@ def test_a_wide_row_has_the_law_of_the_engine(sampling, dtype):
     expected = log_sum_exp(row.astype(np.float64)[None] / (sampling.temperature or 1.0))[0]
     assert law.lse == pytest.approx(expected, abs=1e-12)
     np.testing.assert_array_equal(row, before)
+
+
+def test_a_wide_row_needs_no_torch(monkeypatch):
+    row = np.random.default_rng(1).normal(0, 3, SIZE)
+    with_torch = law_of(row, SETTINGS[1], int(row.argmax()))
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it then fails as where it is not installed
+    without = law_of(row, SETTINGS[1], int(row.argmax()))
+    np.testing.assert_allclose(without.p, with_torch.p, rtol=1e-15, atol=0)
+    assert without.lse == pytest.approx(with_torch.lse, abs=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["spread", "ties", "one hot", "masked"])
