@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from audit.errors import UserError
+from audit.text.printer import report
 
 LOGGED: Final = ("/chat/completions", "/completions", "/responses")
 HOPS: Final = frozenset(
     ("connection", "content-length", "host", "keep-alive", "proxy-authorization", "te", "transfer-encoding", "upgrade")
 )
 """Headers of one connection, which a proxy does not pass on."""
+MOST: Final = 2**26
+"""Bytes of a body without its compression."""
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
 
 
@@ -51,6 +55,23 @@ def new_log(path: Path) -> Iterator[RequestLog]:
         yield RequestLog(file)
 
 
+def unpacked(content: bytes, coding: str) -> bytes:
+    """A body as it was before its content coding. Raises ValueError: an unknown coding, damage, or more than `MOST`."""
+    if coding.strip().lower() in ("", "identity"):
+        return content
+    if coding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        raise ValueError(f"its content coding is {coding!r}")
+    # 32 more than the window: the header says whether it is gzip or zlib
+    reader = zlib.decompressobj(zlib.MAX_WBITS + 32)
+    try:
+        whole = reader.decompress(content, MOST)
+    except zlib.error as error:
+        raise ValueError(f"its body is no {coding}: {error}") from error
+    if not reader.eof:
+        raise ValueError(f"its body is cut, or has more than {MOST} bytes")
+    return whole
+
+
 def recording_proxy(url: str, log: RequestLog, timeout: float) -> Starlette:
     """An application that passes every request on to the server at `url` and logs those that it answered.
 
@@ -69,7 +90,10 @@ def recording_proxy(url: str, log: RequestLog, timeout: float) -> Starlette:
         except httpx2.HTTPError as error:
             return PlainTextResponse(f"{base}: {type(error).__name__}: {error}", 502)
         if request.method == "POST" and route in LOGGED and answer.is_success:
-            log.add(route, orjson.loads(content))
+            try:
+                log.add(route, orjson.loads(unpacked(content, request.headers.get("content-encoding", ""))))
+            except ValueError as error:
+                report(f"an answered request to {route} is not in the file: {error}")
         kept = {name: value for name, value in answer.headers.items() if name not in HOPS}
         return StreamingResponse(answer.aiter_raw(), answer.status_code, kept, background=BackgroundTask(answer.aclose))
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import stat
 import subprocess
 import sys
+import zlib
 
+import httpx2
 import pytest
+from starlette.testclient import TestClient
 
 from audit.evidence.records import is_directed
+from audit.serve.request_log import MOST, new_log, recording_proxy
 from audit.store import Store
 from audit.suite.loader import load_suite
 from tests.audit.invoke import invoke
@@ -117,6 +122,41 @@ def test_a_log_that_exists_is_kept(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+BODY = b'{"model": "m", "prompt": "a b"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "coding", "logged"),
+    [
+        (BODY, "", True),
+        (gzip.compress(BODY), "gzip", True),
+        (zlib.compress(BODY), "deflate", True),
+        (gzip.compress(BODY)[:-9], "gzip", False),
+        (b"no gzip", "gzip", False),
+        (gzip.compress(b" " * (MOST + 1)), "gzip", False),
+        (BODY, "br", False),
+        (b"\xff{", "", False),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_passed_on_and_named(tmp_path, monkeypatch, capsys, content, coding, logged):
+    passed = []
+
+    def server(request):
+        passed.append((request.content, request.headers.get("content-encoding", "")))
+        return httpx2.Response(200, stream=httpx2.ByteStream(b'{"id": "x"}'))
+
+    made = httpx2.AsyncClient
+    monkeypatch.setattr(httpx2, "AsyncClient", lambda **_: made(transport=httpx2.MockTransport(server)))
+    log = tmp_path / "requests.jsonl"
+    with new_log(log) as opened:
+        client = TestClient(recording_proxy("http://server/v1", opened, 5))
+        answer = client.post("/v1/completions", content=content, headers={"content-encoding": coding} if coding else {})
+    assert (answer.status_code, answer.json()) == (200, {"id": "x"})
+    assert passed == [(content, coding)]
+    assert (json.loads(log.read_text())["body"] == json.loads(BODY)) if logged else log.read_text() == ""
+    assert ("is not in the file" in capsys.readouterr().err) is not logged
+
+
 @pytest.mark.parametrize("url", ["latest", "909", "ftp://host", "http://", "http://user:word@host/v1", "http://[::1"])
 def test_an_address_that_is_none_starts_no_proxy(tmp_path, url):
     done = invoke("probe", url, "--record", str(tmp_path / "new"))
@@ -125,10 +165,6 @@ def test_an_address_that_is_none_starts_no_proxy(tmp_path, url):
 
 
 def test_a_server_that_is_not_there_is_502(tmp_path):
-    from starlette.testclient import TestClient
-
-    from audit.serve.request_log import new_log, recording_proxy
-
     log = tmp_path / "requests.jsonl"
     with new_log(log) as made:
         answer = TestClient(recording_proxy("http://127.0.0.1:9/v1", made, 5)).post("/v1/completions", json={})
