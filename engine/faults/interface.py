@@ -90,7 +90,7 @@ class Scenario:
     drafts: int = 1
     rows: int = 8
     models: Literal["scripted", "bundled"] = "scripted"
-    target: Mapping[str, str] = field(default_factory=dict)
+    target: Mapping[str, Any] = field(default_factory=dict)
     beside: SamplingParams | None = None
     prompt: PromptLength = PromptLength()
     shared: int = 0
