@@ -57,7 +57,7 @@ class PreparedArm:
     @property
     def level(self) -> Level:
         """The evidence level of the records; reading samples nothing, so it shows rows but no random numbers."""
-        level = Level(self.engine.capabilities().level)
+        level = Level(self.engine.evidence_level())
         return min(Level.L2, level) if self.planned.kind.reads else level
 
 

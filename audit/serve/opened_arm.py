@@ -132,7 +132,7 @@ class ScoringArm:
 
     def start(self) -> NewArm:
         """Its part of the run's record."""
-        level, config = Level(self.engine.capabilities().level), self.reading.reread_config()
+        level, config = Level(self.engine.evidence_level()), self.reading.reread_config()
         return NewArm(self.name, ArmKind.REREAD, level, plan_spec(SCORING), config, lossless=True)
 
 
@@ -157,7 +157,7 @@ class OpenedArm:
         wish, effective = self.wish, self.engine.effective_config()
         commit = self.environment.code.get("commit")
         spec = plan_spec(wish.plan) | ({} if wish.text else {KEY: OFF})
-        level = Level(self.engine.capabilities().level)
+        level = Level(self.engine.evidence_level())
         return NewRun(
             suite_name=SUITE,
             suite_sha256=sha256_json(wish.document),
