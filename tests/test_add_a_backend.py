@@ -83,7 +83,7 @@ def test_what_it_declares_is_what_it_reports(copycat):
     shown = backends.declared("copycat").arm(ArmSettings(COPYING, SamplingParams(), ModelSource("bundled:target")))
     effective = engine.effective_config()
     assert (shown.decoder, effective.decoder) == (LoopOwner.FOREIGN, LoopOwner.FOREIGN)
-    assert (shown.level, shown.protocol) == (engine.capabilities().level, Protocol.GREEDY)
+    assert (shown.level, shown.protocol) == (engine.evidence_level(), Protocol.GREEDY)
     assert effective.in_effect == effective.requested == {"longest": 4}
     assert copycat.arm(PLAIN).effective_config().in_effect == {"longest": 0}
 

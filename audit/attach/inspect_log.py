@@ -12,23 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from audit.attach.interface import KEY
+from audit.attach.interface import KEY, PointedReport
 from audit.errors import needs
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class InspectLog:
+class InspectLog(PointedReport):
     """A log in Inspect's binary format."""
-
-    name: str = "inspect"
-    whole: bool = True
-    carrying: bool = True
-
-    def recognises(self, name: str, report: bytes) -> bool:
-        """True for a ZIP file with the suffix `.eval`."""
-        return name.endswith(".eval") and report.startswith(b"PK")
 
     def models_of(self, report: bytes) -> tuple[str, ...]:
         """The model of the evaluation."""
@@ -77,4 +69,4 @@ def _with_file(report: bytes, work: Callable[[Path], T]) -> T:
             raise ValueError(f"Inspect cannot read it: {error}") from error
 
 
-FORMAT = InspectLog()
+FORMAT = InspectLog("inspect", lambda name, report: name.endswith(".eval") and report.startswith(b"PK"), whole=True)

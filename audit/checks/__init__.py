@@ -5,11 +5,11 @@ To add a check, add one file and one line in `REGISTRY`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from audit.errors import UserError
+from engine.core import registry
 
 if TYPE_CHECKING:
     from audit.checks.base.interface import Check
@@ -69,6 +69,10 @@ def load(name: str) -> Check:
     """
     if name not in REGISTRY:
         raise UserError(f"unknown check {name!r}; known: {', '.join(sorted(REGISTRY))}")
-    module, _, attribute = REGISTRY[name].partition(":")
-    check: Check = getattr(importlib.import_module(module), attribute)
+    check: Check = registry.load(REGISTRY[name])
     return check
+
+
+def known(name: str) -> Check | None:
+    """The check behind a name; None for one that this version does not have."""
+    return load(name) if name in REGISTRY else None

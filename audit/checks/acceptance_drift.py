@@ -169,7 +169,7 @@ def _recorded(params: Params) -> dict[str, drift.RecordedRate]:
         if not 0.0 <= low <= rate <= high <= 1.0:
             raise UserError(f"acceptance_drift: expected.{name} needs 0 <= low <= rate <= high <= 1")
         confidence = float(entry.get("confidence", 0.99))
-        if not CONFIDENCE.least <= confidence <= CONFIDENCE.most:
+        if not CONFIDENCE[0] <= confidence <= CONFIDENCE[1]:
             raise UserError(f"acceptance_drift: expected.{name} needs a confidence from 0.5 to below 1")
         result[name] = drift.RecordedRate(rate, low, high, confidence)
     return result

@@ -9,7 +9,7 @@ are those that decided. Cannot see: what is emitted after a rejection, bonus tok
 that is merely poor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,14 +44,6 @@ class DraftedPositions:
     depth: NDArray[np.int64]
     without_formula: int
     """Positions with drafted tokens for which there is no formula (q unknown)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StratumTest:
-    """The acceptance test of one stratum."""
-
-    name: str
-    test: BernoulliTest
 
 
 LOSSY = "the verifier declares itself lossy; there is no acceptance law for it"
@@ -131,47 +123,47 @@ class _Acceptance:
                 return CheckResult(Verdict.INCONCLUSIVE, self._reason)
             if not len(self._columns):
                 return CheckResult(Verdict.INCONCLUSIVE, "no drafted token with a known acceptance probability")
-            tests = tuple(self._strata(float(self._params["confidence"])))
+            tests = dict(self._strata(float(self._params["confidence"])))
             return _result(tests, self._without_formula, self._params)
         finally:
             self._columns.close()
 
-    def _strata(self, confidence: float) -> Iterator[StratumTest]:
+    def _strata(self, confidence: float) -> Iterator[tuple[str, BernoulliTest]]:
         """The pooled test first, then block positions, then domains."""
-        yield StratumTest("all", bernoulli_test_of(self._columns, confidence))
+        yield "all", bernoulli_test_of(self._columns, confidence)
         for value in sorted(self._depths):
             yield from self._stratum(f"block position {value}", "depth", value)
         for name in sorted(self._domains):
             yield from self._stratum(f"domain {name}", "domain", self._domains[name])
 
-    def _stratum(self, name: str, column: str, value: int) -> Iterator[StratumTest]:
+    def _stratum(self, name: str, column: str, value: int) -> Iterator[tuple[str, BernoulliTest]]:
         def mask(block: Block) -> NDArray[np.bool_]:
             return np.asarray(block[column] == value)
 
         if MIN_POSITIONS <= self._columns.count((column,), mask) < len(self._columns):
-            yield StratumTest(name, bernoulli_test_of(self._columns, mask=mask, by=(column,)))
+            yield name, bernoulli_test_of(self._columns, mask=mask, by=(column,))
 
 
-def _result(tests: Sequence[StratumTest], without_formula: int, params: Params) -> CheckResult:
-    adjusted = holm([test.test.p for test in tests])
+def _result(tests: Mapping[str, BernoulliTest], without_formula: int, params: Params) -> CheckResult:
+    names, adjusted = list(tests), holm([test.p for test in tests.values()])
     rejected = [i for i in np.argsort(adjusted, kind="stable") if adjusted[i] < float(params["alpha"])]
-    pooled = tests[0].test
+    pooled = tests[names[0]]
     bound = max(abs(pooled.low), abs(pooled.high))
     margin = float(params["margin"])
     return CheckResult(
         verdict=_verdict(bool(rejected), bound, margin),
-        summary=_summary(pooled, bound, params, [tests[i].name for i in rejected]),
+        summary=_summary(pooled, bound, params, [names[i] for i in rejected]),
         n=pooled.n,
         statistic=pooled.z,
         p_value=float(adjusted.min()),
         effect=(pooled.observed - pooled.expected) / pooled.n,
         bound=bound,
         margin=margin,
-        findings=tuple(_finding(tests[i], float(adjusted[i])) for i in rejected),
+        findings=tuple(_finding(names[i], tests[names[i]], float(adjusted[i])) for i in rejected),
         details={
             "positions_without_formula": without_formula,
             "standard_error": pooled.error,
-            "strata": [_row(item, float(p)) for item, p in zip(tests, adjusted, strict=True)],
+            "strata": [_row(name, test, float(p)) for (name, test), p in zip(tests.items(), adjusted, strict=True)],
         },
     )
 
@@ -194,16 +186,14 @@ def _summary(pooled: BernoulliTest, bound: float, params: Params, rejected: list
     return f"{rates}; the difference is at most {bound:.3f} ({level}), {within} the margin {margin:g}"
 
 
-def _row(stratum: StratumTest, adjusted: float) -> dict[str, object]:
-    test = stratum.test
+def _row(name: str, test: BernoulliTest, adjusted: float) -> dict[str, object]:
     counts = {"n": test.n, "observed": test.observed, "expected": test.expected}
-    return {"name": stratum.name, **counts, "z": test.z, "p": test.p, "p_adjusted": adjusted}
+    return {"name": name, **counts, "z": test.z, "p": test.p, "p_adjusted": adjusted}
 
 
-def _finding(stratum: StratumTest, adjusted: float) -> Finding:
-    test = stratum.test
+def _finding(name: str, test: BernoulliTest, adjusted: float) -> Finding:
     message = (
-        f"{stratum.name}: {test.observed} of {test.n} kept, expected {test.expected:.1f}, "
+        f"{name}: {test.observed} of {test.n} kept, expected {test.expected:.1f}, "
         f"z {test.z:.2f}, adjusted p {adjusted:.2g}"
     )
     return Finding(POOLED, 0, message)

@@ -5,7 +5,6 @@ environment variables, with limits on time, memory and output. `schemas/gate-fac
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,16 +26,10 @@ class RegoFailure(Exception):
     """A module that gives no answer; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class RegoAnswer:
-    """A module's answer: `allow`, and reasons to deny."""
-
-    allow: bool
-    deny: tuple[str, ...]
-
-
-def evaluate(module: RegoModule, document: Mapping[str, Any], timeout_s: int = TIMEOUT_S) -> RegoAnswer:
-    """The answer of a module on the facts of a decision.
+def evaluate(
+    module: RegoModule, document: Mapping[str, Any], timeout_s: int = TIMEOUT_S
+) -> tuple[bool, tuple[str, ...]]:
+    """The answer of a module on the facts of a decision: `allow`, and reasons to deny.
 
     Raises:
         RegoFailure: it does not compile, breaks a limit, or does not define `allow` and `deny` as it must.
@@ -56,7 +49,7 @@ def evaluate(module: RegoModule, document: Mapping[str, Any], timeout_s: int = T
         raise RegoFailure("rule allow is undefined or no boolean; begin with: default allow := false")
     if not isinstance(deny, list) or not all(isinstance(reason, str) for reason in deny):
         raise RegoFailure("rule deny is undefined or no set of texts; write: deny contains reason if ...")
-    return RegoAnswer(allow, tuple(deny))
+    return allow, tuple(deny)
 
 
 def _ended(stopped: ChildStopped, timeout_s: int) -> str:
@@ -81,28 +74,23 @@ def rego_reasons(facts: RunFacts, request: GateRequest, outcome: GateOutcome) ->
     if request.rego:
         document = facts_document(facts, request, outcome)
         for module in request.rego:
-            yield from _of_module(module, document)
+            yield from reasons_of(module, document)
 
 
-def _of_module(module: RegoModule, document: dict[str, object]) -> Iterator[Reason]:
+def reasons_of(module: RegoModule, document: Mapping[str, Any]) -> Iterator[Reason]:
+    """A module's answer as reasons, the last of which says that it was evaluated."""
     requirement = f"{REGO} {module.name}"
     try:
-        answer = evaluate(module, document)
+        allow, deny = evaluate(module, document)
     except RegoFailure as error:
         yield undecided(requirement, f"sha256:{module.sha256}: {error}")
         return
-    yield from reasons_of(module.name, module.sha256, answer)
-
-
-def reasons_of(name: str, sha256: str, answer: RegoAnswer) -> Iterator[Reason]:
-    """An answer as reasons, the last of which says that the module was evaluated."""
-    requirement = f"{REGO} {name}"
-    yield from (blocked(requirement, text[:MOST_CHARACTERS]) for text in answer.deny[:MOST_REASONS])
-    if len(answer.deny) > MOST_REASONS:
-        yield blocked(requirement, f"{len(answer.deny) - MOST_REASONS} more reasons")
-    if not answer.allow and not answer.deny:
+    yield from (blocked(requirement, text[:MOST_CHARACTERS]) for text in deny[:MOST_REASONS])
+    if len(deny) > MOST_REASONS:
+        yield blocked(requirement, f"{len(deny) - MOST_REASONS} more reasons")
+    if not allow and not deny:
         yield blocked(requirement, "rule allow is false")
-    yield remark(requirement, f"sha256:{sha256} was evaluated")
+    yield remark(requirement, f"sha256:{module.sha256} was evaluated")
 
 
 VERSION: Final = 1

@@ -11,9 +11,10 @@ from typing import Any, Final
 from audit.evidence.coverage.rule import DEFAULT_FLOORS, CoverageRule
 from audit.minimize.shrink import DEFAULTS
 from audit.suite.prompts import TEMPLATE
-from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.text.documents import yaml_text
 from engine.backends import REGISTRY
+from engine.backends.engine_spec import ModelSource
 from engine.core.structured import ConstraintSpec
 from engine.core.types import SamplingParams
 from engine.stream.interface import FilterSpec
@@ -66,10 +67,10 @@ def _row(case: Case) -> dict[str, Any]:
     return row if case.samples is None else {**row, "samples": list(case.samples)}
 
 
-def _model(spec: ModelSpec) -> dict[str, Any]:
-    plain = ModelSpec(spec.name, spec.source)
-    given = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.name != "name"}
-    return {key: value for key, value in given.items() if key == "source" or value != getattr(plain, key)}
+def _model(spec: ModelSource) -> dict[str, Any]:
+    plain = dataclasses.asdict(ModelSource(spec.source))
+    given = dataclasses.asdict(spec)
+    return {key: value for key, value in given.items() if key == "source" or value != plain[key]}
 
 
 def _arm(arm: CandidateSpec) -> dict[str, Any]:

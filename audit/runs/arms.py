@@ -16,7 +16,7 @@ from audit.checks import load
 from audit.evidence.promises import keeps
 from audit.evidence.records import ArmKind, ArmRecord, Evidence
 from audit.suite.prompts import RequestSlot
-from audit.suite.spec import CandidateSpec, Suite, sources
+from audit.suite.spec import CandidateSpec, Suite
 from audit.suite.structured import library_of
 from engine.backends import REGISTRY, declared
 from engine.backends.engine_spec import EngineSpec
@@ -199,7 +199,7 @@ def _worth_reading(suite: Suite, candidate: Arm) -> bool:
     assert candidate.spec is not None
     if compares_anyway(candidate.spec):
         return True
-    settings = ArmSettings(candidate.plan, candidate.sampling, sources(suite)["target"])
+    settings = ArmSettings(candidate.plan, candidate.sampling, suite.models["target"])
     try:
         shown = declared(suite.backend).arm(settings)
     except InvalidRequest:

@@ -23,7 +23,7 @@ from audit.store.writing.contents import KEY, OFF
 from audit.suite.access import require_allowed
 from audit.suite.allowances import NOTHING, Allowances
 from audit.suite.prompts import RequestSlot, following
-from audit.suite.spec import Case, Suite, sources
+from audit.suite.spec import Case, Suite
 from audit.suite.structured import sampling_of
 from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import Backend, EngineSpec, ModelFacts
@@ -57,7 +57,7 @@ class PreparedArm:
     @property
     def level(self) -> Level:
         """The evidence level of the records; reading samples nothing, so it shows rows but no random numbers."""
-        level = Level(self.engine.capabilities().level)
+        level = Level(self.engine.evidence_level())
         return min(Level.L2, level) if self.planned.kind.reads else level
 
 
@@ -83,7 +83,7 @@ def prepare(suite: Suite, earlier: ReusedRun | None = None, allowed: Allowances 
     """
     require_allowed(suite, allowed)
     with _user_errors(suite):
-        backend = open_backend(suite.backend, sources(suite))
+        backend = open_backend(suite.backend, suite.models)
         models = backend.models()
         if earlier is not None:
             earlier.require_models(models)

@@ -33,15 +33,6 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejudged:
-    """A run judged again: how many results, which differ, and what this version could not judge."""
-
-    results: int
-    differences: tuple[Difference, ...]
-    unknown: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Recomputed:
     """A run's results as its record gives them, and where the stored ones differ."""
 
@@ -50,7 +41,7 @@ class Recomputed:
     differences: tuple[Difference, ...]
 
 
-def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Rejudged:
+def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Recomputed:
     """Judge a finished run again and store the judgement.
 
     Raises:
@@ -61,7 +52,7 @@ def judge_again(store: Store, run: str, announce: Callable[[str], None]) -> Reju
     if not done.results:
         raise UserError(f"run {run} has no check that this version knows; nothing was judged")
     store.add_judgement(run, NewJudgement(actor(), environment(), done.results))
-    return Rejudged(len(done.results), done.differences, done.arms.unknown)
+    return done
 
 
 def recomputed(store: Store, run: str, announce: Callable[[str], None]) -> Recomputed:

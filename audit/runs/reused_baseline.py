@@ -13,7 +13,7 @@ from audit.errors import CannotDecide, UserError
 from audit.evidence.records import ArmKind, ArmRecord, RequestRecord
 from audit.store import RunStatus, Store, StoredRun
 from engine.backends.engine_spec import ModelFacts
-from engine.backends.interface import Capabilities, Engine, Prompt
+from engine.backends.interface import Engine, Prompt
 from engine.core.errors import EngineError
 from engine.core.types import Generation, Request
 from engine.record.effective import ORIGIN, Effective
@@ -93,9 +93,9 @@ class ReusedEngine:
     headers: Mapping[str, TraceHeader]
     """Headers by request name; the traces are loaded on access and not cached."""
 
-    def capabilities(self) -> Capabilities:
-        """The capabilities that the earlier arm showed."""
-        return replace(self.live.capabilities(), level=int(self.arm.level))
+    def evidence_level(self) -> int:
+        """That of the earlier arm."""
+        return int(self.arm.level)
 
     def effective_config(self) -> Effective:
         """The earlier arm's configuration, with its origin."""

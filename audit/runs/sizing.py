@@ -20,7 +20,7 @@ from audit.runs.arms import ANCHOR_REQUESTS, REDRAFT_REQUESTS, Arm, plan_arms, s
 from audit.stats.power import MOST, replay_effect
 from audit.stats.sample_size import SampleSize
 from audit.store import RunStatus, Store, StoredArm, StoredCheck, StoredCoverage, StoredRun
-from audit.suite.spec import Suite, sources
+from audit.suite.spec import Suite
 from engine.backends import declared
 from engine.backends.evidence import ArmEvidence, ArmSettings
 from engine.core.errors import InvalidRequest
@@ -282,7 +282,7 @@ def _shown(suite: Suite, arm: Arm) -> ArmEvidence:
     Raises:
         UserError: the backend rejects the settings.
     """
-    settings = ArmSettings(arm.plan, arm.sampling, sources(suite)["target"])
+    settings = ArmSettings(arm.plan, arm.sampling, suite.models["target"])
     try:
         return declared(suite.backend).arm(settings)
     except InvalidRequest as error:

@@ -78,7 +78,7 @@ def default_suite(scenario: Scenario, fault: str | None, seed: int, tokens: int)
 
 def _checks(suite: Suite, scenario: Scenario) -> tuple[str, ...]:
     (plan,) = (arm.plan for arm in plan_arms(suite) if arm.kind is ArmKind.CANDIDATE)
-    return default_checks(suite.backend, plan, scenario.sampling, suite.models["target"].origin, calls=scenario.tools)
+    return default_checks(suite.backend, plan, scenario.sampling, suite.models["target"], calls=scenario.tools)
 
 
 def _cases(scenario: Scenario, count: int, seed: int) -> tuple[Case, ...]:

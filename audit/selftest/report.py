@@ -8,20 +8,20 @@ occurrences.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, get_args
+from typing import Any, Final
 
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.selftest.alarms import ENOUGH, NOMINAL, TOLERATED, Alarms
 from audit.selftest.detect import BRIEFLY, POWER, Detection
 from audit.selftest.scenarios import FIRST_CLEAN_SEED
 from audit.selftest.work import SelfTestResult
 from engine import faults
-from engine.faults.interface import Situation
 
 
-def by_situation(names: Iterable[str] = tuple(faults.REGISTRY)) -> Mapping[Situation, tuple[str, ...]]:
+def by_situation(names: Iterable[str] = tuple(faults.REGISTRY)) -> Mapping[str, tuple[str, ...]]:
     """The faults of each situation, in the order of situations; situations without any are left out."""
     needed = {name: faults.load(name).situation for name in names}
-    groups = {which: tuple(name for name, need in needed.items() if need == which) for which in get_args(Situation)}
+    groups = {which: tuple(name for name, need in needed.items() if need == which) for which in CATALOGUE}
     return {which: group for which, group in groups.items() if group}
 
 

@@ -8,7 +8,7 @@ import functools
 from audit.evidence.records import Evidence
 from audit.runs.in_memory import all_evidence, candidate_of, run_arm
 from audit.runs.prepare import PreparedArm, build_arms
-from audit.suite.spec import Suite, sources
+from audit.suite.spec import Suite
 from engine.backends import open_backend
 from engine.backends.engine_spec import Backend, ModelSource
 
@@ -34,8 +34,8 @@ def prepared(suite: Suite) -> tuple[PreparedArm, ...]:
 
 def _workshop(suite: Suite) -> Backend:
     if suite.backend == "scripted":
-        return open_backend(suite.backend, sources(suite))
-    return _loaded(suite.backend, tuple(sources(suite).items()))
+        return open_backend(suite.backend, suite.models)
+    return _loaded(suite.backend, tuple(suite.models.items()))
 
 
 @functools.lru_cache(maxsize=4)

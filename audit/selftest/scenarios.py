@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from audit.suite.prompts import Workload, read_prompts
-from audit.suite.spec import CandidateSpec, Case, ModelSpec, ProposerSpec, Suite
+from audit.suite.spec import CandidateSpec, Case, ProposerSpec, Suite
 from audit.text.documents import packaged_file
+from engine.backends.engine_spec import ModelSource
 from engine.backends.native import ALPHABET
 from engine.backends.native.scripted import TOOLS
 from engine.core.types import Protocol, RecordLevel, SamplingParams
@@ -128,9 +129,9 @@ def suite_of(scenario: Scenario, fault: str | None, seed: int, tokens: int, chec
     )
 
 
-def _models(scenario: Scenario, first: int) -> dict[str, ModelSpec]:
+def _models(scenario: Scenario, first: int) -> dict[str, ModelSource]:
     more = {"target": scenario.target}
-    return {name: ModelSpec(name, at, **more.get(name, {})) for name, at in scenario.sources(first).items()}
+    return {name: ModelSource(at, **more.get(name, {})) for name, at in scenario.sources(first).items()}
 
 
 def requests_of(scenario: Scenario, tokens: int) -> int:

@@ -21,7 +21,7 @@ from audit.store import NewArm, NewRun
 from audit.store.base.canonical import sha256_json
 from audit.store.writing.contents import KEY, OFF
 from audit.suite.loader import find_suite, load_suite
-from audit.suite.spec import Suite, sources
+from audit.suite.spec import Suite
 from engine.backends import REGISTRY, open_backend
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine, Rereading, Serving
@@ -119,7 +119,7 @@ def wish_of_arm(suite: Suite, name: str | None, rows: int | None) -> ServeWish:
     plan = replace(planned.plan, rows=rows or planned.plan.rows, beside=None, mixed=False, library=None)
     served = {"suite": suite.name, "sha256": suite.sha256, "arm": chosen, "rows": plan.rows}
     document = {"backend": suite.backend, "models": suite.document["models"], SUITE: served}
-    return ServeWish(chosen, suite.backend, sources(suite), plan, document, suite.text)
+    return ServeWish(chosen, suite.backend, suite.models, plan, document, suite.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class ScoringArm:
 
     def start(self) -> NewArm:
         """Its part of the run's record."""
-        level, config = Level(self.engine.capabilities().level), self.reading.reread_config()
+        level, config = Level(self.engine.evidence_level()), self.reading.reread_config()
         return NewArm(self.name, ArmKind.REREAD, level, plan_spec(SCORING), config, lossless=True)
 
 
@@ -157,7 +157,7 @@ class OpenedArm:
         wish, effective = self.wish, self.engine.effective_config()
         commit = self.environment.code.get("commit")
         spec = plan_spec(wish.plan) | ({} if wish.text else {KEY: OFF})
-        level = Level(self.engine.capabilities().level)
+        level = Level(self.engine.evidence_level())
         return NewRun(
             suite_name=SUITE,
             suite_sha256=sha256_json(wish.document),

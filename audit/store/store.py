@@ -83,7 +83,7 @@ class Store:
         self._file = failures.identity(sqlite_path(url)) if is_sqlite(url) else None
 
     @classmethod
-    def open(cls, url: str, *, create: bool, read_only: bool = False) -> Store:
+    def open(cls, url: str, *, create: bool, read_only: bool = False) -> Self:
         """Open the store at a path or URL.
 
         With `create`, a missing or empty SQLite file becomes a store; this method

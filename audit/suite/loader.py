@@ -105,7 +105,7 @@ class _Loader:
         data = self._document.data
         known = ModelsParser(self._document, self._folder, self._kind)
         models = {name: known.spec(name, entry) for name, entry in data["models"].items()}
-        self._target = models["target"].origin
+        self._target = models["target"]
         defaults = self._parameters(("checks",), data.get("checks", {}))
         parser = WorkloadsParser(self._document, self._folder, self._backend)
         workloads = [parser.workload(index, entry) for index, entry in enumerate(data["workloads"])]

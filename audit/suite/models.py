@@ -6,11 +6,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from audit.suite.spec import ModelSpec
 from audit.text.documents import Document, Place
 from audit.text.schema_errors import suggestion
 from audit.text.unsafe import quoted
 from engine.backends.catalogue import BackendKind, SourceKind
+from engine.backends.engine_spec import ModelSource
 from engine.models import numerics
 from engine.models.files.folder import is_gguf
 
@@ -28,7 +28,7 @@ class ModelsParser:
         self._folder = folder
         self._kind = kind
 
-    def spec(self, name: str, entry: str | Mapping[str, Any]) -> ModelSpec:
+    def spec(self, name: str, entry: str | Mapping[str, Any]) -> ModelSource:
         """Parse the model of that name and validate its source for the backend."""
         place: Place = ("models", name) if isinstance(entry, str) else ("models", name, "source")
         spec = {"source": entry} if isinstance(entry, str) else dict(entry)
@@ -36,7 +36,7 @@ class ModelsParser:
         if "revision" in spec and not source.startswith(HUB):
             raise self._document.error(("models", name, "revision"), "only an hf: source has a revision; remove it")
         self._numerics(name, source, spec)
-        return ModelSpec(name, source, **spec)
+        return ModelSource(source, **spec)
 
     def _numerics(self, name: str, source: str, spec: Mapping[str, Any]) -> None:
         """Validate a model's numerics for its part and its loader."""

@@ -15,28 +15,6 @@ from engine.stream.interface import StreamSpec
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """One model of a suite. `source` is `bundled:NAME`, a folder, a GGUF file, or `hf:ORG/NAME`."""
-
-    name: str
-    source: str
-    dtype: str = "float32"
-    loader: str = "lean"
-    """`lean` (own forward) or `hf` (unmodified transformers model)."""
-    revision: str | None = None
-    numerics: str | None = None
-    """A mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target, `drafting` for others."""
-    device: str = "cpu"
-
-    @property
-    def origin(self) -> ModelSource:
-        """The source and the loading options, without the name."""
-        return ModelSource(
-            self.source, self.dtype, self.loader, self.revision, numerics=self.numerics, device=self.device
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class DirectedSampling:
     """The parameters of a directed request that differ from its arm's; None and empty ones do not."""
 
@@ -164,7 +142,7 @@ class Suite:
     batch_size: int
     samples: int
     """Independent repetitions of each case in sampled arms."""
-    models: Mapping[str, ModelSpec]
+    models: Mapping[str, ModelSource]
     cases: tuple[Case, ...]
     arms: tuple[CandidateSpec, ...]
     sha256: str
@@ -181,8 +159,3 @@ class Suite:
     def text(self) -> bool:
         """False: the store gets no prompts, outputs, tokens or findings (`audit.store.writing.contents`)."""
         return not self.withheld and self.document.get("text", "on") == "on"
-
-
-def sources(suite: Suite) -> dict[str, ModelSource]:
-    """The sources of the suite's models, by name."""
-    return {name: spec.origin for name, spec in suite.models.items()}

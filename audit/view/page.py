@@ -36,14 +36,6 @@ class ViewPage:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenForPage:
-    """The store and its lists, open for one page."""
-
-    store: Store
-    browser: Browser
-
-
-@dataclass(frozen=True, slots=True)
 class RunForPage:
     """A run that a page is about, with a text that changes whenever something of it does."""
 
@@ -59,7 +51,7 @@ class ViewState:
     """
 
     def __init__(self, browser: Browser, templates: Environment) -> None:
-        self._browser = browser
+        self.browser = browser
         self.templates = templates
         self.sums: Kept[tuple[ArmSums, ...]] = Kept(4096)
         self.places: Kept[RequestPlaces] = Kept(256)
@@ -69,7 +61,7 @@ class ViewState:
         self._one_at_a_time = threading.Lock()
 
     @contextmanager
-    def reading(self) -> Iterator[OpenForPage]:
+    def reading(self) -> Iterator[Store]:
         """The store for one page.
 
         Raises:
@@ -77,22 +69,22 @@ class ViewState:
             CannotDecide: the store holds a value that no page can show.
         """
         try:
-            store = self._browser.again()
+            store = self.browser.again()
         except UserError as error:
             raise LostStore(str(error)) from error
         try:
-            yield OpenForPage(store, self._browser)
+            yield store
         except Exception as error:
-            self._browser.blame(store, error)
+            self.browser.blame(store, error)
             raise
         finally:
-            self._browser.rest()
+            self.browser.rest()
 
-    def run(self, reading: OpenForPage, run: str) -> RunForPage:
+    def run(self, store: Store, run: str) -> RunForPage:
         """A run by its whole ULID, for pages that must come at once. Raises UserError: no such run."""
-        version = reading.browser.version_of(run)
-        kept = self._results.get(version, lambda: results(reading.store, run))
-        return RunForPage(ReportSource(reading.store, run, kept, brief=True), version)
+        version = self.browser.version_of(run)
+        kept = self._results.get(version, lambda: results(store, run))
+        return RunForPage(ReportSource(store, run, kept, brief=True), version)
 
     def section(self, run: RunForPage, chosen: ReportSection) -> Markup:
         """A section of a run, kept by the run's version once it has ended; never the board, where waivers expire."""
@@ -115,8 +107,8 @@ class ViewState:
 
     def _make_ahead(self, run: str) -> None:
         # the reader's own request meets the same errors and names them
-        with self._one_at_a_time, suppress(Exception), self.reading() as reading:
-            opened = self.run(reading, run)
+        with self._one_at_a_time, suppress(Exception), self.reading() as store:
+            opened = self.run(store, run)
             for chosen in sections()[1:]:
                 with suppress(Exception):
                     self.section(opened, chosen)

@@ -33,8 +33,8 @@ REPEATED: Final = ("suite", "model", "engine", "actor", "end", "verdict", "since
 
 def first(state: ViewState, request: Request) -> Response:
     """The run's first section. Raises UserError: no such run."""
-    with state.reading() as reading:
-        run = reading.store.resolve(request.path_params["run"])
+    with state.reading() as store:
+        run = store.resolve(request.path_params["run"])
     return RedirectResponse(f"/runs/{run}/{registry.sections()[0].name}", 303)
 
 
@@ -42,8 +42,8 @@ def section(state: ViewState, request: Request) -> ViewPage:
     """One section of a run's report. Raises UserError: no such run or section."""
     name = request.path_params["section"]
     chosen = registry.section(name)
-    with state.reading() as reading:
-        opened = state.run(reading, _whole(reading.store, request))
+    with state.reading() as store:
+        opened = state.run(store, _whole(store, request))
         body = state.section(opened, chosen)
     return ViewPage("section_page.html", {"run": opened.source.results.run, "here": name, "body": body})
 
@@ -53,8 +53,8 @@ def requests(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted, back = fields.request_filter(query), bool(query.get("back"))
     cursor = fields.row(query, "back" if back else "onward")
-    with state.reading() as reading:
-        browser, opened = reading.browser, state.run(reading, _whole(reading.store, request))
+    with state.reading() as store:
+        browser, opened = state.browser, state.run(store, _whole(store, request))
         run = opened.source.results.run
         page = browser.requests(run.ulid, wanted, cursor, back=back, limit=PER_PAGE)
         places = state.places.get(opened.version, lambda: browser.request_places(run.ulid))
@@ -70,9 +70,8 @@ def request(state: ViewState, request: Request) -> ViewPage:
         UserError: no such run or request.
         CannotDecide: its content was erased, or cannot be decoded.
     """
-    with state.reading() as reading:
-        store = reading.store
-        source = state.run(reading, _whole(store, request)).source
+    with state.reading() as store:
+        source = state.run(store, _whole(store, request)).source
         run = source.results.run
         key = named(run, request.query_params.get("name", ""))
         result = findings_by_request(source.results.checks).get(key.name, ())
@@ -119,9 +118,9 @@ def runs(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted, newer = fields.run_filter(query), bool(query.get("newer"))
     cursor = fields.text(query, "newer" if newer else "older")
-    with state.reading() as reading:
-        page = reading.browser.runs(wanted, cursor, newer=newer, limit=PER_PAGE)
-        names = reading.browser.run_names(MOST_NAMES)
+    with state.reading():
+        page = state.browser.runs(wanted, cursor, newer=newer, limit=PER_PAGE)
+        names = state.browser.run_names(MOST_NAMES)
     kept = {name: query[name] for name in REPEATED if query.get(name)}
     given = {"page": page, "names": names, "wanted": wanted, "kept": kept, "here": "runs"}
     return ViewPage("runs.html", given)
@@ -132,8 +131,8 @@ def trends(state: ViewState, request: Request) -> ViewPage:
     query = request.query_params
     wanted = fields.run_filter(query)
     by = fields.choice(query, "by", Grouping) or Grouping.SUITE
-    with state.reading() as reading:
-        browser = reading.browser
+    with state.reading():
+        browser = state.browser
         points = [_point(state, browser, run) for run in browser.trend_runs(wanted, TREND)]
         names = browser.run_names(MOST_NAMES)
     drawn = trend_charts.trends(points, by, fields.text(query, "arm"))
@@ -159,9 +158,8 @@ def diff(state: ViewState, request: Request) -> ViewPage:
     if not (given["a"] and given["b"]):
         return ViewPage("diff.html", given | {"diff": None})
     whole = bool(query.get("whole"))
-    with state.reading() as reading:
-        store = reading.store
-        a, b = (state.run(reading, store.resolve(given[name])).source.results for name in ("a", "b"))
+    with state.reading() as store:
+        a, b = (state.run(store, store.resolve(given[name])).source.results for name in ("a", "b"))
         tokens = sum(shown.run.tokens or 0 for shown in (a, b))
         if whole:
             difference = run_diff(store, a.run.ulid, b.run.ulid)

@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.coverage.expected import ALWAYS
 from audit.selftest.report import by_situation
 from engine import faults
-from engine.faults.interface import Situation
 from tests.audit.selftest.without_situations import WITHOUT
 
 HEAD: Final = """\
@@ -96,7 +96,7 @@ def page(measured: Mapping[str, Measured]) -> str:
     """The whole page."""
     rows = [_row(name, measured.get(name, Measured())) for names in by_situation().values() for name in names]
     needed = by_situation()
-    missing = ", ".join(f"`{situation}`" for situation in get_args(Situation) if situation not in needed)
+    missing = ", ".join(f"`{situation}`" for situation in CATALOGUE if situation not in needed)
     return HEAD + "\n".join(rows) + f"\n\nNo fault of the catalogue needs {missing}.\n"
 
 

@@ -14,8 +14,9 @@ from engine.stream.interface import StreamSpec
 class ModelSource:
     """The source and the loading options of a model (see `engine.models.loading`).
 
-    numerics: a mode or `auto`; None is `auto` for the target and `drafting` for the others, whose bits can
-    change the number of accepted drafts but never the tokens of a greedy or coupled arm.
+    loader: `lean` (own forward) or `hf` (unmodified transformers model).
+    numerics: a mode of `engine.models.numerics.REGISTRY` or `auto`; None is `auto` for the target and `drafting` for
+    the others, whose bits can change the number of accepted drafts but never the tokens of a greedy or coupled arm.
     """
 
     source: str

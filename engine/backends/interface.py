@@ -48,16 +48,6 @@ def require_length(request: Request, most: int, limit: str = "the target's conte
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The evidence that a backend's record supports.
-
-    `level` is the evidence level 0-4: text; log-probabilities; p; p, q and decisions; and random numbers too.
-    """
-
-    level: int
-
-
-@dataclass(frozen=True, slots=True)
 class Prompt:
     """The prompt of a case: messages with tools for the chat template, or raw text."""
 
@@ -88,8 +78,8 @@ class PromptTokenizer:
 class Engine(Protocol):
     """One arm's engine."""
 
-    def capabilities(self) -> Capabilities:
-        """The evidence that this backend provides."""
+    def evidence_level(self) -> int:
+        """The level of its records, 0-4: text; log-probabilities; p; p, q and decisions; and random numbers too."""
 
     def effective_config(self) -> Effective:
         """The effective configuration: models with digests, proposer, rule, batch, numerics."""

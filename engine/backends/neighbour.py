@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from engine.backends.interface import Capabilities, Engine, Prompt, Starting
+from engine.backends.interface import Engine, Prompt, Starting
 from engine.core.types import Generation, Request, SamplingParams
 from engine.record.effective import BESIDE, CANCELLED, MIXED, Effective
 from engine.sampling.rng import stream_of
@@ -120,9 +120,9 @@ class NeighbourEngine:
     engine: Engine
     company: Company
 
-    def capabilities(self) -> Capabilities:
+    def evidence_level(self) -> int:
         """The backend's."""
-        return self.engine.capabilities()
+        return self.engine.evidence_level()
 
     def effective_config(self) -> Effective:
         """The backend's configuration and the neighbours' parameters."""

@@ -43,7 +43,7 @@ class PrefixConstraint:
 
     def __init__(self, grammar: CompiledGrammar, spelling: TokenSpelling, ends: Sequence[int]) -> None:
         self._grammar = grammar
-        self._matcher = grammar.matcher()
+        self._matcher = grammar()
         self._ends = sorted(set(ends))
         self._text = np.array([bool(token) for token in spelling.tokens])
         self._text[self._ends] = False
@@ -63,7 +63,7 @@ class PrefixConstraint:
                 known = self._mask(key)
             except NoTokenLeft:
                 # a matcher that gave up takes nothing back
-                self._matcher, self._path = self._grammar.matcher(), []
+                self._matcher, self._path = self._grammar(), []
                 raise
             known.setflags(write=False)
             if len(self._kept) >= KEPT:

@@ -51,14 +51,10 @@ class Matcher(Protocol):
         """The bytes so far are a whole answer; more may be possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
-    """A grammar compiled for a vocabulary.
-
-    matcher: makes a matcher at the beginning of an answer, which shares nothing that changes with others.
-    """
-
-    matcher: Callable[[], Matcher]
+CompiledGrammar = Callable[[], Matcher]
+"""A grammar compiled for a vocabulary: makes a matcher at the beginning of an answer, which shares nothing that changes
+with others.
+"""
 
 
 class GrammarLibrary(Protocol):

@@ -138,7 +138,7 @@ class LlguidanceLibrary:
         if wrong or matcher.is_error():
             reason = _line(matcher.get_error() or " ".join(messages))
             raise InvalidRequest(f"structured {spec.kind}: llguidance refuses it ({reason}); change that part")
-        return CompiledGrammar(lambda: _Matcher(matcher.deep_copy(), self._vocabulary))
+        return lambda: _Matcher(matcher.deep_copy(), self._vocabulary)
 
 
 def _grammar(spec: ConstraintSpec) -> str:

@@ -105,7 +105,7 @@ class XgrammarLibrary:
             raise InvalidRequest(
                 f"structured {spec.kind}: xgrammar refuses it ({reason}); change or remove that part"
             ) from error
-        return CompiledGrammar(lambda: _Matcher(xgrammar.GrammarMatcher(compiled), self._vocabulary))
+        return lambda: _Matcher(xgrammar.GrammarMatcher(compiled), self._vocabulary)
 
 
 def compiled_by(compiler: xgrammar.GrammarCompiler, spec: ConstraintSpec) -> xgrammar.CompiledGrammar:

@@ -102,8 +102,7 @@ class _Followed(WrappedProposer):
     def as_made(self, _request: types.Request, record: types.StepRecord) -> types.StepRecord:
         """The step with the proposer's own draft, every node of it examined and none accepted."""
         made = self.made.proposal
-        leads = ((item.node, item.lead) for item in self.made.leads)
-        self.parted += ((record.step, node, lead if np.isfinite(lead) else None) for node, lead in leads)
+        self.parted += ((record.step, node, lead if np.isfinite(lead) else None) for node, lead in self.made.leads)
         chances = [NAN] * len(made.tree)
         if made.q_kind is types.QKind.FULL and made.q is not None:
             chances = [float(row[token]) for row, token in zip(made.q, made.tree.tokens, strict=True)]

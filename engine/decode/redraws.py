@@ -34,27 +34,14 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLead:
-    """A node at which the proposer would have chosen otherwise, and the lead of its own choice; infinite where no
-    change of q gives the recorded one. The node after a draft's last stands for its end.
-    """
-
-    node: int
-    lead: float
-
-
-@dataclass(frozen=True, slots=True)
 class OwnDraft:
     """The proposer's own choices, each after the recorded ones before it."""
 
     proposal: Proposal
-    leads: tuple[NodeLead, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnToken:
-    token: int
-    lead: float
+    leads: tuple[tuple[int, float], ...]
+    """Each node at which the proposer would have chosen otherwise, and the lead of its own choice; infinite where no
+    change of q gives the recorded one. The node after a draft's last stands for its end.
+    """
 
 
 class Redraws:
@@ -69,7 +56,8 @@ class Redraws:
         self._start = 0
         self._randomness: Randomness | None = None
         self._children: dict[Path, list[int]] = {}
-        self._tokens: dict[Path, list[_OwnToken]] = {}
+        self._tokens: dict[Path, list[tuple[int, float]]] = {}
+        """The proposer's own tokens after each path, with their leads."""
         self._ends: dict[Path, float] = {}
 
     def parts(self, parts: ProposerParts) -> ProposerParts:
@@ -94,7 +82,7 @@ class Redraws:
             return drawn
         recorded = self._children[path][0]
         # the last stage of a cascade decides, and it draws last
-        self._tokens[path] = [_OwnToken(drawn.token, lead_over(recorded, drawn, logits, context))]
+        self._tokens[path] = [(drawn.token, lead_over(recorded, drawn, logits, context))]
         return replace(drawn, token=recorded)
 
     def draw_siblings(
@@ -112,7 +100,7 @@ class Redraws:
                 recorded[:place] if rule is DraftRule.COUPLED or siblings.how is Siblings.WITHOUT_REPLACEMENT else ()
             )
             lead = np.inf if again else lead_over(token, drawn, logits, context, taken)
-            known.append(_OwnToken(drawn.token, lead))
+            known.append((drawn.token, lead))
         return [
             replace(drawn, token=recorded[place]) if place < len(recorded) else drawn
             for place, drawn in enumerate(draws)
@@ -137,15 +125,15 @@ class Redraws:
             place = places[parent] = places.get(parent, -1) + 1
             if parent in self._ends:
                 # only chains end so
-                leads.append(NodeLead(node, self._ends[parent]))
+                leads.append((node, self._ends[parent]))
                 return OwnDraft(with_tokens(proposal, tokens[:node]), tuple(leads))
             drawn = self._tokens.get(parent, [])
-            if place < len(drawn) and drawn[place].token != tokens[node]:
-                tokens[node] = drawn[place].token
-                leads.append(NodeLead(node, drawn[place].lead))
+            if place < len(drawn) and drawn[place][0] != tokens[node]:
+                tokens[node], lead = drawn[place]
+                leads.append((node, lead))
         whole = proposal.tree.tokens
         if whole in self._ends:
-            leads.append(NodeLead(len(whole), self._ends[whole]))
+            leads.append((len(whole), self._ends[whole]))
         return OwnDraft(replace(proposal, tree=replace(proposal.tree, tokens=tuple(tokens))), tuple(leads))
 
 

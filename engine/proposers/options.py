@@ -22,53 +22,31 @@ RATE: Final = ScalarOption(0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class LevelRates:
-    """A setting that takes acceptance vectors, level by level: "0.6,0.2/0.7,0.1"; the last holds for deeper levels."""
+class TextOption:
+    """A setting that takes texts of a form."""
 
     default: str
-
-    @property
-    def wants(self) -> str:
-        """The form, by the default, and what each number must be."""
-        return f'numbers such as "{self.default}", each {RATE.wants}, with / between levels'
+    wants: str
+    has_form: Callable[[str], bool]
 
     def takes(self, value: object) -> bool:
         """Whether `value` is such a text."""
-        option = NumberListOption(self.default, RATE)
-        return isinstance(value, str) and all(option.takes(level) for level in value.split("/"))
+        return isinstance(value, str) and self.has_form(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Parents:
-    """A setting that takes a tree as the parent of each node, -1 for the root: "-1,0,0"; "" is none."""
-
-    default: str = ""
-
-    @property
-    def wants(self) -> str:
-        """The form."""
-        return 'the parent of each node, -1 for the root, parents first, such as "-1,-1,0"'
-
-    def takes(self, value: object) -> bool:
-        """Whether `value` is such a text."""
-        try:
-            return isinstance(value, str) and bool(shape_of(value).parents or not value)
-        except (ValueError, InvalidRequest):
-            return False
+def _are_rates(text: str) -> bool:
+    return all(NumberListOption("", RATE).takes(level) for level in text.split("/"))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerList:
-    """A setting that takes layer indices, or none, written as text: "3,5,7"."""
+def _is_shape(text: str) -> bool:
+    try:
+        return bool(shape_of(text).parents or not text)
+    except (ValueError, InvalidRequest):
+        return False
 
-    default: str = ""
-    wants: str = 'layers from 0 as text, such as "3,5,7"'
 
-    def takes(self, value: object) -> bool:
-        """Whether `value` is such a text."""
-        if not isinstance(value, str):
-            return False
-        return not value.strip() or all(word.strip().isdecimal() for word in value.split(","))
+def _are_layers(text: str) -> bool:
+    return not text.strip() or all(word.strip().isdecimal() for word in text.split(","))
 
 
 def rates_of(text: str) -> tuple[tuple[float, ...], ...]:
@@ -90,6 +68,9 @@ def shape_of(text: str) -> TreeShape:
     return TreeShape(tuple(int(parent) for parent in text.split(",")) if text else ())
 
 
+_RATES: Final = "0.48,0.06,0.03,0.02/0.66,0.07,0.02,0.03/0.71,0.06,0.03,0.02"
+"""Acceptance vectors, level by level; the last holds for deeper levels."""
+_LAYERS: Final = TextOption("", 'layers from 0 as text, such as "3,5,7"', _are_layers)
 REACH: Final[Mapping[str, OptionType]] = {"top_k": ScalarOption(10, 1, 64), "depth": ScalarOption(7, 1, 32)}
 """Of a dynamic tree, as EAGLE-2's authors set it."""
 OPTIONS: Final[Mapping[str, Mapping[str, OptionType]]] = {
@@ -100,7 +81,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, OptionType]]] = {
     "eagle2": REACH,
     "eagle3": {"dynamic": ScalarOption(default=False), **REACH, "stop_below": STOP_BELOW},
     "early_exit": {"exit_layer": ScalarOption(0), "stop_below": STOP_BELOW},
-    "layer_skip": {"skip_attention": LayerList(), "skip_ffn": LayerList(), "stop_below": STOP_BELOW},
+    "layer_skip": {"skip_attention": _LAYERS, "skip_ffn": _LAYERS, "stop_below": STOP_BELOW},
     "lookahead": {
         "window": ScalarOption(7, 1, 64),
         "levels": ScalarOption(5, 2, 16),
@@ -119,10 +100,14 @@ OPTIONS: Final[Mapping[str, Mapping[str, OptionType]]] = {
         "stop_below": STOP_BELOW,
     },
     "sequoia": {
-        "rates": LevelRates("0.48,0.06,0.03,0.02/0.66,0.07,0.02,0.03/0.71,0.06,0.03,0.02"),
+        "rates": TextOption(
+            _RATES, f'numbers such as "{_RATES}", each {RATE.wants}, with / between levels', _are_rates
+        ),
         "depth": ScalarOption(6, 1, 64),
         "size": ScalarOption(0, 0, 1024),
-        "shape": Parents(),
+        "shape": TextOption(
+            "", 'the parent of each node, -1 for the root, parents first, such as "-1,-1,0"', _is_shape
+        ),
     },
     "specinfer": {
         "widths": NumberListOption("2,1,1", ScalarOption(1, 1, 64)),

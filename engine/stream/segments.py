@@ -6,9 +6,10 @@ judged in the same segments under every drafting. What crosses the end of a segm
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from engine.stream.interface import Action, FilterDecision, FilterProgress, Mark, ResumedFilter
+from engine.stream.interface import Action, FilterDecision, FilterFacts, FilterProgress, Mark, ResumedFilter
 
 Find = Callable[[str], Iterable[Mark]]
 """A segment's marks, by characters of the segment."""
@@ -56,3 +57,16 @@ class SegmentFilter(ResumedFilter[FilterProgress]):
             return None
         blank = max(text.rfind(" ", start, limit), text.rfind("\t", start, limit))
         return blank + 1 if blank > start else limit
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRules:
+    """The detector of one arm, and where the segments end that it judges."""
+
+    facts: FilterFacts
+    marks: Find
+    border: re.Pattern[str] = SENTENCE
+
+    def open(self) -> SegmentFilter:
+        """At the beginning of a text."""
+        return SegmentFilter(self.facts.action, self.marks, self.border)

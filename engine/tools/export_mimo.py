@@ -16,7 +16,7 @@ Everything is float32.
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,8 @@ from engine.models.loading import LoadedModel, load_model
 from engine.models.numerics.interface import Affine
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFolder:
-    """The folder's content: config.json, and tensors by their published names."""
-
-    config: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
-
-
-def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
-    """The float32 target and its single module in MiMo's layout.
+def combined(target: LeanModel, head: HeadCheckpoint) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The float32 target and its single module in MiMo's layout: config.json, and tensors by their published names.
 
     Raises:
         ModelError: a target or a module that qwen2 layers cannot represent, or that do not fit each other.
@@ -65,9 +57,7 @@ def combined(target: LeanModel, head: HeadCheckpoint) -> CheckpointFolder:
     for at, result in layers.items():
         tensors |= _filled(layer_slots(config, at, "", LayerForm()), result)
     tensors |= _filled(mimo_slots(config, 1), _module(head, target.weights.norm))
-    return CheckpointFolder(
-        _document(config, target), {name: item.contiguous().clone() for name, item in tensors.items()}
-    )
+    return _document(config, target), {name: item.contiguous().clone() for name, item in tensors.items()}
 
 
 def _require_qwen2(target: LeanModel, what: str) -> None:
@@ -174,12 +164,12 @@ def export(target: str, head: str, out: Path) -> None:
     loaded, result = load_model(target), load_head(head)
     if result is None:
         raise ModelError(f"{head}: a model that runs alone; give an MTP module")
-    folder = combined(_lean(loaded), result.head)
+    config, tensors = combined(_lean(loaded), result.head)
     out.mkdir(parents=True, exist_ok=True)
     if loaded.tokenizer is not None:
         loaded.tokenizer.save_pretrained(out)
-    save_file(dict(folder.tensors), out / "model.safetensors", metadata={"format": "pt"})
-    (out / "config.json").write_text(json.dumps(folder.config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _lean(loaded: LoadedModel) -> LeanModel:

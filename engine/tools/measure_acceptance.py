@@ -7,7 +7,7 @@ The measurements hold for these prompts, this temperature and this machine.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,12 +70,6 @@ class CostGrid:
         """The empty shape, which is plain decoding, and then the others."""
         chains = (chain_shape(size) for size in (0, *self.chains))
         return (*chains, *(k_ary_shape(self.width, size) for size in self.sizes))
-
-
-@dataclass(slots=True)
-class _Times:
-    draft: list[int] = field(default_factory=list)
-    verify: list[int] = field(default_factory=list)
 
 
 def probe_shape(width: int, depth: int) -> TreeShape:
@@ -145,23 +139,23 @@ def measure_times(drafting: Drafting, requests: Sequence[Request], grid: CostGri
     The backend's rows decide how many requests a step serves.
     """
     arms = [(shape, drafting(shape if len(shape) else None)) for shape in grid.shapes]
-    times: Mapping[TreeShape, _Times] = {shape: _Times() for shape in grid.shapes}
+    times: Mapping[TreeShape, list[tuple[int, int]]] = {shape: [] for shape in grid.shapes}
     for _ in range(grid.repeats):
         for shape, engine in arms:
             for generation in engine.generate(requests):
-                _add_times(times[shape], decode(generation.trace), len(shape))
+                times[shape] += _step_times(decode(generation.trace), len(shape))
     return tuple(
-        ShapeTiming(shape, float(np.median(item.draft)), float(np.median(item.verify)), len(item.draft))
+        ShapeTiming(shape, float(draft), float(verify), len(item))
         for shape, item in times.items()
-        if item.draft
+        if item
+        for draft, verify in [np.median(item, axis=0)]
     )
 
 
-def _add_times(times: _Times, trace: Trace, size: int) -> None:
-    for step in range(trace.steps):
-        if int(trace.n_drafted[step]) == size:
-            times.draft.append(int(trace.draft_us[step]))
-            times.verify.append(int(trace.verify_us[step]))
+def _step_times(trace: Trace, size: int) -> list[tuple[int, int]]:
+    """Drafting and verifying times of the steps that drafted `size` tokens."""
+    whole = trace.n_drafted == size
+    return list(zip(trace.draft_us[whole].tolist(), trace.verify_us[whole].tolist(), strict=True))
 
 
 def planning_costs(timed: Sequence[ShapeTiming]) -> PlanningCosts:

@@ -39,7 +39,7 @@ class Served:
 @contextmanager
 def served(store: str) -> Iterator[Served]:
     """A viewer of a store, in a thread."""
-    with Browser.open(store) as browser, listening(0) as listener:
+    with Browser.open(store, create=False, read_only=True) as browser, listening(0) as listener:
         access = new_access(listener.getsockname()[1])
         reported: list[str] = []
         app = application(Viewer(browser, reported.append), access)

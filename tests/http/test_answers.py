@@ -89,7 +89,7 @@ def test_a_server_without_counters(serve):
 def test_a_record_says_where_its_tokens_come_from_and_how_much_it_shows(serve, source, settings, origin, level):
     with serve(**settings) as server:
         engine = arm(server, source)
-        assert engine.capabilities().level == 1
+        assert engine.evidence_level() == 1
         found = answers(engine, asked(engine))
     for each in found:
         header = decoded(each.trace).header
@@ -105,7 +105,7 @@ def test_a_record_says_where_its_tokens_come_from_and_how_much_it_shows(serve, s
 def test_without_log_probabilities_the_arm_is_text(serve):
     with serve() as server:
         engine = arm(server, logprobs=0)
-        assert engine.capabilities().level == 0
+        assert engine.evidence_level() == 0
         (found,) = answers(engine, asked(engine, 1))
     assert "level" not in found.facts
 

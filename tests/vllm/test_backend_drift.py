@@ -23,7 +23,7 @@ def test_the_evidence_is_incomplete_and_says_why(engine):
     (problem,) = engine.effective_config().evidence.problems
     assert RENAMED.name in problem
     assert "not there" in problem
-    assert engine.effective_config().evidence.level == engine.capabilities().level == 1
+    assert engine.effective_config().evidence.level == engine.evidence_level() == 1
 
 
 def test_what_is_left_is_the_schedulers_account_with_the_logprobs_of_the_output(engine, prompts):

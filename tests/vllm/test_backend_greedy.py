@@ -111,7 +111,7 @@ def test_what_runs_is_read_back(backends):
     assert config.facts["installed"]["version"] == "0.32.0"
     assert len(config.facts["installed"]["record_sha256"]) == 64
     assert config.to_json()["evidence"] == {"level": 3, "problems": []}
-    assert backends["ngram"].capabilities().level == 3
+    assert backends["ngram"].evidence_level() == 3
 
 
 def test_one_request_at_a_time_goes_to_the_same_engine(shop, backends, asked, found):

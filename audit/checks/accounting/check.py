@@ -110,11 +110,7 @@ def faults_of(reading: RequestReading) -> list[Violation]:
     if reading.shape_fault is not None:
         return [Violation(0, reading.shape_fault)]
     trace = request.trace
-    result = [
-        *reading.structure_faults,
-        *rules.length_faults(trace, rules.declared(arm.effective)),
-        *rules.text_faults(request),
-    ]
+    result = [*reading.structure_faults, *rules.length_faults(trace, arm.effective), *rules.text_faults(request)]
     if trace.header.lossless:
         result.extend(rules.mask_faults(trace))
     # another engine computes p in its own precision: check honoured compares that p with the row
@@ -183,12 +179,11 @@ class _Accounting:
 
 
 def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]) -> CheckResult:
-    lengths = rules.declared(arm.effective)
     broken = len({finding.request for finding in findings})
     requests = len(arm.requests)
     return CheckResult(
         verdict=Verdict.FAULT if findings else Verdict.CERTIFIED,
-        summary=_summary(findings, arm, tokens, lengths),
+        summary=_summary(findings, arm, tokens),
         n=requests,
         statistic=float(len(findings)),
         effect=broken / requests,
@@ -199,19 +194,19 @@ def _result(arm: ArmRecord, params: Params, tokens: int, findings: list[Finding]
             "contradictions": len(findings),
             "requests_with_contradictions": broken,
             "tokens": tokens,
-            "gamma": lengths.gamma,
-            "steady_drafts": lengths.steady is not None,
+            "gamma": arm.effective.gamma,
+            "steady_drafts": arm.effective.steady_drafts is not None,
             "record_levels": sorted({str(request.trace.header.level) for request in arm.requests}),
         },
     )
 
 
-def _summary(findings: list[Finding], arm: ArmRecord, tokens: int, lengths: rules.DeclaredLengths) -> str:
+def _summary(findings: list[Finding], arm: ArmRecord, tokens: int) -> str:
     if findings:
         first = findings[0]
         return f"{len(findings)} contradictions; first in {first.request}, step {first.step}: {first.message}"
     text = f"{len(arm.requests)} requests with {tokens} tokens, no contradiction"
-    unknown = [] if lengths.gamma is not None else ["the draft length is not known"]
+    unknown = [] if arm.effective.gamma is not None else ["the draft length is not known"]
     silent = arm.level < Level.L1 or any(request.trace.header.level is RecordLevel.TOKENS for request in arm.requests)
     unknown += ["probabilities are not recorded"] if silent else []
     return "; ".join([text, *unknown])

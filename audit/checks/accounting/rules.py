@@ -15,7 +15,6 @@ state yet.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -226,29 +225,16 @@ SHORTEST = 2
 """Shortest prefix, in tokens, at which the declaration of steady drafts holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredLengths:
-    """Lengths that an arm declares; None if it does not."""
-
-    gamma: int | None
-    steady: SteadyDrafts | None
-
-
-def declared(effective: Effective) -> DeclaredLengths:
-    """Read the declared lengths from the effective configuration."""
-    return DeclaredLengths(effective.gamma, effective.steady_drafts)
-
-
-def length_faults(trace: Trace, lengths: DeclaredLengths) -> Iterator[Violation]:
+def length_faults(trace: Trace, declared: Effective) -> Iterator[Violation]:
     """Steps that drafted more or fewer tokens than the arm declares."""
-    gamma = lengths.gamma
+    gamma = declared.gamma
     if gamma is None:
         return
     for step in np.flatnonzero(trace.n_drafted > gamma):
         yield Violation(int(step), f"{int(trace.n_drafted[step])} tokens were drafted, gamma is {gamma}")
-    if lengths.steady is None:
+    if declared.steady_drafts is None:
         return
-    due = _due(trace, gamma, lengths.steady)
+    due = _due(trace, gamma, declared.steady_drafts)
     for step in np.flatnonzero(trace.n_drafted < due):
         yield Violation(
             int(step),

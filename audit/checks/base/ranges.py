@@ -4,29 +4,19 @@ A parameter of one name means the same in every check. Policies limit further wh
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The smallest and the largest accepted number."""
-
-    least: float
-    most: float
-
-
-SHARE: Final = Range(1e-6, 0.999999)
+SHARE: Final = (1e-6, 0.999999)
 """Of a margin: a bound on it needs about its inverse square of tokens, and one of 1 bounds nothing."""
-ERROR: Final = Range(1e-9, 0.5)
-COUNT: Final = Range(0, 1e9)
-SIZE: Final = Range(0.0, 1e9)
+ERROR: Final = (1e-9, 0.5)
+COUNT: Final = (0, 1e9)
+SIZE: Final = (0.0, 1e9)
 ALMOST: Final = 1 - 1e-9
-CONFIDENCE: Final = Range(0.5, ALMOST)
+CONFIDENCE: Final = (0.5, ALMOST)
 
-RANGES: Final[Mapping[str, Range]] = {
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **dict.fromkeys("bias_margin leak_margin margin most_noise position_margin rank_margin".split(), SHARE),
-    **dict.fromkeys("half_noise half_tolerance max_numerical max_untriaged tolerance".split(), Range(0.0, 1.0)),
+    **dict.fromkeys("half_noise half_tolerance max_numerical max_untriaged tolerance".split(), (0.0, 1.0)),
     **dict.fromkeys(
         "distance_factor lead_factor lead_margin least_distance least_lead least_single tie times_floor".split(), SIZE
     ),
@@ -35,10 +25,11 @@ RANGES: Final[Mapping[str, Range]] = {
     **dict.fromkeys("min_prompts min_tokens slack".split(), COUNT),
     "alpha": ERROR,
     "confidence": CONFIDENCE,
-    "max_tokens": Range(1, 1e9),
-    "noise_bound": Range(-1.0, 1e9),
-    "permutations": Range(1, 1e6),
+    "max_tokens": (1, 1e9),
+    "noise_bound": (-1.0, 1e9),
+    "permutations": (1, 1e6),
 }
+"""The smallest and the largest accepted number of each parameter."""
 
 
 def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -48,8 +39,9 @@ def wrong_parameters(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
         # liveness has a margin of 1 by default: its claim is about every single request
         if accepted is None or not isinstance(value, int | float) or value == defaults[key]:
             continue
-        if not accepted.least <= value <= accepted.most:
-            bounds = f"a number from {_shown(accepted.least)} to {_shown(accepted.most)}"
+        least, most = accepted
+        if not least <= value <= most:
+            bounds = f"a number from {_shown(least)} to {_shown(most)}"
             yield key, f"{key} is {value}; write {bounds}"
         elif _whole(defaults[key]) and value != int(value):
             yield key, f"{key} is {value}; write a whole number"

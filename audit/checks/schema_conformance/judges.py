@@ -102,7 +102,7 @@ def _by_other_library(spec: ConstraintSpec) -> Judge:
         return lambda _: Opinion(silent=reason)
 
     def judge(text: str) -> Opinion:
-        matcher = grammar.matcher()
+        matcher = grammar()
         for at, byte in enumerate(text.encode()):
             if not matcher.accept(byte):
                 return Opinion(f"{other} refuses byte {at + 1} of {_shown(text)}")

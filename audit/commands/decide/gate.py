@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -68,23 +69,20 @@ KEY = click.Path(path_type=Path, dir_okay=False)
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     run: str,
     policy: str,
     policy_digest: str | None,
     subjects: tuple[str, ...],
-    no_subject: bool,
     serves: tuple[str, ...],
-    checkpoint: Path | None,
-    proof: Path | None,
     key_files: tuple[Path, ...],
     out: Path | None,
     rego: tuple[Path, ...],
-    trust_verdicts: bool,
     form: str,
     summary_file: Path | None,
-    warn_only: bool,
     actor: str | None,
     store: str,
+    **rules: Any,
 ) -> None:
     """Decide on RUN (a ULID, a prefix of one, latest, or a bundle, FILE.zip) and record the decision.
 
@@ -109,16 +107,12 @@ def command(
         subjects=tuple(parse_subject(text) for text in subjects),
         actor=actor or evidence.actor(),
         now=datetime.now(UTC),
-        no_subject=no_subject,
         serves=asked_profile(serves),
-        trust_verdicts=trust_verdicts,
         expected=expected_digest(policy_digest),
-        checkpoint=checkpoint,
-        proof=proof,
         signer=signer_of(key_files, out, stored=stored),
         rego=read_modules(rego),
-        warn_only=warn_only,
         announce=lambda arm: note(f"checking {arm}"),
+        **rules,
     )
     if stored:
         with Store.open(store, create=False) as opened:

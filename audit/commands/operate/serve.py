@@ -18,7 +18,6 @@ from audit.text.printer import note, report
 from engine.core.registry import NUMERICS
 
 if TYPE_CHECKING:
-    from audit.serve.limits import ServeLimits
     from audit.serve.opened_arm import OpenedArm
 
 LOOPBACK: Final = ("127.0.0.1", "localhost")
@@ -85,6 +84,7 @@ def command(
         import torch
 
         from audit.serve import opened_arm
+        from audit.serve.limits import ServeLimits
         from audit.serve.request_log import new_log
         from audit.serve.serving_run import ServeOptions, serve
     from audit.commands.operate.installed import PACKAGE, version_of
@@ -95,7 +95,8 @@ def command(
     wish = opened_arm.ServedSource(model, **source).wish()
     opened = opened_arm.open_arm(wish)
     own = version_of((PACKAGE,))
-    limits = _limits(opened, context, max_tokens, max_queue, max_body, timeout, drain)
+    most = _context(opened, context)
+    limits = ServeLimits(most, min(max_tokens or most, most), max_body, max_queue, timeout, drain)
     version = f"{PACKAGE} {own[1] if own else '?'}"
     logging = nullcontext() if log_requests is None else new_log(log_requests)
     with listening(port) as listener, logging as log:
@@ -114,22 +115,12 @@ def command(
             serve(opened, options, place, listener, report, ready)
 
 
-def _limits(
-    opened: OpenedArm,
-    context: int | None,
-    max_tokens: int | None,
-    max_queue: int,
-    max_body: int,
-    timeout: float,
-    drain: int,
-) -> ServeLimits:
-    from audit.serve.limits import ServeLimits
-
+def _context(opened: OpenedArm, context: int | None) -> int:
+    """Most tokens of prompt and answer."""
     longest = opened.serving.sizes().context
     if context is not None and context > longest:
         raise UserError(f"--context {context}: the model's is {longest}; name at most that")
-    chosen = context or longest
-    return ServeLimits(chosen, min(max_tokens or chosen, chosen), max_body, max_queue, timeout, drain)
+    return context or longest
 
 
 def _token(file: Path | None, *, no_token: bool) -> str | None:

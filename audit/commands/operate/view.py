@@ -43,7 +43,11 @@ def command(port: int, host: str, no_open: bool, store: str) -> None:
         from audit.view.app import Viewer, application
         from audit.view.drawer import Drawer
         from audit.view.templates_of import compile_all, templates
-    with Browser.open(store) as browser, listening(port) as listener, Drawer(report) as drawer:
+    with (
+        Browser.open(store, create=False, read_only=True) as browser,
+        listening(port) as listener,
+        Drawer(report) as drawer,
+    ):
         first = drawer.warm_up()
         access, made = new_access(listener.getsockname()[1]), templates(drawer.begin)
         compile_all(made)

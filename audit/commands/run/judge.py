@@ -33,7 +33,7 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
         if as_json:
             echo_json(rejudged)
         else:
-            note(*rejudged.unknown)
+            note(*rejudged.arms.unknown)
             if rejudged.differences:
                 echo_rows(
                     COLUMNS,
@@ -42,6 +42,6 @@ def command(ctx: click.Context, run: str, as_json: bool, store: str) -> None:
                         for difference in rejudged.differences
                     ],
                 )
-            same = rejudged.results - len(rejudged.differences)
-            echo(f"{same} of {rejudged.results} results are as before; run {name}")
+            same = len(rejudged.results) - len(rejudged.differences)
+            echo(f"{same} of {len(rejudged.results)} results are as before; run {name}")
         ctx.exit(1 if any(difference.verdict for difference in rejudged.differences) else 0)

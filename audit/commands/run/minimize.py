@@ -96,12 +96,11 @@ def _minimized(start: MinimizeStart, limits: TrialLimits, out: Path) -> tuple[Se
     from audit.minimize.result import write
     from audit.minimize.search import search
     from audit.minimize.trial import Goal, Trials
-    from audit.suite.spec import sources
     from engine.backends import open_backend
     from engine.core.errors import EngineError
 
     try:
-        backend = open_backend(start.suite.backend, sources(start.suite))
+        backend = open_backend(start.suite.backend, start.suite.models)
     except EngineError as error:
         raise UserError(f"{start.suite.path}: {error}") from error
     try:

@@ -40,12 +40,10 @@ def command(
     mutate: bool,
     chosen: tuple[str, ...],
     seeds: int | None,
-    most: int | None,
-    most_outside: int | None,
-    clean: int | None,
     jobs: int,
     out: Path | None,
     page: Path | None,
+    **sizes: int | None,
 ) -> None:
     """Run deliberately broken arms and clean arms, and judge both.
 
@@ -71,7 +69,7 @@ def command(
     from audit.selftest import engines, report, work
     from audit.selftest.work import FULL, QUICK, PresetOverrides, planned
 
-    plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, most, most_outside, clean), jobs)
+    plan = planned(QUICK if quick else FULL, chosen, PresetOverrides(seeds, **sizes), jobs)
     if default_suite or mutate:
         if default_suite and mutate:
             raise UserError("--default-suite and --mutate are two tests; run one after the other")

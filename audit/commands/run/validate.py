@@ -43,8 +43,8 @@ def _lines(suite: Suite) -> Iterator[str]:
     yield f"suite      {suite.name}  sha256:{suite.sha256}"
     mixed = ", mixed" if suite.mixed else ""
     yield f"backend    {suite.backend}, seed {suite.seed}, batches of {suite.batch_size}{mixed}"
-    for model in suite.models.values():
-        yield f"model      {model.name}: {model.source} ({model.dtype}, {model.loader})"
+    for name, model in suite.models.items():
+        yield f"model      {name}: {model.source} ({model.dtype}, {model.loader})"
     for workload, count in Counter(case.workload for case in suite.cases).items():
         yield f"workload   {workload}: {_count(count, 'case')}"
     yield from (f"arm        {arm.name}: {_arm(suite, arm)}" for arm in suite.arms)

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,14 +37,11 @@ def command(
     report: Path,
     out: Path | None,
     in_place: bool,
-    statement: Path | None,
-    form: str | None,
-    replace: bool,
-    failed: bool,
     key_files: tuple[Path, ...],
     sidecar: bool,
     model_differs: str | None,
     store: str,
+    **given: Any,
 ) -> None:
     """Attach the evidence of RUN (a ULID, a prefix of one, or latest) to REPORT.
 
@@ -59,7 +57,7 @@ def command(
     if sidecar and not signers:
         raise UserError("--sidecar leaves only the statement, so it must be signed; add --key")
     goal = _goal(report, out, in_place)
-    order = AttachOrder(report, goal, statement, form, replace, failed, model_differs, signers, sidecar)
+    order = AttachOrder(report, goal, differs=model_differs, keys=signers, alone=sidecar, **given)
     with Store.open(store, create=False) as opened:
         done = _attach(opened, run, order)
         made = done.statement

@@ -157,9 +157,9 @@ def _judge(bundle: OpenBundle) -> int:
     from audit.runs.rejudge import judge_again
 
     rejudged = judge_again(bundle.store, bundle.run, lambda arm: note(f"checking {arm}"))
-    note(*rejudged.unknown)
+    note(*rejudged.arms.unknown)
     for other in rejudged.differences:
         echo(f"differs: {other.arm} {other.check}: {'; '.join(other.changes)}")
-    same = rejudged.results - len(rejudged.differences)
-    echo(f"judged      {same} of {rejudged.results} results come again from the record")
+    same = len(rejudged.results) - len(rejudged.differences)
+    echo(f"judged      {same} of {len(rejudged.results)} results come again from the record")
     return 1 if any(difference.verdict for difference in rejudged.differences) else 0

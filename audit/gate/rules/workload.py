@@ -182,39 +182,30 @@ SAMPLED_FROM: Final = 0.1
 """Smallest temperature of a stated range at which a request counts as sampled."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The candidate arms that answered certain requests, and these requests by setting."""
-
-    arms: list[StoredArm]
-    requests: list[SampledRequests]
-
-
 def _sampling(facts: RunFacts, wanted: SampledRange, drafts: Sequence[str]) -> Iterator[Shortfall]:
     """Why the run shows nothing about a deployment that samples so."""
     for setting in wanted.settings:
-        shown = _shown(facts, setting.__eq__)
-        yield from _choices(shown.requests, wanted.choices, f"at {setting}")
-        yield from _undrafted(shown.arms, drafts, f"that sampled at {setting}")
+        arms, shown = _shown(facts, setting.__eq__)
+        yield from _choices(shown, wanted.choices, f"at {setting}")
+        yield from _undrafted(arms, drafts, f"that sampled at {setting}")
     if wanted.settings:
         return
     least = SAMPLED_FROM if wanted.temperatures else FREE_FROM
-    free = _shown(facts, lambda setting: setting.free and setting.temperature >= least)
+    arms, free = _shown(facts, lambda setting: setting.free and setting.temperature >= least)
     text = (
         f"freely: temperature {least} or more, top_k off or {LEAST_TOP_K} or more, top_p {LEAST_TOP_P} or more, "
         f"min_p {MOST_MIN_P} or less, no bias; a deployment that samples otherwise says so in a serving profile"
     )
-    yield from _choices(free.requests, wanted.choices, text)
-    yield from _undrafted(free.arms, drafts, "that sampled freely")
-    yield from _reach(free.requests, wanted)
+    yield from _choices(free, wanted.choices, text)
+    yield from _undrafted(arms, drafts, "that sampled freely")
+    yield from _reach(free, wanted)
 
 
-def _shown(facts: RunFacts, shows: Callable[[SampledSetting], bool]) -> _Shown:
+def _shown(facts: RunFacts, shows: Callable[[SampledSetting], bool]) -> tuple[list[StoredArm], list[SampledRequests]]:
+    """The candidate arms that answered certain requests, and these requests by setting."""
     done = {arm.name: of.sampled for arm in facts.candidates if (of := facts.workloads.get(arm.name))}
     parts = {name: [part for part in of if shows(part.setting)] for name, of in done.items()}
-    return _Shown(
-        [arm for arm in facts.candidates if parts.get(arm.name)], [part for of in parts.values() for part in of]
-    )
+    return [arm for arm in facts.candidates if parts.get(arm.name)], [part for of in parts.values() for part in of]
 
 
 def _choices(shown: Sequence[SampledRequests], least: int, how: str) -> Iterator[Shortfall]:

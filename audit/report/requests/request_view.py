@@ -119,25 +119,14 @@ class LineMark:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class LineMarks:
-    """The events before each emitted token, and those behind the last."""
-
-    before: tuple[tuple[LineMark, ...], ...]
-    end: tuple[LineMark, ...]
-
-
-def marks_of(record: RequestRecord) -> LineMarks:
-    """The events of a request by token; one at a place that the record lacks stands at the end."""
+def marks_of(record: RequestRecord) -> Sequence[tuple[LineMark, ...]]:
+    """The events before each emitted token and, last, those behind all; so is one at a place that the record lacks."""
     count = len(record.trace.token)
-    before: list[tuple[LineMark, ...]] = [()] * count
-    end: tuple[LineMark, ...] = ()
+    marks: list[tuple[LineMark, ...]] = [()] * (count + 1)
     for at, mark in _placed(record):
-        if 0 <= at < count:
-            before[at] = (*before[at], mark)
-        else:
-            end = (*end, mark)
-    return LineMarks(tuple(before), end)
+        place = at if 0 <= at < count else count
+        marks[place] = (*marks[place], mark)
+    return marks
 
 
 def _placed(record: RequestRecord) -> Iterator[tuple[int, LineMark]]:
@@ -271,7 +260,7 @@ def explored(
         if drawn >= MOST_TOKENS:
             continue
         own = list(group)
-        views = [_view(line, trace, numbers, marks.before, alternatives, pieces) for line in own]
+        views = [_view(line, trace, numbers, marks, alternatives, pieces) for line in own]
         steps.append(_step(index, views))
         drawn += len(steps[-1].emitted)
     prompt, lines = _text(trace.header.prompt, pieces), list(events(trace.header.facts))
@@ -284,7 +273,7 @@ def explored(
         steps=tuple(steps),
         left_steps=total - len(steps),
         left_tokens=len(trace.token) - drawn,
-        end=marks.end,
+        end=marks[-1],
         events=tuple(shortened(text, MOST_WORDS) for text in lines[:MOST_LINES]),
         left_events=max(0, len(lines) - MOST_LINES),
         findings=tuple(replace(one, message=shortened(one.message, MOST_WORDS)) for one in findings),

@@ -52,26 +52,6 @@ class LengthCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class StratumTheory:
-    """Drafted positions of one stratum, tokens kept there, and the number that p, q and the rule give."""
-
-    name: str
-    n: int
-    observed: int
-    expected: float
-    z: float | None
-    p_adjusted: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Theory:
-    """The result of `acceptance_theory` on an arm, its strata with the pooled one first."""
-
-    check: StoredCheck
-    strata: tuple[StratumTheory, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SpeedUp:
     """Speed of an arm over its baseline's, from times in the store.
 
@@ -103,7 +83,8 @@ class ArmAcceptance:
     lengths: tuple[LengthCounts, ...]
     domains: tuple[DomainCounts, ...]
     spans: tuple[SpanCounts, ...]
-    theory: Theory | None
+    theory: Sequence[Mapping[str, Any]]
+    """Strata of `acceptance_theory`, the pooled one first: positions, tokens kept there, and what p and q give."""
     speed_up: SpeedUp | None
 
     @property
@@ -208,13 +189,9 @@ def _lengths(steps: Sequence[StepCounts]) -> Iterator[LengthCounts]:
         yield LengthCounts(accepted, sum(one.steps for one in drafting if one.accepted == accepted), every)
 
 
-def _theory(arm: str, checks: Iterable[StoredCheck]) -> Theory | None:
+def _theory(arm: str, checks: Iterable[StoredCheck]) -> Sequence[Mapping[str, Any]]:
     check = _result(arm, "acceptance_theory", checks)
-    if check is None or "strata" not in check.details:
-        return None
-    rows = check.details["strata"]
-    names = ("name", "n", "observed", "expected", "z", "p_adjusted")
-    return Theory(check, tuple(StratumTheory(*(row.get(name) for name in names)) for row in rows))
+    return () if check is None else check.details.get("strata", ())
 
 
 def _result(arm: str, name: str, checks: Iterable[StoredCheck]) -> StoredCheck | None:

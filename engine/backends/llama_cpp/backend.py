@@ -54,7 +54,7 @@ class LlamaEngine(ConvertedEngine):
             {"speculation": _way_in_effect(facts), "slots": facts["slots"], **facts["speculative"]},
             lossless=not facts["synthetic"],
             rows=facts["slots"],
-            evidence={"level": self.evidence_level, "problems": problems},
+            evidence={"level": self.evidence_level(), "problems": problems},
             **({"proposer_state": "shared"} if own.shares(settings) else {}),
         )
 

@@ -9,7 +9,7 @@ import torch
 from engine import proposers, verify
 from engine.backends.call_grammar import CallGrammars
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine, Prompt, PromptTokenizer, TargetSizes, require_length
+from engine.backends.interface import Engine, Prompt, PromptTokenizer, TargetSizes, require_length
 from engine.backends.local_target import REFERENCE_PASS, model_facts, reading_facts
 from engine.backends.native import LEVELS
 from engine.backends.native.limits import require_fit, require_room, require_tokens
@@ -75,9 +75,9 @@ class NativeEngine:
         require_fit(self._parts.verifier.facts, self._facts)
         require_room(target, self._facts, plan.gamma)
 
-    def capabilities(self) -> Capabilities:
+    def evidence_level(self) -> int:
         """Everything can be recorded, random numbers included; the record level decides."""
-        return Capabilities(LEVELS[self._plan.level].level)
+        return LEVELS[self._plan.level].level
 
     def effective_config(self) -> Effective:
         """The effective configuration, read from the built parts."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Capabilities, Prompt
+from engine.backends.interface import Prompt
 from engine.backends.openai.client import Endpoint
 from engine.backends.openai.decoding import TextSource, decoded_facts, rules_of
 from engine.backends.openai.errors import AttemptError, FailureKind
@@ -107,9 +107,9 @@ class OpenAIEngine:
         self._protocol = rule_of(plan.protocol, plain=not plan.proposer)
         self._fault: ServiceFault = resolve(SERVICE_FAULTS, plan.fault, "fault") if plan.fault else SOUND
 
-    def capabilities(self) -> Capabilities:
+    def evidence_level(self) -> int:
         """Log-probabilities if requested; a request with less evidence reports that itself."""
-        return Capabilities(level_of(self._parts.settings))
+        return level_of(self._parts.settings)
 
     def effective_config(self) -> Effective:
         """The endpoint's own facts and the form of the requests."""

@@ -44,7 +44,6 @@ class OpenVinoEngine(ConvertedEngine):
         """The batch: the engine mixes the requests that it was given together."""
         return self.plan.rows
 
-    @property
     def evidence_level(self) -> int:
         """That of log-probabilities, or of tokens alone with counters."""
         return own.level_of(counters=own.counted(self.settings))

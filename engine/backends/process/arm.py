@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from engine.backends.engine_spec import EngineSpec
 from engine.backends.evidence import Shown
-from engine.backends.interface import Capabilities, require_length, require_prompt
+from engine.backends.interface import require_length, require_prompt
 from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.process.convert import Converted, WorkFolder
 from engine.backends.process.engine_process import Failure, RestartedEngine
@@ -167,14 +167,9 @@ class ProcessEngine(LocalEngine, Generic[M]):
         """The level of its records."""
         return RecordLevel.TOKENS
 
-    @property
     def evidence_level(self) -> int:
-        """The evidence level of its records."""
+        """That of its record level."""
         return self.levels[self.level].level
-
-    def capabilities(self) -> Capabilities:
-        """The evidence that its records support."""
-        return Capabilities(self.evidence_level)
 
     def observed(self) -> ForeignEngine:
         """The engine as its records state it."""
@@ -210,7 +205,7 @@ class ProcessEngine(LocalEngine, Generic[M]):
             "record": self.level.value,
             "fault": None,
             **settings,
-            "evidence": {"level": self.evidence_level, "problems": []},
+            "evidence": {"level": self.evidence_level(), "problems": []},
             **more,
         }
         return stated(LoopOwner.FOREIGN, document)

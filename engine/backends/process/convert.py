@@ -70,8 +70,6 @@ class ModelConverter:
     result: str
     packages: tuple[str, ...]
     require: Callable[[OpenedSource], None]
-    precision: str = "fp32"
-    rounding: str = UNROUNDED
     ours: bool = False
     backend: str = ""
 
@@ -113,8 +111,8 @@ def convert(converter: ModelConverter, opened: OpenedSource, python: str, out: P
             "to": converter.kind,
             "source": {**opened.facts, "files": {file.name: file.sha256 for file in opened.folder.files}},
             "result": {"files": digests(job.out)},
-            "precision": converter.precision,
-            "rounding": converter.rounding,
+            "precision": "fp32",
+            "rounding": UNROUNDED,
             "packages": _versions(python, converter.packages),
         }
         (job.out / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", "utf-8")

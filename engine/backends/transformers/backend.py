@@ -20,7 +20,7 @@ import torch
 from transformers import GenerationConfig
 
 from engine.backends.engine_spec import EngineSpec
-from engine.backends.interface import Capabilities, require_length
+from engine.backends.interface import require_length
 from engine.backends.local_target import LocalEngine, LocalTarget
 from engine.backends.transformers import compat as guard
 from engine.backends.transformers.hooks import HookedGenerate, watched
@@ -155,14 +155,10 @@ class TransformersEngine(LocalEngine):
         self._problems = guard.problems(settings.kind)
         self._protocol = settings.protocol(plan.protocol)
 
-    @property
-    def _level(self) -> int:
+    def evidence_level(self) -> int:
+        """Decisions and rows, or text and log-probabilities if the guards refuse."""
         whole = LEVELS[self.plan.level].level
         return min(whole, TEXT_LEVEL) if self._problems else whole
-
-    def capabilities(self) -> Capabilities:
-        """Decisions and rows, or text and log-probabilities if the guards refuse."""
-        return Capabilities(self._level)
 
     def effective_config(self) -> Effective:
         """The effective configuration."""
@@ -182,7 +178,7 @@ class TransformersEngine(LocalEngine):
             "rows": 1,
             "record": self.plan.level.value,
             "fault": ARGMAX if settings.argmax_draft else None,
-            "evidence": {"level": self._level, "problems": list(self._problems)},
+            "evidence": {"level": self.evidence_level(), "problems": list(self._problems)},
             "requested": self._compared(self.plan.protocol.value, self.plan.gamma),
             "effective": self._compared(self._protocol.value, settings.gamma),
             "torch_threads": torch.get_num_threads(),

@@ -8,7 +8,7 @@ from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
 from engine.backends.interface import Engine
 from engine.backends.local_target import LocalTarget, facts_of
 from engine.backends.transformers.backend import AssistantModel, TransformersEngine
-from engine.backends.transformers.networks import AssistantNetwork, is_drafter, network_of, open_drafter, open_network
+from engine.backends.transformers.networks import is_drafter, network_of, open_drafter, open_network
 from engine.backends.transformers.settings import LAYERS, TransformersSettings, settings_of
 from engine.core.errors import InvalidRequest, ModelError
 from engine.models.loading import LoadedModel, check_same_tokenizer, open_source
@@ -27,7 +27,7 @@ class TransformersBackend:
         self._local_target.tokens  # noqa: B018 - raises if there are none
         drafters = [name for name in sources if name != "target" and is_drafter(sources[name])]
         self._models = {name: open_network(item) for name, item in sources.items() if name not in drafters}
-        self._drafters = {name: open_drafter(name, sources[name]) for name in drafters}
+        self._drafters = {name: open_drafter(sources[name]) for name in drafters}
 
     def models(self) -> tuple[ModelFacts, ...]:
         """Digests and sources by name."""
@@ -87,13 +87,13 @@ def _require_target(settings: TransformersSettings, target: LoadedModel) -> None
             raise InvalidRequest(f"proposer mtp: the target drafts {heads} tokens; set gamma to {heads}")
 
 
-def _require_drafter(drafters: Mapping[str, AssistantNetwork], plan: EngineSpec) -> Any:
+def _require_drafter(drafters: Mapping[str, Any], plan: EngineSpec) -> Any:
     if plan.draft is None or plan.draft not in drafters:
         raise InvalidRequest(
             f"model {plan.draft} is no DFlash drafter of transformers (config.json with block_size, mask_token_id "
             "and target_layer_ids); name one, or use proposer draft_model"
         )
-    network = drafters[plan.draft].network
+    network = drafters[plan.draft]
     block = network.config.block_size
     if plan.gamma != block - 1:
         raise InvalidRequest(f"proposer dflash: the drafter's block is {block}; set gamma to {block - 1}")

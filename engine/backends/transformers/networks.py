@@ -4,13 +4,11 @@ Targets and draft models are loaded as for `loader: hf`; a DFlash drafter runs o
 its own. A model's own generation configuration is ignored, so that a request has the same p in every engine.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoConfig, AutoModel, GenerationConfig
 
-from engine.backends.engine_spec import ModelFacts, ModelSource
-from engine.backends.local_target import facts_of
+from engine.backends.engine_spec import ModelSource
 from engine.core.errors import ModelError
 from engine.models.files.transformers_loader import require_sizes
 from engine.models.files.verified_files import pinned
@@ -18,14 +16,6 @@ from engine.models.loading import DTYPES, LoadedModel, load_model, open_source
 
 BLOCKS = ("block_size", "mask_token_id", "target_layer_ids")
 """The architecture in the configuration of a DFlash drafter."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssistantNetwork:
-    """A draft that is no language model of its own."""
-
-    network: Any
-    facts: ModelFacts
 
 
 def open_network(source: ModelSource) -> LoadedModel:
@@ -54,8 +44,8 @@ def is_drafter(source: ModelSource) -> bool:
     return all(key in config for key in BLOCKS)
 
 
-def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
-    """A DFlash drafter. Raises ModelError: the installed transformers cannot load it."""
+def open_drafter(source: ModelSource) -> Any:
+    """The module of a DFlash drafter. Raises ModelError: the installed transformers cannot load it."""
     opened = open_source(source.source, source.revision, source.base)
     dtype = DTYPES[source.dtype]
     try:
@@ -69,4 +59,4 @@ def open_drafter(name: str, source: ModelSource) -> AssistantNetwork:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{source.source}: the installed transformers has no such drafter ({reason})") from error
     network.name_or_path = network.config._name_or_path = str(opened.folder.path)
-    return AssistantNetwork(network.eval(), facts_of(name, opened))
+    return network.eval()

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 
 from engine.backends import REGISTRY
 from engine.backends.engine_spec import EngineSpec, ModelFacts, ModelSource
-from engine.backends.interface import Capabilities, Engine, require_length, require_prompt
+from engine.backends.interface import Engine, require_length, require_prompt
 from engine.backends.local_target import LocalEngine, LocalTarget, facts_of
 from engine.backends.second_decoding import SecondDecoding
 from engine.backends.vllm import options
@@ -161,9 +161,9 @@ class VllmEngine(LocalEngine):
     pool: EnginePool
     adapters: AdapterTargets
 
-    def capabilities(self) -> Capabilities:
+    def evidence_level(self) -> int:
         """The record's level, or that of text and log-probabilities if the hooks could not be installed."""
-        return Capabilities(level_of(self.plan.level, self._facts(), self.setting))
+        return level_of(self.plan.level, self._facts(), self.setting)
 
     def effective_config(self) -> Effective:
         """The effective configuration, read from the running engine."""

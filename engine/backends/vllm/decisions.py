@@ -38,16 +38,10 @@ def with_forbidden(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ForbiddenDraft:
-    """The first drafted token that a grammar forbade, and the row that it was drawn from; None if it was not drawn."""
+def forbidden_draft(seen: SpooledRows, allowed: Mask | None, *, drawn: bool) -> tuple[int, Floats | None] | None:
+    """The first drafted token that a grammar forbade, and the row that it was drawn from; None if it was not drawn.
 
-    token: int
-    row: Floats | None
-
-
-def forbidden_draft(seen: SpooledRows, allowed: Mask | None, *, drawn: bool) -> ForbiddenDraft | None:
-    """None if none is known: without masks, in a step that dropped no token or one that the mask of its place allows
+    None if none is known: without masks, in a step that dropped no token or one that the mask of its place allows
     (an end token, where nothing else is left), or of a drawn token whose row is not there.
 
     Args:
@@ -61,19 +55,20 @@ def forbidden_draft(seen: SpooledRows, allowed: Mask | None, *, drawn: bool) -> 
     # a row that decided nothing has no mask here, and its drafted token is not examined
     if place < len(allowed) and allowed[place, tokens[0]]:
         return None
-    return ForbiddenDraft(tokens[0], None if seen.behind is None or not drawn else seen.behind.astype(np.float64))
+    return tokens[0], None if seen.behind is None or not drawn else seen.behind.astype(np.float64)
 
 
-def with_refused(step: ForeignStep, refused: ForbiddenDraft | None) -> ForeignStep:
+def with_refused(step: ForeignStep, refused: tuple[int, Floats | None] | None) -> ForeignStep:
     """The step with that token at the end of its draft, where the target refused it."""
     if refused is None:
         return step
-    kind = QKind.ONE_HOT if refused.row is None else QKind.FULL
-    rows = None if refused.row is None else refused.row[None]
-    q = 1.0 if refused.row is None else float(refused.row[refused.token])
+    token, row = refused
+    kind = QKind.ONE_HOT if row is None else QKind.FULL
+    rows = None if row is None else row[None]
+    q = 1.0 if row is None else float(row[token])
     return replace(
         step,
-        drafted=(*step.drafted, refused.token),
+        drafted=(*step.drafted, token),
         q_kind=kind,
         q=rows if step.q is None or rows is None else np.concatenate([step.q, rows]),
         examined_p=(*(step.examined_p or (NAN,) * len(step.drafted)), 0.0),

@@ -131,7 +131,7 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
         **adapter_arguments(places.adapters),
         **structured_config(plan),
     }
-    draft = None if plan.proposer is None else speculative(plan, places)
+    draft, script = (None, None) if plan.proposer is None else speculative(plan, places)
     arguments = {
         **asked,
         "model": str(places.target),
@@ -142,13 +142,13 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
     if "kv_cache_gib" in given:
         arguments["kv_cache_memory_bytes"] = int(given["kv_cache_gib"] * GIB)
     if draft is not None:
-        arguments |= {"speculative_config": draft.config, "per_request_spec_decode_metrics": "detailed"}
+        arguments |= {"speculative_config": draft, "per_request_spec_decode_metrics": "detailed"}
     job = {
         "op": "start",
         "arguments": arguments,
         "repair": given.get("repair"),
         "model_runner": given.get("model_runner", "auto"),
-        "script": None if draft is None else draft.script,
+        "script": script,
     }
     return VllmSettings(
         python=given.get("python", sys.executable),
@@ -164,16 +164,8 @@ def setting_of(plan: EngineSpec, places: ModelFolders, extension: str = EXTENSIO
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftConfig:
-    """`speculative_config`, and the file that a scripted proposer reads."""
-
-    config: Mapping[str, Any]
-    script: str | None
-
-
-def speculative(plan: EngineSpec, places: ModelFolders) -> DraftConfig:
-    """The draft in vLLM's words.
+def speculative(plan: EngineSpec, places: ModelFolders) -> tuple[dict[str, Any], str | None]:
+    """`speculative_config`, and the file that a scripted proposer reads.
 
     Raises:
         InvalidRequest: a model too few or too many, or an option that the plan decides.
@@ -194,18 +186,18 @@ def speculative(plan: EngineSpec, places: ModelFolders) -> DraftConfig:
     model = {} if plan.draft is None else {"model": str(places.drafts[plan.draft])}
     rule = {"rejection_sample_method": "block"} if plan.protocol is Protocol.BLOCK else {}
     config = {"method": method, "num_speculative_tokens": plan.gamma, **model, **options, **rule}
-    return DraftConfig(config, script)
+    return config, script
 
 
 def _requested(
-    plan: EngineSpec, asked: Mapping[str, Any], draft: DraftConfig | None, given: Mapping[str, Any]
+    plan: EngineSpec, asked: Mapping[str, Any], draft: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     runner = {"model_runner": given["model_runner"]} if given.get("model_runner", "auto") != "auto" else {}
     plain = {name: value for name, value in asked.items() if not isinstance(value, dict)} | requested_config(asked)
     if draft is None:
         return {**plain, **runner}
     drawn = {"draft_sample_method": "greedy"} if plan.proposer in DRAWING else {}
-    models = {name: value for name, value in draft.config.items() if name != "model"}
+    models = {name: value for name, value in draft.items() if name != "model"}
     return {**plain, **runner, "rejection_sample_method": "standard", **drawn, **models}
 
 

@@ -210,14 +210,6 @@ class SuffixOptions:
         return self.depth + math.floor(self.depth * self.max_spec_factor)
 
 
-@dataclass(frozen=True, slots=True)
-class SuffixDraft:
-    """Drafted tokens, and how many of them the counts expect to be accepted."""
-
-    tree: Tree
-    score: float
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class _Continuation:
     """A continuation that may be drafted; the likeliest sorts first, among equals the one offered first."""
@@ -314,12 +306,12 @@ class SuffixProposer:
         return [self._proposal(context) for context in contexts]
 
     def _proposal(self, context: Context) -> Proposal:
-        best = draft(self._rows[context.row].tree, context, self._settings)
+        best, score = draft(self._rows[context.row].tree, context, self._settings)
         if self._settings.cached_requests:
-            other = draft(self._cache.tree, context, self._settings)
+            other, expected = draft(self._cache.tree, context, self._settings)
             # ties go to the request's own history, the nearer source
-            best = max(best, other, key=lambda item: item.score)
-        return Proposal(best.tree, QKind.ONE_HOT) if len(best.tree) else Proposal()
+            best = other if expected > score else best
+        return Proposal(best, QKind.ONE_HOT) if len(best) else Proposal()
 
     def observe(self, context: Context, verdict: StepOutcome) -> None:
         """Count the emitted tokens."""
@@ -332,8 +324,8 @@ class SuffixProposer:
         self._cache.add(self._rows.pop(row).response)
 
 
-def draft(tree: SuffixTree, context: Context, settings: SuffixOptions) -> SuffixDraft:
-    """Follow the likeliest continuations of the longest suffix of the history that goes on in `tree`.
+def draft(tree: SuffixTree, context: Context, settings: SuffixOptions) -> tuple[Tree, float]:
+    """The likeliest continuations of the longest suffix of the history in `tree`, and the expected accepted tokens.
 
     At most the budget's tokens, at most `max_spec_factor` for each token of the match, and only paths of at least
     `min_token_prob`. Every parent comes before its children because it is never less likely.
@@ -352,7 +344,7 @@ def draft(tree: SuffixTree, context: Context, settings: SuffixOptions) -> Suffix
         if branch.node.length - match.length < context.depth:
             for other in _branches(tree, branch.node, len(tokens) - 1, branch.chance, settings):
                 heapq.heappush(waiting, other)
-    return SuffixDraft(Tree(tuple(tokens), tuple(parents)), score)
+    return Tree(tuple(tokens), tuple(parents)), score
 
 
 def _branches(tree: SuffixTree, node: Node, parent: int, chance: float, settings: SuffixOptions) -> list[_Continuation]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -61,20 +61,6 @@ class DistillationSample:
     rows: NDArray[np.floating[Any]]
 
 
-class Student(Protocol):
-    """A draft that can be taught."""
-
-    def digest(self) -> str:
-        """Hex SHA-256 of the state that its drafts depend on."""
-
-    def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
-        """One update; the model to draft with from here on.
-
-        Raises:
-            InvalidRequest: the update gave no usable weights.
-        """
-
-
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """(log p, log q), both [n, V] -> [n] nats."""
 
@@ -99,7 +85,7 @@ class LeanStudent:
         self._optimiser = torch.optim.Adam(self._trained.values(), lr=learning_rate, foreach=False, fused=False)
 
     def digest(self) -> str:
-        """Of the names and the bytes of all weights that can change."""
+        """Hex SHA-256 of the names and the bytes of all weights that can change."""
         text = hashlib.sha256()
         for name, item in self._trained.items():
             text.update(name.encode())
@@ -107,7 +93,7 @@ class LeanStudent:
         return text.hexdigest()
 
     def learn(self, lessons: Sequence[DistillationSample]) -> TargetModel:
-        """A step along the mean divergence over all positions, at temperature 1.
+        """A step along the mean divergence over all positions, at temperature 1; the model to draft with from here on.
 
         Raises:
             InvalidRequest: weights are no longer finite.
@@ -239,7 +225,7 @@ class _Notes:
 class OnlineProposer:
     """`draft_model` with a student that periodically provides a new model; None disables learning."""
 
-    def __init__(self, parts: ProposerParts, draft: DraftModelProposer, student: Student | None) -> None:
+    def __init__(self, parts: ProposerParts, draft: DraftModelProposer, student: LeanStudent | None) -> None:
         options = read("online", parts.options)
         self._draft = draft
         self._student = student

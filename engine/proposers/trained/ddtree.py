@@ -18,35 +18,36 @@ from engine.core.types import Floats, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.interface import Context, ProposerFacts, ProposerParts
 from engine.proposers.options import read
-from engine.proposers.trained.dflash import BlockDrafter, BlockProposer
+from engine.proposers.trained.dflash import BlockDrafter, block_head
+from engine.proposers.trained.fitted_head import FittedHead
 from engine.sampling.transforms import softmax, transform
 
 
-class DDTreeProposer(BlockProposer):
+class DDTreeProposer(BlockDrafter):
     """Drafts trees of up to the budget's nodes, as deep as a block's masks."""
 
-    def __init__(self, drafter: BlockDrafter, eos_ids: tuple[int, ...]) -> None:
-        super().__init__(drafter)
-        self._eos_ids = eos_ids
+    def __init__(self, parts: ProposerParts, fitted: FittedHead) -> None:
+        super().__init__(parts, fitted)
+        self._eos_ids = parts.eos_ids
         self.facts = ProposerFacts(
-            "ddtree", shape="tree", q_kind=QKind.ONE_HOT, can_couple=False, hidden=drafter.hidden, measured=False
+            "ddtree", shape="tree", q_kind=QKind.ONE_HOT, can_couple=False, hidden=self.hidden, measured=False
         )
 
     @classmethod
     def build(cls, parts: ProposerParts) -> DDTreeProposer:
         """From a head; takes no options."""
         read("ddtree", parts.options)
-        return cls(BlockDrafter.build("ddtree", parts), parts.eos_ids)
+        return cls(parts, block_head("ddtree", parts))
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One tree per row with a budget."""
         drafting = [context for context in contexts if context.budget and self._depth(context)]
-        result = self._drafter.logits(drafting) if drafting else {}
+        result = self.logits(drafting) if drafting else {}
         trees = {item.row: self._tree(item, to_numpy(result[item.row])) for item in drafting}
         return [trees.get(context.row, Proposal()) for context in contexts]
 
     def _depth(self, context: Context) -> int:
-        return min(context.depth, self._drafter.room(context))
+        return min(context.depth, self.room(context))
 
     def _tree(self, context: Context, logits: NDArray[np.floating[Any]]) -> Proposal:
         rows = logits[: self._depth(context)]

@@ -27,55 +27,6 @@ from engine.proposers.options import read
 from engine.proposers.trained.fitted_head import FittedHead, fitted_head
 
 
-class BlockProposer:
-    """The common part of chains and trees: rows that one drafter reads."""
-
-    def __init__(self, drafter: BlockDrafter) -> None:
-        self._drafter = drafter
-
-    def start(self, context: Context) -> None:
-        """Keep the prompt's states."""
-        self._drafter.start(context)
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Keep the states of what was committed."""
-        self._drafter.observe(context, verdict)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._drafter.finish(row)
-
-
-class DFlashProposer(BlockProposer):
-    """Drafts chains of up to a block's masks."""
-
-    def __init__(self, drafter: BlockDrafter, how: DrawSettings) -> None:
-        super().__init__(drafter)
-        self._how = how
-        self.facts = ProposerFacts(
-            "dflash",
-            hidden=drafter.hidden,
-            options={"stop_below": how.stop_below},
-            steady=None if how.stop_below else SteadyDrafts(drafter.context - drafter.most, drafter.most),
-        )
-
-    @classmethod
-    def build(cls, parts: ProposerParts) -> DFlashProposer:
-        """From a head and the option `stop_below`."""
-        options = read("dflash", parts.options)
-        return cls(BlockDrafter.build("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
-
-    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
-        """Chains of up to the rows' budgets."""
-        rows = {context.row: ChainDraft(limited(context, self._drafter.room(context))) for context in contexts}
-        drafting = [other.context for other in rows.values() if other.unread]
-        for row, scores in (self._drafter.logits(drafting) if drafting else {}).items():
-            for logits in scores:
-                if rows[row].unread:
-                    rows[row].extend(to_numpy(logits), self._how)
-        return [rows[context.row].proposal() for context in contexts]
-
-
 class BlockDrafter:
     """A drafter with its cache, and the target's newly read states of each row."""
 
@@ -95,21 +46,6 @@ class BlockDrafter:
         self._nothing = weights.embedding.new_empty(0, config.hidden * len(self.hidden))
         self._unread = [self._nothing] * parts.rows
         self._read = [0] * parts.rows
-
-    @classmethod
-    def build(cls, kind: str, parts: ProposerParts) -> BlockDrafter:
-        """Over the parts' head.
-
-        Raises:
-            ModelNeeded: there is no head.
-            InvalidRequest: a head of another family, or a target that is not a lean model.
-            ModelError: a head that does not fit the target.
-        """
-        fitted = fitted_head(kind, parts, ("dflash",))
-        wanted, layers = fitted.head.settings["target_layers"], fitted.model.config.layers
-        if wanted != layers:
-            raise ModelError(f"dflash head: num_target_layers is {wanted}, the target has {layers}; use its own head")
-        return cls(parts, fitted)
 
     def room(self, context: Context) -> int:
         """The number of tokens that can be drafted: the whole block or, beyond the drafter's context, 0."""
@@ -160,6 +96,51 @@ class BlockDrafter:
         for row, count in enumerate(counts):
             if count:
                 self._read[row], self._unread[row] = self._read[row] + count, self._nothing
+
+
+class DFlashProposer(BlockDrafter):
+    """Drafts chains of up to a block's masks."""
+
+    def __init__(self, parts: ProposerParts, fitted: FittedHead, how: DrawSettings) -> None:
+        super().__init__(parts, fitted)
+        self._how = how
+        self.facts = ProposerFacts(
+            "dflash",
+            hidden=self.hidden,
+            options={"stop_below": how.stop_below},
+            steady=None if how.stop_below else SteadyDrafts(self.context - self.most, self.most),
+        )
+
+    @classmethod
+    def build(cls, parts: ProposerParts) -> DFlashProposer:
+        """From a head and the option `stop_below`."""
+        options = read("dflash", parts.options)
+        return cls(parts, block_head("dflash", parts), DrawSettings.of(parts, options["stop_below"]))
+
+    def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
+        """Chains of up to the rows' budgets."""
+        rows = {context.row: ChainDraft(limited(context, self.room(context))) for context in contexts}
+        drafting = [other.context for other in rows.values() if other.unread]
+        for row, scores in (self.logits(drafting) if drafting else {}).items():
+            for logits in scores:
+                if rows[row].unread:
+                    rows[row].extend(to_numpy(logits), self._how)
+        return [rows[context.row].proposal() for context in contexts]
+
+
+def block_head(kind: str, parts: ProposerParts) -> FittedHead:
+    """The parts' head.
+
+    Raises:
+        ModelNeeded: there is no head.
+        InvalidRequest: a head of another family, or a target that is not a lean model.
+        ModelError: a head that does not fit the target.
+    """
+    fitted = fitted_head(kind, parts, ("dflash",))
+    wanted, layers = fitted.head.settings["target_layers"], fitted.model.config.layers
+    if wanted != layers:
+        raise ModelError(f"dflash head: num_target_layers is {wanted}, the target has {layers}; use its own head")
+    return fitted
 
 
 def whole(placement: Placement, starts: Sequence[int], block: int) -> Placement:

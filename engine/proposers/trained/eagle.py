@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from engine.core.options import numbers
 from engine.core.trees import ROOT
-from engine.core.types import Floats, Proposal, QKind, StepOutcome, Tree
+from engine.core.types import Floats, Proposal, QKind, Tree
 from engine.models.interface import to_numpy
 from engine.proposers.draft_model.chain_draft import ChainDraft, DrawSettings, limited
 from engine.proposers.draft_model.specinfer import widths_shape
@@ -34,39 +34,17 @@ from engine.sampling.draw import Siblings
 from engine.sampling.transforms import log_sum_exp
 
 
-class FeatureProposer:
-    """The common part of chains and trees: rows that one reader reads."""
-
-    def __init__(self, reader: FeatureReader, facts: ProposerFacts) -> None:
-        self._reader = reader
-        self.facts = facts
-
-    def start(self, context: Context) -> None:
-        """Read the prompt but its last pair, whose state does not exist yet."""
-        self._reader.start(context)
-
-    def observe(self, context: Context, verdict: StepOutcome) -> None:
-        """Take the target's states of the root and of the accepted tokens."""
-        self._reader.observe(context, verdict, 0)
-
-    def finish(self, row: int) -> None:
-        """Forget the row."""
-        self._reader.finish(row)
-
-    def _limited(self, context: Context) -> Context:
-        return limited(context, self._reader.room(context))
-
-
-class FeatureChain(FeatureProposer):
+class FeatureChain(FeatureReader):
     """One token after the other, for all rows at once."""
 
-    def __init__(self, reader: FeatureReader, how: DrawSettings, facts: ProposerFacts) -> None:
-        super().__init__(reader, facts)
-        self._how = how
+    def __init__(self, head: FeatureHead, parts: ProposerParts, stop_below: float, facts: ProposerFacts) -> None:
+        super().__init__(head, parts.rows, parts.capacity)
+        self._how = DrawSettings.of(parts, stop_below)
+        self.facts = facts
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Chains of up to the rows' budgets; none before the first state, or beyond the head's context."""
-        drafted = [ChainDraft(self._limited(context)) for context in contexts]
+        drafted = [ChainDraft(limited(context, self.room(context))) for context in contexts]
         while waiting := {item.context.row: item for item in drafted if item.unread}:
             for row, logits in self._round(waiting).items():
                 waiting[row].extend(to_numpy(logits), self._how)
@@ -75,7 +53,7 @@ class FeatureChain(FeatureProposer):
     def _round(self, waiting: Mapping[int, ChainDraft]) -> Mapping[int, torch.Tensor]:
         """[V] logits after every row's newest token; all rows have drafted equally many."""
         if not any(item.draws for item in waiting.values()):
-            return self._reader.roots([item.context for item in waiting.values()])
+            return self.roots([item.context for item in waiting.values()])
         levels = {
             row: TreeLevel(
                 committed=len(item.context.history),
@@ -84,7 +62,7 @@ class FeatureChain(FeatureProposer):
             )
             for row, item in waiting.items()
         }
-        return {row: logits[0] for row, logits in self._reader.read(levels).items()}
+        return {row: logits[0] for row, logits in self.read(levels).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +122,21 @@ class _Growing:
         return Tree(tuple(item.token for item in kept), tuple(place[item.parent] for item in kept))
 
 
-class DynamicTree(FeatureProposer):
+class DynamicTree(FeatureReader):
     """EAGLE-2's tree (Li et al. 2406.16858): the likeliest nodes are expanded, and the likeliest nodes overall are
     drafted.
 
     A node's worth is the product of q along its path. Nothing is drawn, so each token is a function of its prefix.
     """
 
-    def __init__(
-        self, reader: FeatureReader, reach: DynamicTreeSize, eos_ids: tuple[int, ...], facts: ProposerFacts
-    ) -> None:
-        super().__init__(reader, facts)
-        self._reach, self._eos_ids = reach, eos_ids
+    def __init__(self, head: FeatureHead, parts: ProposerParts, reach: DynamicTreeSize, facts: ProposerFacts) -> None:
+        # columns for all nodes that may be expanded
+        super().__init__(head, parts.rows, parts.capacity + reach.top_k * (reach.depth - 1))
+        self._reach, self._eos_ids, self.facts = reach, parts.eos_ids, facts
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """Trees of up to the rows' budgets; none before the first state, or beyond the head's context."""
-        growing = [_Growing(self._limited(context)) for context in contexts]
+        growing = [_Growing(limited(context, self.room(context))) for context in contexts]
         for depth in range(1, self._reach.depth + 1):
             rows = {item.context.row: item for item in growing if self._wants(item, depth)}
             if not rows:
@@ -177,20 +154,20 @@ class DynamicTree(FeatureProposer):
         if not context.budget or depth > context.depth:
             return False
         if depth > 1:
-            row.frontier = row.best(row.level, min(self._reach.top_k, self._reader.room(context) - len(row.read)))
+            row.frontier = row.best(row.level, min(self._reach.top_k, self.room(context) - len(row.read)))
             row.read += row.frontier
         return depth == 1 or bool(row.frontier)
 
     def _logits(self, rows: Mapping[int, _Growing], depth: int) -> Mapping[int, NDArray[np.floating[Any]]]:
         """[n, V] logits after the n nodes of each row's frontier, or after the root."""
         if depth == 1:
-            mapping = self._reader.roots([row.context for row in rows.values()])
+            mapping = self.roots([row.context for row in rows.values()])
             return {row: to_numpy(logits[None]) for row, logits in mapping.items()}
         levels = {
             row: TreeLevel(len(item.context.history), item.tree(item.read), len(item.read) - len(item.frontier))
             for row, item in rows.items()
         }
-        return {row: to_numpy(logits) for row, logits in self._reader.read(levels).items()}
+        return {row: to_numpy(logits) for row, logits in self.read(levels).items()}
 
     def _log_q(self, row: _Growing, node: int, logits: NDArray[np.floating[Any]]) -> Floats:
         """[V] of the scores at temperature 1: masks and penalties count, as they do for the target."""
@@ -215,7 +192,6 @@ class EagleProposer(FeatureChain):
         """From a head and the options `widths` and `stop_below`."""
         options = read("eagle", parts.options)
         head = feature_head("eagle", parts, ("eagle",))
-        reader = FeatureReader(head, parts.rows, parts.capacity)
         widths = tuple(int(width) for width in numbers(options["widths"]))
         facts = ProposerFacts(
             "eagle",
@@ -226,7 +202,8 @@ class EagleProposer(FeatureChain):
             steady=SteadyDrafts(head.decoder.context) if widths == CHAIN and not options["stop_below"] else None,
         )
         if widths == CHAIN:
-            return cls(reader, DrawSettings.of(parts, options["stop_below"]), facts)
+            return cls(head, parts, options["stop_below"], facts)
+        reader = FeatureReader(head, parts.rows, parts.capacity)
         shape = TreeGrowth(Siblings.WITHOUT_REPLACEMENT, lambda size, depth: widths_shape(widths[:depth], size))
         return StaticTreeProposer(parts, [reader], shape, facts)
 
@@ -243,9 +220,8 @@ class Eagle2Proposer(DynamicTree):
 
     @classmethod
     def over(cls, kind: str, head: FeatureHead, parts: ProposerParts, options: dict[str, Any]) -> Eagle2Proposer:
-        """Of a proposer that goes by the name `kind`; the cache has columns for all nodes that may be expanded."""
+        """Of a proposer that goes by the name `kind`."""
         reach = DynamicTreeSize(options["top_k"], options["depth"])
-        reader = FeatureReader(head, parts.rows, parts.capacity + reach.top_k * (reach.depth - 1))
         facts = ProposerFacts(
             kind,
             shape="tree",
@@ -255,7 +231,7 @@ class Eagle2Proposer(DynamicTree):
             options=options,
             measured=False,
         )
-        return cls(reader, reach, parts.eos_ids, facts)
+        return cls(head, parts, reach, facts)
 
 
 class Eagle3Proposer(FeatureChain):
@@ -268,11 +244,10 @@ class Eagle3Proposer(FeatureChain):
         head = feature_head("eagle3", parts, ("eagle3",))
         if options["dynamic"]:
             return Eagle2Proposer.over("eagle3", head, parts, options)
-        reader = FeatureReader(head, parts.rows, parts.capacity)
         facts = ProposerFacts(
             "eagle3",
             hidden=head.layers,
             options=options,
             steady=None if options["stop_below"] else SteadyDrafts(head.decoder.context),
         )
-        return cls(reader, DrawSettings.of(parts, options["stop_below"]), facts)
+        return cls(head, parts, options["stop_below"], facts)

@@ -169,7 +169,7 @@ class FeatureReader:
         if self.room(context):
             self._absorb([context.row], context.row)
 
-    def observe(self, context: Context, verdict: StepOutcome, read: int) -> None:  # noqa: ARG002 - nothing read is kept
+    def observe(self, context: Context, verdict: StepOutcome, read: int = 0) -> None:  # noqa: ARG002 - nothing read is kept
         """Pairs of the root and of the accepted tokens wait for the next round."""
         self._keep(context, len(context.history) - len(verdict.emitted) - 1)
 

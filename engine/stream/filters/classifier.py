@@ -7,7 +7,6 @@ in a batch of one, so that its scores depend on nothing else. A sentence whose s
 
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,40 +17,15 @@ from engine.models.files.folder import ModelFolder, bundled_folder, model_digest
 from engine.models.files.transformers_loader import load_whole
 from engine.models.files.verified_files import pinned
 from engine.models.loading import load_tokenizer
-from engine.stream.interface import FilterFacts, FilterSpec, Mark, filter_spec
-from engine.stream.segments import SENTENCE, SegmentFilter
+from engine.stream.interface import FilterSpec, Mark, filter_spec
+from engine.stream.segments import SegmentRules
 
 THRESHOLD: Final = 0.5
 BUNDLED: Final = "bundled:"
 KEYS: Final = ("labels", "model", "threshold")
 
 
-@dataclass(frozen=True, slots=True)
-class ClassifierRules:
-    """The model of one arm. `labels` are the marked ones, by index."""
-
-    facts: FilterFacts
-    network: Any
-    tokenizer: Any
-    labels: Mapping[int, str]
-    threshold: float
-
-    def open(self) -> SegmentFilter:
-        """At the beginning of a text."""
-        return SegmentFilter(self.facts.action, self.marks, SENTENCE)
-
-    def marks(self, text: str) -> Iterator[Mark]:
-        """The whole segment, once for each label that it reaches."""
-        if not text.strip():
-            return
-        with torch.inference_mode():
-            scores = self.network(**self.tokenizer(text, return_tensors="pt", truncation=True)).logits[0].softmax(-1)
-        for index, label in self.labels.items():
-            if float(scores[index]) >= self.threshold:
-                yield Mark(0, len(text), label)
-
-
-def build(spec: FilterSpec) -> ClassifierRules:
+def build(spec: FilterSpec) -> SegmentRules:
     """The model of a specification.
 
     Rules: `model`, a folder or a bundled one; `labels`, those that are marked; `threshold`, the least score.
@@ -77,9 +51,18 @@ def build(spec: FilterSpec) -> ClassifierRules:
     labels = _labels(source, network.config.id2label, wanted)
     digests = {"model": model_digest(folder.files), "tokenizer": tokenizer_digest(folder.files)}
     identity = filter_spec(spec.kind, spec.action, spec.side, {**rules, **digests})
-    return ClassifierRules(
-        identity.facts(importlib.metadata.version("transformers")), network, tokenizer, labels, float(threshold)
-    )
+
+    def marks(text: str) -> Iterator[Mark]:
+        """The whole segment, once for each label that it reaches."""
+        if not text.strip():
+            return
+        with torch.inference_mode():
+            scores = network(**tokenizer(text, return_tensors="pt", truncation=True)).logits[0].softmax(-1)
+        for index, label in labels.items():
+            if float(scores[index]) >= float(threshold):
+                yield Mark(0, len(text), label)
+
+    return SegmentRules(identity.facts(importlib.metadata.version("transformers")), marks)
 
 
 def _network(folder: ModelFolder) -> Any:

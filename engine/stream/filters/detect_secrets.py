@@ -8,49 +8,38 @@ import contextlib
 import importlib
 import importlib.metadata
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.stream.interface import FilterFacts, FilterSpec, Mark
-from engine.stream.segments import LINE, SegmentFilter
+from engine.stream.interface import FilterSpec, Mark
+from engine.stream.segments import LINE, SegmentRules
 
 PACKAGE: Final = "detect-secrets"
 PLUGINS: Final = ("AWSKeyDetector", "BasicAuthDetector", "GitHubTokenDetector", "KeywordDetector", "PrivateKeyDetector")
 
 
-@dataclass(frozen=True, slots=True)
-class SecretRules:
-    """The plugins of one arm."""
-
-    facts: FilterFacts
-    plugins: tuple[str, ...]
-
-    def open(self) -> SegmentFilter:
-        """At the beginning of a text."""
-        return SegmentFilter(self.facts.action, self.marks, LINE)
-
-    def marks(self, text: str) -> Iterator[Mark]:
-        """Every place of every secret, in the order of the text."""
-        result = {
-            Mark(place.start(), place.end(), secret.type)
-            for secret in self._secrets(text)
-            for place in re.finditer(re.escape(secret.secret_value or ""), text)
-            if secret.secret_value
-        }
-        yield from sorted(result, key=lambda mark: (mark.start, mark.end, mark.category))
-
-    def _secrets(self, line: str) -> list[Any]:
-        settings: Any = importlib.import_module("detect_secrets.settings")
-        scanning: Any = importlib.import_module("detect_secrets.core.scan")
-        chosen = {"plugins_used": [{"name": name} for name in self.plugins]}
-        with settings.transient_settings(chosen), contextlib.suppress(StopIteration):
-            return list(scanning.scan_line(line))
-        return []
+def _marks(plugins: tuple[str, ...], text: str) -> list[Mark]:
+    """Every place of every secret, in the order of the text."""
+    result = {
+        Mark(place.start(), place.end(), secret.type)
+        for secret in _secrets(plugins, text)
+        for place in re.finditer(re.escape(secret.secret_value or ""), text)
+        if secret.secret_value
+    }
+    return sorted(result, key=lambda mark: (mark.start, mark.end, mark.category))
 
 
-def build(spec: FilterSpec) -> SecretRules:
+def _secrets(plugins: tuple[str, ...], line: str) -> list[Any]:
+    settings: Any = importlib.import_module("detect_secrets.settings")
+    scanning: Any = importlib.import_module("detect_secrets.core.scan")
+    chosen = {"plugins_used": [{"name": name} for name in plugins]}
+    with settings.transient_settings(chosen), contextlib.suppress(StopIteration):
+        return list(scanning.scan_line(line))
+    return []
+
+
+def build(spec: FilterSpec) -> SegmentRules:
     """The plugins of a specification: `plugins`, a list of detect-secrets' names.
 
     Raises:
@@ -69,4 +58,4 @@ def build(spec: FilterSpec) -> SecretRules:
     strange = [name for name in wanted if name not in names]
     if strange:
         raise InvalidRequest(f"filter detect_secrets: no plugin {strange[0]!r}; there are: {', '.join(sorted(names))}")
-    return SecretRules(spec.facts(importlib.metadata.version(PACKAGE)), tuple(wanted))
+    return SegmentRules(spec.facts(importlib.metadata.version(PACKAGE)), partial(_marks, tuple(wanted)), LINE)

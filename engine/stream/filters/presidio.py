@@ -9,12 +9,11 @@ import functools
 import importlib
 import importlib.metadata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.core.errors import InvalidRequest
-from engine.stream.interface import FilterFacts, FilterSpec, Mark
-from engine.stream.segments import SENTENCE, SegmentFilter
+from engine.stream.interface import FilterSpec, Mark
+from engine.stream.segments import SegmentRules
 
 PACKAGE: Final = "presidio-analyzer"
 ENTITIES: Final = ("CREDIT_CARD", "CRYPTO", "EMAIL_ADDRESS", "IBAN_CODE", "IP_ADDRESS", "PHONE_NUMBER", "URL", "US_SSN")
@@ -23,29 +22,7 @@ SCORE: Final = 0.4
 KEYS: Final = ("entities", "score")
 
 
-@dataclass(frozen=True, slots=True)
-class PresidioRules:
-    """The recognisers of one arm."""
-
-    facts: FilterFacts
-    analyzer: Any
-    entities: tuple[str, ...]
-    score: float
-
-    def open(self) -> SegmentFilter:
-        """At the beginning of a text."""
-        return SegmentFilter(self.facts.action, self.marks, SENTENCE)
-
-    def marks(self, text: str) -> Iterator[Mark]:
-        """Matches of the recognisers, in the text's order."""
-        result = self.analyzer.analyze(
-            text=text, language="en", entities=list(self.entities), score_threshold=self.score
-        )
-        for item in sorted(result, key=lambda one: (one.start, one.end, one.entity_type)):
-            yield Mark(item.start, item.end, item.entity_type)
-
-
-def build(spec: FilterSpec) -> PresidioRules:
+def build(spec: FilterSpec) -> SegmentRules:
     """The recognisers of a specification: `entities`, a list of presidio's names, and `score`, the least one.
 
     Raises:
@@ -62,7 +39,14 @@ def build(spec: FilterSpec) -> PresidioRules:
     strange = [name for name in entities if name not in known]
     if strange:
         raise InvalidRequest(f"filter presidio: no recogniser of {strange[0]}; there are: {', '.join(sorted(known))}")
-    return PresidioRules(spec.facts(importlib.metadata.version(PACKAGE)), analyzer, tuple(entities), float(score))
+
+    def marks(text: str) -> Iterator[Mark]:
+        """Matches of the recognisers, in the text's order."""
+        result = analyzer.analyze(text=text, language="en", entities=list(entities), score_threshold=float(score))
+        for item in sorted(result, key=lambda one: (one.start, one.end, one.entity_type)):
+            yield Mark(item.start, item.end, item.entity_type)
+
+    return SegmentRules(spec.facts(importlib.metadata.version(PACKAGE)), marks)
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from audit.checks.accounting.check import CHECK
-from audit.checks.accounting.rules import DeclaredLengths, declared, length_faults
+from audit.checks.accounting.rules import length_faults
 from audit.checks.base.interface import evaluate
 from audit.evidence.records import Evidence
 from audit.evidence.verdicts import Verdict
@@ -60,13 +60,13 @@ def ragged(params=SAMPLED):
     ]
 
 
-def declared_of(document):
-    return declared(Effective.from_json(document))
+def steady(context):
+    return Effective(gamma=4, steady_drafts=SteadyDrafts(context))
 
 
 def faults_of(loop, gamma, steady):
     traces = [decode(each.trace) for each in loop.run(ragged())]
-    return [fault for trace in traces for fault in length_faults(trace, DeclaredLengths(gamma, steady))]
+    return [fault for trace in traces for fault in length_faults(trace, Effective(gamma=gamma, steady_drafts=steady))]
 
 
 def loop_of(kind, protocol, gamma):
@@ -115,8 +115,8 @@ def test_nothing_is_due_beyond_the_draft_s_context(context):
     loop._proposer = proposers.build("draft_model", parts)
     assert loop._proposer.facts.steady == SteadyDrafts(context)
     traces = [decode(each.trace) for each in loop.run(ragged())]
-    assert not [fault for each in traces for fault in length_faults(each, DeclaredLengths(4, SteadyDrafts(context)))]
-    assert [fault for each in traces for fault in length_faults(each, DeclaredLengths(4, SteadyDrafts(512)))]
+    assert not [fault for each in traces for fault in length_faults(each, steady(context))]
+    assert [fault for each in traces for fault in length_faults(each, steady(512))]
 
 
 @pytest.mark.medium
@@ -149,5 +149,6 @@ def test_half_of_gamma_is_seen_in_every_request():
     ],
 )
 def test_where_the_arm_does_not_say_nothing_is_said(told, steady):
-    assert declared_of(told | {"gamma": 4}) == DeclaredLengths(4, steady)
-    assert declared_of(told).gamma is None
+    read = Effective.from_json(told | {"gamma": 4})
+    assert (read.gamma, read.steady_drafts) == (4, steady)
+    assert Effective.from_json(told).gamma is None

@@ -72,12 +72,9 @@ def test_the_facts_follow_their_schema():
 @pytest.mark.medium
 def test_a_module_sees_the_facts_and_neither_variables_nor_an_output():
     answer = evaluate(module(TOKENS), document())
-    assert (answer.allow, answer.deny) == (
-        True,
-        tuple(f"arm {arm} emitted 600 tokens" for arm in ("greedy", "sampled")),
-    )
+    assert answer == (True, tuple(f"arm {arm} emitted 600 tokens" for arm in ("greedy", "sampled")))
     seen = 'allow := true\ndeny contains name if { print("noise"); some name, _ in opa.runtime().env }\n'
-    assert evaluate(module(HEAD + seen), document()).deny in ((), ("LC_CTYPE",))
+    assert evaluate(module(HEAD + seen), document())[1] in ((), ("LC_CTYPE",))
 
 
 @pytest.mark.parametrize("name", ["syntax", "allow undefined", "deny misspelt", "http", "recursion"])
@@ -126,8 +123,7 @@ def test_a_module_makes_a_decision_stricter_and_never_looser(asked):
 
 
 def test_allow_false_blocks():
-    answer = evaluate(module(HEAD + SILENT + "allow := false\n"), document())
-    reason = next(iter(reasons_of("m.rego", "0" * 64, answer)))
+    reason = next(iter(reasons_of(module(HEAD + SILENT + "allow := false\n"), document())))
     assert (reason.answer, reason.text) == (Decision.BLOCK, "rule allow is false")
 
 

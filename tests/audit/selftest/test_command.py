@@ -3,17 +3,16 @@
 import itertools
 import json
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.selftest import battery, report, work
 from audit.selftest.alarms import collect
 from audit.selftest.detect import CheckDetection, Detection, DetectionLimits, ViewDetection
 from audit.selftest.report import by_situation
 from audit.selftest.work import FULL, QUICK, PresetOverrides, SelfTestResult, planned
 from engine import faults
-from engine.faults.interface import Situation
 from tests.audit.invoke import invoke
 
 SMALL = ("--seeds", "1", "--most", "256", "--most-outside", "256")
@@ -93,7 +92,7 @@ def test_the_page_counts_faults_by_situation():
 def test_every_fault_has_one_situation():
     assert sorted(itertools.chain(*by_situation().values())) == sorted(faults.REGISTRY)
     unneeded = {"plain_token", "likely_token", "context_short", "context_long", "later_turn"}
-    assert set(get_args(Situation)) - set(by_situation()) == unneeded | {"preempted", "cancelled_neighbour"}
+    assert set(CATALOGUE) - set(by_situation()) == unneeded | {"preempted", "cancelled_neighbour"}
 
 
 def test_the_presets_name_faults_that_there_are():

@@ -26,7 +26,9 @@ class Asking:
     begin: Begin = drawn_here
 
     def __post_init__(self) -> None:
-        viewer = Viewer(Browser.open(self.store), self.reported.append, templates(self.begin))
+        viewer = Viewer(
+            Browser.open(self.store, create=False, read_only=True), self.reported.append, templates(self.begin)
+        )
         self.app = application(viewer, ACCESS)
 
     def get(self, path, method="GET", **headers):

@@ -98,13 +98,14 @@ def tiny(**changes):
 
 def read_back(folder, target, head):
     made = combined(target, head)
-    return made, load_head(write(folder, dict(made.config), dict(made.tensors))).head
+    return made, load_head(write(folder, *made)).head
 
 
 def as_model(made):
     """The written target alone, by our qwen2."""
-    config = read_config(made.config, "written")
-    own = {name: each for name, each in made.tensors.items() if ".mtp_layers." not in name}
+    written, tensors = made
+    config = read_config(written, "written")
+    own = {name: each for name, each in tensors.items() if ".mtp_layers." not in name}
     return LeanModel(config, build_weights(config, own, torch.float32))
 
 

@@ -108,7 +108,7 @@ DIFFERENTIAL = (
 
 
 def accepts(document, library, text) -> bool:
-    matcher = open_library(library, BYTES).compile(constraint_of(document, library)).matcher()
+    matcher = open_library(library, BYTES).compile(constraint_of(document, library))()
     return all(matcher.accept(byte) for byte in text.encode()) and matcher.complete()
 
 

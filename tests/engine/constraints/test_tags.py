@@ -55,7 +55,7 @@ def test_both_libraries_and_the_judge_accept_the_same_texts(document):
         spec = constraint_of({"structural_tag": document}, library)
         grammar = open_library(library, BYTES).compile(spec)
         for text in TEXTS:
-            matcher = grammar.matcher()
+            matcher = grammar()
             accounts[text].append(all(matcher.accept(byte) for byte in text.encode()) and matcher.complete())
     judge = judge_of(spec)
     found = {text: (*both, judge(text).problem is None) for text, both in accounts.items()}

@@ -6,19 +6,18 @@ import functools
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from audit import checks
 from audit.checks.base.interface import evaluate
+from audit.evidence.coverage.catalogue import CATALOGUE
 from audit.evidence.records import ArmKind, Evidence
 from audit.evidence.verdicts import Verdict
 from engine import faults, proposers, verify
 from engine.core.errors import InvalidRequest
 from engine.core.types import Protocol
 from engine.decode.seams import EngineParts
-from engine.faults.interface import Situation
 from engine.faults.parameters import NO_MASKS
 from engine.record.metrics import acceptance
 from tests.bench.faults import PAGE, known_rows
@@ -157,7 +156,7 @@ def test_a_fault_says_what_it_is(name):
     assert "#" in fault.upstream or fault.upstream.startswith("none known: ")
     assert "|" not in fault.upstream
     assert fault.scenario.proposer in proposers.REGISTRY
-    assert fault.situation in get_args(Situation)
+    assert fault.situation in CATALOGUE
 
 
 def test_the_constant_of_a_fault_is_its_name_in_upper_case():

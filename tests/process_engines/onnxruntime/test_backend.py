@@ -23,7 +23,7 @@ def test_greedy_tokens_are_those_of_plain_decoding(arm, plain, name, level):
 @pytest.mark.parametrize("name", ["plain", "draft"])
 def test_rows_are_those_that_decided(arm, name):
     engine = arm(name)
-    assert engine.capabilities().level == 2
+    assert engine.evidence_level() == 2
     for each in generated(engine, SamplingParams(max_new_tokens=16)):
         rows = decode(each.trace).logits
         assert tuple(rows.argmax(axis=1)) == each.tokens

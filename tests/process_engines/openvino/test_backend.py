@@ -43,7 +43,7 @@ def test_greedy_tokens_are_those_of_plain_decoding(arm, plain, name):
 @pytest.mark.parametrize("name", ["plain", *DRAFTED])
 def test_log_probabilities_are_those_of_a_reference_pass(arm, name):
     engine = arm(name)
-    assert engine.capabilities().level == 1
+    assert engine.evidence_level() == 1
     for answer in generated(engine, SamplingParams(max_new_tokens=16)):
         reference = decode(engine.anchor(answer.request, answer.tokens).trace).logprob
         assert np.abs(decode(answer.trace).logprob - reference).max() < 1e-3
@@ -79,7 +79,7 @@ def test_the_shortest_length_holds_without_speculation_only(arm, plain):
 def test_counters_leave_the_last_step_out(arm, plain):
     """A defect of the engine: each step commits one token beyond the accepted ones, and the counters lack one step."""
     engine = arm("draft", counters=True)
-    assert engine.capabilities().level == 0
+    assert engine.evidence_level() == 0
     for answer, expected in zip(engine.generate([answer.request for answer in plain]), plain, strict=True):
         counts, problems = answer.facts["speculation"], answer.facts["reconciliation"]["mismatches"]
         assert answer.tokens == expected.tokens

@@ -191,9 +191,9 @@ def theory(arms: Sequence[ArmAcceptance]) -> Chart:
 
 def _strata(arms: Sequence[ArmAcceptance]) -> Iterator[tuple[Any, ...]]:
     for arm in arms:
-        for one in () if arm.theory is None else arm.theory.strata:
-            counts = (one.n, one.observed, one.expected)
-            yield (arm.arm.name, one.name, *counts, one.observed / one.n, one.expected / one.n, one.p_adjusted)
+        for one in arm.theory:
+            n, observed, expected = (one[name] for name in ("n", "observed", "expected"))
+            yield arm.arm.name, one["name"], n, observed, expected, observed / n, expected / n, one.get("p_adjusted")
 
 
 def _names(field: str, names: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from audit import checks as registry
 from audit.checks.base.interface import Check, Design, PlanAssumptions
-from audit.errors import UserError
 from audit.evidence.verdicts import Verdict
 from audit.report.html.charts import SERIES, Chart
 from audit.report.html.registry import Nothing, ReportSection, ReportSource
@@ -67,7 +66,7 @@ def _bounds(arms: Mapping[str, StoredArm], checks: tuple[StoredCheck, ...]) -> I
     for check in checks:
         if check.bound is None or check.verdict is Verdict.NOT_RUN:
             continue
-        arm, loaded = arms[check.arm], _loaded(check.check)
+        arm, loaded = arms[check.arm], registry.known(check.check)
         need = None if loaded is None else _need(loaded, arm, check)
         units = need.units if need is not None and 0 < need.units < MOST else None
         yield CheckBound(
@@ -79,14 +78,6 @@ def _bounds(arms: Mapping[str, StoredArm], checks: tuple[StoredCheck, ...]) -> I
             tokens=arm.counts.output,
             tokens_needed=math.ceil(arm.counts.output * units / check.n) if units and check.n else None,
         )
-
-
-def _loaded(name: str) -> Check | None:
-    """The check; None for one that this version does not have."""
-    try:
-        return registry.load(name)
-    except UserError:
-        return None
 
 
 def _need(check: Check, arm: StoredArm, result: StoredCheck) -> SampleSize | None:

@@ -15,19 +15,12 @@ MOST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFinding:
-    """One finding; `one_request` is False if it is about the arm as a whole."""
-
-    finding: Finding
-    one_request: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CheckFindings:
     """The findings of one check, `left` more than are listed, and the command that minimizes its fault."""
 
     check: StoredCheck
-    findings: tuple[ListedFinding, ...]
+    findings: tuple[tuple[Finding, bool], ...]
+    """The bool is False where it is about the arm as a whole."""
     left: int
     fault: str | None
     command: str | None
@@ -56,7 +49,7 @@ def _findings(source: ReportSource, check: StoredCheck) -> CheckFindings:
     candidate = arm is not None and arm.kind is ArmKind.CANDIDATE
     command = minimize_command(source, check) if check.verdict is Verdict.FAULT and candidate else None
     left = max(0, len(check.findings) - MOST)
-    listed = tuple(ListedFinding(one, is_request(one, check.arm)) for one in check.findings[:MOST])
+    listed = tuple((one, is_request(one, check.arm)) for one in check.findings[:MOST])
     return CheckFindings(check, listed, left, None if arm is None else arm.fault, command)
 
 

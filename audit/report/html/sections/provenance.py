@@ -1,7 +1,7 @@
 """Environment and provenance: what ran, on what, the digests that name it, and the disclosure statement."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,12 +14,8 @@ RECOMPUTED: Final = 200_000
 """Tokens of the longest run whose hashes are recomputed for a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedText:
-    """A name with its text, as the page lists it."""
-
-    name: str
-    text: str
+Listed = tuple[tuple[str, str], ...]
+"""Names with their texts, as the page lists them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +23,9 @@ class Provenance:
     """The run with its environment, later judgements, and the statement about its speculation."""
 
     run: StoredRun
-    machine: tuple[NamedText, ...]
-    packages: tuple[NamedText, ...]
-    code: tuple[NamedText, ...]
+    machine: Listed
+    packages: Listed
+    code: Listed
     judgements: tuple[StoredJudgement, ...]
     statement: tuple[Section, ...]
 
@@ -42,16 +38,16 @@ def read(source: ReportSource) -> Provenance:
     statement = read_disclosure(source.store, source.run, recompute=recompute)
     return Provenance(
         run=run,
-        machine=tuple(_listed(place.hardware)),
-        packages=tuple(_listed(place.packages)),
-        code=tuple(_listed(place.code)),
+        machine=_listed(place.hardware),
+        packages=_listed(place.packages),
+        code=_listed(place.code),
         judgements=source.store.judgements(source.run),
         statement=sections(statement),
     )
 
 
-def _listed(values: Mapping[str, Any]) -> Iterator[NamedText]:
-    yield from (NamedText(name.replace("_", " "), _text(value)) for name, value in values.items())
+def _listed(values: Mapping[str, Any]) -> Listed:
+    return tuple((name.replace("_", " "), _text(value)) for name, value in values.items())
 
 
 def _text(value: Any) -> str:

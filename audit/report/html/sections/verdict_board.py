@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from audit import checks as registry
-from audit.errors import UserError
 from audit.evidence.records import ArmKind
 from audit.evidence.verdicts import Verdict
 from audit.report.html.registry import Nothing, ReportSection, ReportSource
@@ -103,11 +102,8 @@ def _claims(arms: Iterable[StoredArm], checks: Iterable[StoredCheck]) -> Iterato
 
 def null_of(check: str) -> str:
     """The claim of a check as a sentence; empty for a check that this version does not have."""
-    try:
-        text = registry.load(check).null
-    except UserError:
-        return ""
-    return f"{text[:1].upper()}{text[1:]}."
+    loaded = registry.known(check)
+    return "" if loaded is None else f"{loaded.null[:1].upper()}{loaded.null[1:]}."
 
 
 def _signature(row: StoredAttestation) -> StatementSignature:

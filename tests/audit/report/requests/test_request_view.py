@@ -105,12 +105,12 @@ def test_events_stand_at_their_tokens():
         "error": {"kind": "Timeout", "message": "late"},
     }
     marks = marks_of(record(facts=facts))
-    assert [(at, mark.kind) for at, some in enumerate(marks.before) for mark in some] == [
+    assert [(at, mark.kind) for at, some in enumerate(marks[:-1]) for mark in some] == [
         (1, "tool"),
         (2, "grammar"),
         (4, "tool"),
     ]
-    assert [mark.kind for mark in marks.end] == ["filter", "error"]
+    assert [mark.kind for mark in marks[-1]] == ["filter", "error"]
     assert len(explored(record(facts=facts), LETTERS).events) == 4
 
 

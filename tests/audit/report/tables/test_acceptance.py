@@ -108,6 +108,6 @@ def test_results_of_checks_give_theory_and_the_interval(store):
         run, NewCheck("spec", "performance", "cost", Level.L0, CheckResult(Verdict.NOT_RUN, "", details=speed))
     )
     (one,) = read(store, run).arms
-    (stratum,) = one.theory.strata
-    assert (stratum.observed, stratum.expected, stratum.p_adjusted) == (20, 21.5, 1.0)
+    (stratum,) = one.theory
+    assert (stratum["observed"], stratum["expected"], stratum["p_adjusted"]) == (20, 21.5, 1.0)
     assert (one.speed_up.measured, one.speed_up.low, one.speed_up.high) == (1.5, 1.25, None)

@@ -79,7 +79,7 @@ def backward(page):
 def test_each_filter_of_runs_keeps_what_fits_and_nothing_else(any_url):
     with Store.open(any_url, create=False) as store:
         run = one_run(store)
-        with Browser.open(any_url) as browser:
+        with Browser.open(any_url, create=False, read_only=True) as browser:
             missed = [name for name, one in FITS.items() if not browser.runs(one, "", newer=False, limit=5).runs]
             kept = [name for name, one in NONE_FITS.items() if browser.runs(one, "", newer=False, limit=5).runs]
             (listed,) = browser.runs(RunFilter(), "", newer=False, limit=5).runs
@@ -93,7 +93,7 @@ def test_each_filter_of_runs_keeps_what_fits_and_nothing_else(any_url):
 
 @pytest.mark.medium
 def test_pages_of_runs_hold_every_run_once_in_both_directions(any_url):
-    with Store.open(any_url, create=False) as store, Browser.open(any_url) as browser:
+    with Store.open(any_url, create=False) as store, Browser.open(any_url, create=False, read_only=True) as browser:
         runs = [store.begin_run(start()) for _ in range(7)]
         store.begin_run(start(suite_name="other"))
         wanted = RunFilter(suite="smoke")
@@ -109,7 +109,7 @@ def test_pages_of_runs_hold_every_run_once_in_both_directions(any_url):
 
 @pytest.mark.medium
 def test_pages_of_requests_hold_every_request_once_in_both_directions(any_url):
-    with Store.open(any_url, create=False) as store, Browser.open(any_url) as browser:
+    with Store.open(any_url, create=False) as store, Browser.open(any_url, create=False, read_only=True) as browser:
         run = store.begin_run(start())
         news = [
             NewRequest(arm, "chat", f"c{index // 2}", index % 2, generation(((1, 1),)))
@@ -136,7 +136,7 @@ def test_each_filter_of_requests_keeps_what_fits_and_nothing_else(any_url):
         run = fill(store)
         store.add_requests(run, [NewRequest(arm, "chat", "same", 0, generation(((0, 0),))) for arm in ("base", "spec")])
         store.add_check(run, NewCheck("spec", "law", "law", Level.L4, replace(RESULT, findings=(finding,))))
-        with Browser.open(any_url) as browser:
+        with Browser.open(any_url, create=False, read_only=True) as browser:
 
             def keys(**wanted):
                 page = browser.requests(run, RequestFilter(**wanted), 0, back=False, limit=9)
@@ -166,7 +166,7 @@ def test_an_endpoint_has_no_steps_in_the_list_and_no_acceptance_in_the_trends(st
     run = store.begin_run(start(arms=arms))
     for arm in ("spec", "own"):
         store.add_requests(run, [NewRequest(arm, "chat", "c", 0, generation(((4, 2), (2, 2))))])
-    with Browser.open(store.url) as browser:
+    with Browser.open(store.url, create=False, read_only=True) as browser:
         spec, own = sorted(
             browser.requests(run, RequestFilter(), 0, back=False, limit=9).requests,
             key=lambda one: one.key.arm != "spec",
@@ -182,7 +182,7 @@ def test_an_endpoint_has_no_steps_in_the_list_and_no_acceptance_in_the_trends(st
 @pytest.mark.medium
 def test_a_runs_version_changes_with_every_addition(store):
     run = fill_finished(store)
-    with Browser.open(store.url) as browser:
+    with Browser.open(store.url, create=False, read_only=True) as browser:
         versions = [browser.version_of(run)]
         store.add_check(run, NewCheck("spec", "law", "law", Level.L4, RESULT))
         versions.append(browser.version_of(run))
@@ -211,7 +211,7 @@ def test_a_finding_names_a_request(arm, name, key):
 def test_no_list_scans_the_requests_or_results_of_other_runs(store, monkeypatch):
     run = fill_finished(store)
     asked = []
-    with Browser.open(store.url) as browser:
+    with Browser.open(store.url, create=False, read_only=True) as browser:
         event.listen(browser._engine, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
         browser.runs(FITS["verdict"], "", newer=False, limit=50)
         browser.requests(run, RequestFilter(arm="spec", divergent=True), 1, back=False, limit=50)

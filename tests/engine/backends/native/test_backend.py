@@ -161,7 +161,7 @@ def test_the_configuration_says_what_runs_and_is_json(backend):
 )
 def test_the_record_level_decides_what_may_be_claimed(backend, level, evidence):
     engine = backend.arm(plan(level=level))
-    assert engine.capabilities().level == evidence
+    assert engine.evidence_level() == evidence
     assert {decode(each.trace).header.level for each in run(engine, GREEDY).values()} == {level}
 
 

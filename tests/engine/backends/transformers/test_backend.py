@@ -44,7 +44,7 @@ def test_greedy_assistance_gives_the_tokens_of_plain_generation(backend, kind):
 @pytest.mark.parametrize("sampling", fast_first([GREEDY, SAMPLED]))
 def test_a_record_holds_the_steps_and_the_rows_of_the_target(backend, kind, sampling):
     engine = backend.arm(plan(kind))
-    assert engine.capabilities().level == 3
+    assert engine.evidence_level() == 3
     for generation in run(engine, sampling):
         trace = decode(generation.trace)
         assert generation.facts["reconciliation"]["mismatches"] == []
@@ -212,7 +212,7 @@ def test_other_kinds_of_arms_do_not_inherit_settings(backend):
 def test_levels_follow_the_record(backend):
     for level, evidence in {RecordLevel.TOKENS: 0, RecordLevel.SCALARS: 1, RecordLevel.TOPK: 3}.items():
         engine = backend.arm(plan("draft_model", level=level))
-        assert engine.capabilities().level == evidence
+        assert engine.evidence_level() == evidence
         trace = decode(run(engine, SAMPLED, PROMPTS[:1])[0].trace)
         assert trace.header.level is level
         assert int(trace.n_drafted.sum()) > 0

@@ -121,7 +121,7 @@ def test_a_callable_that_moved_makes_the_evidence_text_and_logprobs(backend, mon
     else:
         monkeypatch.setattr(utils, name, other)
     engine = backend.arm(plan("prompt_lookup"))
-    assert engine.capabilities().level == 1
+    assert engine.evidence_level() == 1
     said = engine.effective_config().evidence
     assert said.level == 1
     assert [words in each and name in each for each in said.problems] == [True]
