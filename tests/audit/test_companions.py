@@ -69,6 +69,6 @@ def test_a_companion_runs_at_most_so_many_requests_of_the_candidate(suite, monke
 def test_an_arm_that_names_no_checks_gets_the_standard_ones_and_is_read_again(suite):
     sampled = next(arm for arm in suite.arms if arm.name == "sampled")
     (plan,) = (arm.plan for arm in arms.plan_arms(suite) if arm.name == "sampled")
-    standard = default_checks(suite.backend, plan, sampled.sampling, suite.models["target"].origin, calls=True)
+    standard = default_checks(suite.backend, plan, sampled.sampling, suite.models["target"], calls=True)
     assert tuple(sampled.checks) == standard
     assert [arm.name for arm in arms.plan_arms(suite) if arm.of] == ["sampled/reread", "sampled/redraft"]

@@ -137,6 +137,7 @@ BODY = b'{"model": "m", "prompt": "a b"}'
         (BODY, "br", False),
         (b"\xff{", "", False),
     ],
+    ids=["plain", "gzip", "deflate", "cut", "none", "bomb", "unknown", "no JSON"],
 )
 def test_a_body_that_cannot_be_read_is_passed_on_and_named(tmp_path, monkeypatch, capsys, content, coding, logged):
     passed = []
