@@ -1,4 +1,4 @@
-"""`python -m specaudit`: the command by the distribution's name; the wheel has this as `specaudit/__main__.py`."""
+"""`python -m specaudit`: the command by the name of the distribution, whose wheel has this file as `specaudit.py`."""
 
 from audit.cli import main
 

@@ -19,7 +19,7 @@ NEEDED = (
     "audit/cli.py",
     "audit/py.typed",
     "audit/pages/checks/law.md",
-    "specaudit/__main__.py",
+    "specaudit.py",
     "engine/py.typed",
     "schemas/py.typed",
     "engine/decode/loop.py",
@@ -75,7 +75,7 @@ def test_the_wheel_holds_code_weights_and_data_and_no_tests(wheel):
         names = set(archive.namelist())
     assert names >= set(NEEDED)
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"audit", "engine", "schemas", "migrations", "specaudit", "suites"}
+    assert tops == {"audit", "engine", "schemas", "migrations", "specaudit.py", "suites"}
     assert not any(name.endswith((".pt", ".bin", ".pkl", ".pth")) for name in names)
     assert {name.rpartition(".")[2] for name in names if name.startswith("audit/pages/")} == {"md"}
     assert not any(name.startswith("audit/pages/design/") for name in names)
