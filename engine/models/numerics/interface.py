@@ -69,7 +69,7 @@ class GrowingRope:
 
     def at(self, positions: Tensor) -> RopeTables:
         """The rows [N, 1, head_dim] of positions [N] on the CPU, each below the context."""
-        needed = 1 + int(positions.max()) if len(positions) else 0
+        needed = 1 + int(positions.amax()) if len(positions) else 0
         if needed > len(self._tables.cos):
             self._tables = self._reaching(2 * needed)
         return self._tables.at(positions)
